@@ -149,8 +149,7 @@ class TransactionSender:
     async def _take_turn(self) -> None:
         """Hold the bytes of the next page, and where there is a backlog those of a whole transaction.
 
-        A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back. Who
-        waits for room holds none that is empty, or shards would wait for each other.
+        A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back.
         """
         if not self._reader.entries.may_list:
             self._give_room_back()  # what entries left that were smaller than expected must not pile up
@@ -159,12 +158,22 @@ class TransactionSender:
         wanted = self._left_entries() if self._backlog else self._page_entries()
         room = self._reader.take_turn_now(wanted)
         if not room:
-            self._give_room_back()
             if self._open is not None:
                 self._open.is_due = True
                 self._changed.set()
+            else:
+                self._leave_room()
             room = await self._reader.take_turn(wanted)
         self._room += room
+
+    def _leave_room(self) -> None:
+        """Hold no room that no read needs: who has nothing open and waits for room must hold none, or shards would wait
+        for each other."""
+        if not self._reader.is_ahead:
+            self._reader.hold(-self._room)
+            self._room = 0
+            if self._reader.entries.is_waiting:
+                self._reader.entries.give_back()
 
     def _give_room_back(self) -> None:
         self._reader.discard(self._room)
@@ -210,11 +219,7 @@ class TransactionSender:
         return len(pages)
 
     def take_out(self, pages: Sequence[PageAhead]) -> None:
-        """Forget these parts of the open transaction, its newest ones.
-
-        What was taken for further ones goes back, too, unless a read needs it: who has nothing open and waits for room
-        must hold none, or shards would wait for each other.
-        """
+        """Forget these parts of the open transaction, its newest ones, and leave the room for further ones."""
         transaction = self._open
         assert transaction is not None
         for page in pages:
@@ -226,11 +231,7 @@ class TransactionSender:
             self._open = None
             self._taken.set()
         self._changed.set()
-        if not self._reader.is_ahead:
-            self._reader.hold(-self._room)
-            self._room = 0
-            if self._reader.entries.is_waiting:
-                self._reader.entries.give_back()
+        self._leave_room()
 
     # --------------------------------------------------------------------------- filling and packing
 
@@ -286,5 +287,6 @@ class TransactionSender:
                 self._open = None
                 self._taken.set()
                 self._ahead.begun()
+                self._leave_room()
                 return transaction
             await at_most(self._changed, left_s)
