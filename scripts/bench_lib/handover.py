@@ -18,12 +18,12 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -37,6 +37,8 @@ from remora.config import RadosSettings
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
 from remora.ports.producing import IngestStore
+
+T = TypeVar("T")
 
 TITLE = "handover: how long a shard is not delivered when it changes hands"
 
@@ -138,11 +140,7 @@ class _Host:
 
     async def kill_worker(self) -> None:
         """SIGKILL the worker that holds most."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (workers := await self._workers()):
-            if time.monotonic() > deadline:
-                raise BenchError(f"no workers are told of after {PATIENCE_S:.0f} s")
-            await asyncio.sleep(0.1)
+        workers = await _until(self._workers, "no workers are told of")
         os.kill(max(workers, key=lambda each: each[1])[0], signal.SIGKILL)
 
     async def _workers(self) -> list[tuple[int, int]]:
@@ -179,12 +177,22 @@ async def _busiest(hosts: Sequence[_Host]) -> _Host:
 
 async def _until_held(hosts: Sequence[_Host]) -> None:
     """Return when these hosts hold all shards."""
-    deadline = time.monotonic() + PATIENCE_S
-    while sum([await host.held() for host in hosts]) < SHARDS:
-        if time.monotonic() > deadline:
-            raise BenchError(f"not all shards are held after {PATIENCE_S:.0f} s")
-        await asyncio.sleep(0.1)
+
+    async def are_held() -> bool:
+        return sum([await host.held() for host in hosts]) >= SHARDS
+
+    await _until(are_held, "not all shards are held")
     await asyncio.sleep(2)
+
+
+async def _until(condition: Callable[[], Awaitable[T]], otherwise: str) -> T:
+    """The condition's first true answer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (answer := await condition()):
+        if time.monotonic() > deadline:
+            raise BenchError(f"{otherwise} after {PATIENCE_S:.0f} s")
+        await asyncio.sleep(0.1)
+    return answer
 
 
 # ----------------------------------------------------------------------------------------------- turns

@@ -16,10 +16,6 @@ from support.ingest import records
 NOBODY = "kafka://127.0.0.1:1"
 
 
-async def is_ready(daemon: Daemon) -> bool:
-    return (await daemon.get("/-/ready"))[0] == 200
-
-
 async def test_a_store_that_goes_and_comes_back(folder: Path) -> None:
     """Without its directory the daemon says so everywhere and makes no other one, neither a worker that is replaced nor
     a daemon that is started again; when it is back, so is everything in it."""
@@ -57,7 +53,7 @@ async def test_a_store_that_goes_and_comes_back(folder: Path) -> None:
         assert "queues" not in os.listdir(folder)
 
         os.rename(folder / "aside", folder / "queues")
-        await daemon.until(lambda: is_ready(daemon), "the store")
+        await daemon.until(daemon.is_ready, "the store")
         assert await stored(daemon, "a") == 1
         assert await daemon.metric("remora_store_connected") == 1
 

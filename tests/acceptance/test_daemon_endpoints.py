@@ -40,11 +40,6 @@ async def stopped(daemon: Daemon, topic: str, state: str = "stopped") -> str:
     return str(await daemon.until(reason, f"{topic} {state}"))
 
 
-async def is_ready(daemon: Daemon, path: str = "/-/ready") -> bool:
-    """Whether it is, all its workers having answered within their time."""
-    return (await daemon.get(path))[0] == 200
-
-
 def said(daemon: Daemon, event: str, topic: str, *fields: str) -> int:
     """How often the log says this of a topic, with these fields."""
     wanted = (f" {event}: ", f" topic={topic} ", *(f" {field} " for field in fields))
@@ -67,8 +62,8 @@ async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tm
 
             await daemon.until(is_stalled, "a stall")
             # One topic's endpoint is no affair of the host's.
-            await daemon.until(lambda: is_ready(daemon), "a ready host")
-            await daemon.until(lambda: is_ready(daemon, "/-/ready/delivery"), "a host that would deliver")
+            await daemon.until(daemon.is_ready, "a ready host")
+            await daemon.until(lambda: daemon.is_ready("/-/ready/delivery"), "a host that would deliver")
             shown = (await daemon.command("status")).out.decode()
             assert fragile_kafka.address in shown
             assert await daemon.metric("remora_topic_failing", topic=topic, kind="transient") == 1
@@ -78,7 +73,7 @@ async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tm
 
         await delivers(daemon, topic, load.end)
 
-        await daemon.until(lambda: is_ready(daemon), "a ready host")
+        await daemon.until(daemon.is_ready, "a ready host")
         assert await daemon.metric("remora_topic_failing", topic=topic) == 0
         await load.finish()
         await queues.drained(topic)
@@ -104,7 +99,7 @@ async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
         assert await daemon.metric("remora_topic_failing", topic=missing, kind="configuration") == 1
         assert await daemon.metric("remora_delivered_entries_total", topic=other) > 0
         assert await daemon.metric("remora_failures_total", topic=other) == 0
-        await daemon.until(lambda: is_ready(daemon), "a ready host")
+        await daemon.until(daemon.is_ready, "a ready host")
 
         await create_topic(kafka.address, missing)
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from remora.model.exits import Exit
 from support.consumer import check, read_until
-from support.daemon import Daemon, remora, running_daemon
+from support.daemon import remora, running_daemon
 from support.kafka import Kafka, create_topic
 from support.programs import program
 from support.queues import Queues, calm, delivers, one_voice
@@ -89,15 +89,6 @@ async def test_dead_letters(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
     assert verdict.is_clean, verdict
 
 
-async def removed(daemon: Daemon, topic: str, count: int) -> None:
-    """Return when the daemon has counted the removal of this many entries, which it does after the queue is empty."""
-
-    async def counted() -> bool:
-        return await daemon.metric("remora_removed_entries_total", topic=topic) == count
-
-    await daemon.until(counted, "the removal to be counted")
-
-
 async def test_queue_of_garbage(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A queue that holds nothing else is emptied into dead letters, with as many log lines as one of them needs."""
     topic = queues.make(f"kafka://{kafka.address}", name=await create_topic(kafka.address))
@@ -108,7 +99,7 @@ async def test_queue_of_garbage(queues: Queues, kafka: Kafka, tmp_path: Path) ->
 
         assert len((await daemon.command("dlq", "list", topic, "--json")).json) == 200
         assert daemon.logged().count("entry_parked") == 1
-        await removed(daemon, topic, 200)
+        await daemon.counted(200, "remora_removed_entries_total", topic=topic)
 
 
 async def test_metrics_are_what_happened(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
@@ -122,7 +113,7 @@ async def test_metrics_are_what_happened(queues: Queues, kafka: Kafka, tmp_path:
     async with running_daemon(tmp_path, calm(queues)) as daemon:
         await delivers(daemon, topic, 100)
         await queues.drained(topic)
-        await removed(daemon, topic, 101)
+        await daemon.counted(101, "remora_removed_entries_total", topic=topic)
         _, page = await daemon.get("/metrics")
         records = await read_until(kafka.address, topic, 100)
         assert await daemon.stop() == Exit.OK

@@ -43,9 +43,6 @@ async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None
     del options["ownership"]
     async with running_daemon(tmp_path, options) as daemon:
 
-        async def all_held() -> bool:
-            return await daemon.metric("remora_owned_shards") == QUEUES
-
         async def at_rest() -> bool:
             """None of them is on its way from one worker to the other, nor waits for anything."""
             status = await daemon.status()
@@ -53,15 +50,12 @@ async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None
                 status["left"] or any(each["reason"] for each in status["shards"])
             )
 
-        async def counted() -> bool:
-            return await daemon.metric("remora_delivered_entries_total") == 1
-
-        await daemon.until(all_held, "all queues to be held")
+        await daemon.counted(QUEUES, "remora_owned_shards")
         assert await daemon.metric("remora_eligible_shards") == QUEUES
         await daemon.until(at_rest, "all queues to be at rest")
         await queues.commit(names[-1], raw_entry("k", 0, uri=uri, topic=topic))
         assert_clean(await numbered(kafka.address, topic, 1))
-        await daemon.until(counted, "the delivery to be counted")
+        await daemon.counted(1, "remora_delivered_entries_total")
 
         started, before = time.monotonic(), await daemon.metric("process_cpu_seconds_total")
 

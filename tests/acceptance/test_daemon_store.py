@@ -13,7 +13,7 @@ import pytest
 from remora.config import RadosSettings
 from remora.model.exits import Exit
 from support.ceph import Ceph
-from support.daemon import STOP_S, Daemon, Ended, rados_section, remora, running_daemon, write_config
+from support.daemon import STOP_S, Ended, rados_section, remora, running_daemon, write_config
 from support.kafka import Kafka
 from support.queues import Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
 
@@ -103,10 +103,6 @@ async def test_user_that_may_only_read(ceph: Ceph, queues: Queues, kafka: Kafka,
         assert await daemon.stop() == Exit.OK
 
 
-async def is_ready(daemon: Daemon) -> bool:
-    return (await daemon.get("/-/ready"))[0] == 200
-
-
 async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """Without a monitor the daemon starts, waits and says so, can be stopped, and delivers when it is back."""
     topic = await a_topic(queues, kafka)
@@ -132,7 +128,7 @@ async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, t
         daemon = await second.__aenter__()
     try:
         await delivers(daemon, topic, 100)
-        await daemon.until(lambda: is_ready(daemon), "both workers to have found the monitor")
+        await daemon.until(daemon.is_ready, "both workers to have found the monitor")
         await queues.drained(topic)
         assert await daemon.stop() == Exit.OK
     finally:

@@ -129,15 +129,8 @@ async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_p
     topic = await create_topic(kafka.address, f"explain-{uuid.uuid4().hex[:10]}")
     async with embedded(tmp_path) as daemon:
         await made(daemon, topic, f"kafka://{kafka.address}", "k", "other")
-
-        async def delivered() -> bool:
-            return await daemon.metric("remora_delivered_entries_total", topic=topic) == 2
-
-        async def removed() -> bool:
-            return await daemon.metric("remora_removed_entries_total", topic=topic) == 2
-
-        await daemon.until(delivered, "deliveries")
-        await daemon.until(removed, "removals")
+        await daemon.counted(2, "remora_delivered_entries_total", topic=topic)
+        await daemon.counted(2, "remora_removed_entries_total", topic=topic)
         for what in ("id-k", "b/k"):
             found = await explained(daemon, what, "--topic", topic, "--bootstrap", kafka.address)
             assert (found["waiting"], found["not_known"]) == ([], [])
@@ -173,11 +166,7 @@ async def test_an_event_is_found_in_one_of_many_topics_of_kafka(kafka: Kafka, tm
         await made(daemon, "elsewhere", NOBODY, "other")
         await made(daemon, "by-http", "http://127.0.0.1:1/", "other")
         await made(daemon, topic, f"kafka://{kafka.address}", "a b+ü%")
-
-        async def delivered() -> bool:
-            return await daemon.metric("remora_delivered_entries_total", topic=topic) == 1
-
-        await daemon.until(delivered, "a delivery")
+        await daemon.counted(1, "remora_delivered_entries_total", topic=topic)
         for key in ("b/a b+ü%", "b/a%20b%2B%C3%BC%25", "b/a+b%2B%C3%BC%25"):
             found = await explained(daemon, key, "--bootstrap", kafka.address)
             assert [each["topic"] for each in found["delivered"]] == [topic], key
@@ -228,11 +217,7 @@ async def test_a_dead_letter_is_found_with_its_cause(tmp_path: Path) -> None:
     """An event that was given up is shown with why, after how many attempts, and the command that shows all of it."""
     async with embedded(tmp_path, delivery={"max_retries": 1, "retry_base": "50ms", "retry_cap": "50ms"}) as daemon:
         await made(daemon, "orders", NOBODY, "k")
-
-        async def parked() -> bool:
-            return await daemon.metric("remora_parked_entries_total", topic="orders") == 1
-
-        await daemon.until(parked, "a dead letter")
+        await daemon.counted(1, "remora_parked_entries_total", topic="orders")
         (letter,) = (await explained(daemon, "b/k"))["dead_letters"]
         assert letter["cause"] == "exhausted"
         assert letter["attempts"] >= 1

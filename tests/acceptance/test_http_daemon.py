@@ -64,10 +64,7 @@ async def test_a_receiver_that_does_everything_wrong(folder: Path) -> None:
         await publish(folder, "hooks", range(EVENTS, EVENTS + 50), keys=KEYS)
         await drained_but(daemon, "hooks", letters=1)
 
-        async def all_counted() -> bool:
-            return await daemon.metric("remora_http_requests_total", answer="2xx") == len(receiver.taken)
-
-        await daemon.until(all_counted, "all answers to be counted")
+        await daemon.counted(len(receiver.taken), "remora_http_requests_total", answer="2xx")
         assert await daemon.metric("remora_http_requests_total", answer="4xx") >= 3
         assert await daemon.metric("remora_parked_entries_total", topic="hooks", cause="refused") == 1
 

@@ -7,11 +7,10 @@ import json
 import os
 import pty
 import signal
-import socket
 import subprocess
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from remora.model.exits import Exit
 from support.certificates import certificate
 from support.daemon import REMORA, Daemon, Ended, remora, running_daemon
 from support.ingest import record
+from support.ports import free_port
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection, so that everything stays where it was stored."""
@@ -141,15 +141,6 @@ async def test_a_daemon_that_is_away(folder: Path) -> None:
     assert (counts(ended)["read"], counts(ended)["not_stored"], counts(ended)["unknown"]) == (10, 10, 0)
 
 
-@contextmanager
-def own_port() -> Iterator[int]:
-    """A port on which the daemon alone can listen while the block runs: it is bound, and nobody listens there yet."""
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
-
-
 async def test_tls_and_tokens(folder: Path) -> None:
     """With the right authority and token events are stored; without one of them nothing is, and nothing is repeated."""
     made = certificate(folder / "tls", "remora")
@@ -158,16 +149,16 @@ async def test_tls_and_tokens(folder: Path) -> None:
     (folder / "wrong").write_text("rmr_wrong\n")
     files = {"tls_certificate": str(made.certificate), "tls_key": str(made.key), "tokens": str(folder / "tokens")}
     send = ("send", "t", "-", "--json", "--timeout", "300")
-    with own_port() as port:
-        async with embedded(folder, listen=f"127.0.0.1:{port}", **files) as daemon:
-            good = await daemon.command(
-                *send, "--ca-file", made.certificate, "--token-file", folder / "token", stdin=lines(range(10))
-            )
-            unknown = await daemon.command(
-                *send, "--ca-file", made.certificate, "--token-file", folder / "wrong", stdin=lines(range(10, 20))
-            )
-            untrusted = await daemon.command(*send, "--token-file", folder / "token", stdin=lines(range(20, 30)))
-            found = await stored(daemon)
+    port = free_port()
+    async with embedded(folder, listen=f"127.0.0.1:{port}", **files) as daemon:
+        good = await daemon.command(
+            *send, "--ca-file", made.certificate, "--token-file", folder / "token", stdin=lines(range(10))
+        )
+        unknown = await daemon.command(
+            *send, "--ca-file", made.certificate, "--token-file", folder / "wrong", stdin=lines(range(10, 20))
+        )
+        untrusted = await daemon.command(*send, "--token-file", folder / "token", stdin=lines(range(20, 30)))
+        found = await stored(daemon)
 
     assert (good.code, good.err, counts(good)["stored"]) == (Exit.OK, "", 10)
     assert (unknown.code, counts(unknown)["not_stored"]) == (Exit.FAILURE, 10)
@@ -182,11 +173,7 @@ async def test_records_are_sent_as_they_come_until_it_is_interrupted(folder: Pat
     async with embedded(folder) as daemon, sending(daemon) as process:
         assert process.stdin is not None
         process.stdin.write(lines(range(30)))
-
-        async def are_stored() -> bool:
-            return await daemon.metric("remora_ingested_events_total") == 30
-
-        await daemon.until(are_stored, "30 events")
+        await daemon.counted(30, "remora_ingested_events_total")
         process.send_signal(signal.SIGINT)
         # Its input stays open: the end does not wait for more of it.
         async with asyncio.timeout(120):

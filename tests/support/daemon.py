@@ -193,7 +193,7 @@ class Daemon:
                 env=self._env,
                 start_new_session=True,
             )
-        await self.until(self._is_ready if ready else self._listens, "a start", START_S)
+        await self.until(self.is_ready if ready else self._listens, "a start", START_S)
 
     def send(self, number: signal.Signals) -> None:
         """A signal to the supervisor alone."""
@@ -311,6 +311,18 @@ class Daemon:
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
+    async def counted(self, count: float, name: str, **labels: str) -> None:
+        """Return when the sum of a metric's samples that have these labels is exactly this."""
+
+        async def is_so_much() -> bool:
+            return await self.metric(name, **labels) == count
+
+        await self.until(is_so_much, f"{name} {count}")
+
+    async def is_ready(self, path: str = "/-/ready") -> bool:
+        """Whether it is, all its workers having answered within their time."""
+        return await self._answers(path, 200)
+
     def logged(self) -> str:
         """All that it has logged so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -337,9 +349,6 @@ class Daemon:
 
     async def _listens(self) -> bool:
         return await self._answers("/-/live", 200, 503)
-
-    async def _is_ready(self) -> bool:
-        return await self._answers("/-/ready", 200)
 
     def _tail(self) -> str:
         return self.logged()[-4000:]

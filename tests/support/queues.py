@@ -19,7 +19,7 @@ from remora.model.topic import UNSET
 from remora.storage.rados import RadosStore
 from support.ceph import Gateway
 from support.consumer import Verdict, check, read_until
-from support.daemon import Daemon, Options, merged, rados_section
+from support.daemon import PATIENT, Daemon, Options, merged, rados_section
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic
 
@@ -204,13 +204,11 @@ def quick(queues: Queues, **sections: Mapping[str, object]) -> Options:
 def calm(queues: Queues, **sections: Mapping[str, object]) -> Options:
     """As `quick`, for tests in which nothing is away: nothing is lost, tried again or sent twice for being slow."""
     times = {
-        "supervisor": {"watchdog": "5m"},
         "rados": {"op_timeout": "60s"},
         "ownership": {"lease": "10m", "renew_interval": "2m", "trust_margin": "5s"},
-        "delivery": {"drain_timeout": "120s"},
-        "kafka": {"delivery_timeout": "100s", "transaction_timeout": "110s", "connect_timeout": "60s"},
+        "kafka": {"connect_timeout": "60s"},
     }
-    return quick(queues, **merged(times, sections))
+    return quick(queues, **merged(merged(PATIENT, times), sections))
 
 
 def one_voice(**log: object) -> Options:

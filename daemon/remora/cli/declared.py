@@ -101,7 +101,7 @@ class _Reading:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.problems: list[tuple[str, str]] = []
-        self._is_target_read = True  # else another reason of its endpoint's would follow from one that is told
+        self._is_target_read = True
         self._folder = folder
         self._settings = settings
 
@@ -135,8 +135,7 @@ class _Reading:
                 self.problems.append((f".{key}{place.rstrip('`')}", f"{reason[:1].lower()}{reason[1:]}"))
                 self._is_target_read &= key not in _OF_TARGET
         if "endpoint" not in raw:
-            self.problems.append(("", "missing required field `endpoint`"))
-            self._is_target_read = False
+            self._misread("", "missing required field `endpoint`")
         return Table(**{"endpoint": "", **values})
 
     def _given(self, table: Table) -> Given:
@@ -160,14 +159,11 @@ class _Reading:
 
     def _argument(self, name: str, value: object) -> str:
         if name in SECRETS:
-            self.problems.append((f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}"))
-            self._is_target_read = False
+            self._misread(f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}")
         elif why := unknown_argument(name):
             self.problems.append((f".args.{name}", why))
         elif not isinstance(value, str | bool | int):
-            why = f"expected text, true or false, or a whole number, not {toml_name(value)}"
-            self.problems.append((f".args.{name}", why))
-            self._is_target_read = False
+            self._misread(f".args.{name}", f"expected text, true or false, or a whole number, not {toml_name(value)}")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _password(self, key: str, file: str | None) -> str | None:
@@ -178,11 +174,15 @@ class _Reading:
             with (self._folder / file).open("rb") as opened:
                 return read_password(opened)
         except OSError as exc:
-            self.problems.append((f".{key}", f"cannot read {self._folder / file}: {exc.strerror}"))
+            self._misread(f".{key}", f"cannot read {self._folder / file}: {exc.strerror}")
         except ValueError as exc:
-            self.problems.append((f".{key}", str(exc)))
-        self._is_target_read = False
+            self._misread(f".{key}", str(exc))
         return None
+
+    def _misread(self, key: str, why: str) -> None:
+        """A part of the target is wrong, so that what else is wrong with the target may only follow from that."""
+        self.problems.append((key, why))
+        self._is_target_read = False
 
     def _seconds(self, key: str, value: str | int | None) -> int | None:
         if value is None:
