@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,10 +19,13 @@ from remora.model.ingest import PublishResult, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
+from remora.storage.sqlite.files import File
 from support.faulty_disk import FAULTS, faulty_disk
 from support.stores import QUIET_S, by_shard, own_topic, renew, spread, until
 
 LONG_S = 120
+SLOW_S = 0.2
+"""How long a disk takes to say that a file is gone."""
 
 
 @pytest.fixture
@@ -174,6 +178,32 @@ async def test_a_directory_that_is_gone(settings: SqliteSettings) -> None:
         await states.are(True)
         await renew(store, token, QUIET_S)
         await assert_as_left(store, topic)
+
+
+async def test_files_that_are_looked_for_one_after_the_other(
+    settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the state tells that a file is gone, none of the directory's files is used, also where the disk is slow to
+    say so of another."""
+    monkeypatch.setattr(watch, "LOOK_EVERY_S", 3600.0)
+    find, were_used = File.find, threading.Event()
+
+    def find_slowly(file: File) -> StoreAway | None:
+        if file.path.name == "queues-000.db":
+            were_used.wait(SLOW_S)
+        return find(file)
+
+    async with in_use(settings) as (store, topic, states):
+        take_away(settings)
+        monkeypatch.setattr(File, "find", find_slowly)
+        looking = asyncio.create_task(store._watch.look())
+
+        assert "is gone" in await states.are(False)
+        with pytest.raises(StoreAway, match="is gone"):
+            await read(store, topic)
+
+        were_used.set()
+        await looking
 
 
 async def test_nothing_is_written_to_files_that_are_gone(

@@ -139,14 +139,25 @@ class File:
         """Why the file cannot be used now; that it lies there no more before all else."""
         return next((self._troubles[each] for each in (_FINDING, _WRITING, _READING) if each in self._troubles), None)
 
-    async def look(self) -> None:
-        """Find out whether the file can be used; where it could not, whether it can again."""
+    def find(self) -> StoreAway | None:
+        """Why the file that was opened is not found where it lay, if it is not. Asks the disk, so it may block."""
         try:
-            await asyncio.to_thread(self._check_place)
+            self._check_place()
         except StoreAway as exc:
-            self._met(_FINDING, exc)
+            return exc
+        return None
+
+    def note_found(self, away: StoreAway | None) -> None:
+        """Refuse every use from now on, for this reason from `find`, or no more."""
+        if away is None:
+            self._well(_FINDING)
+        else:
+            self._met(_FINDING, away)
+
+    async def try_again(self) -> None:
+        """Find out whether a file that is found, but could not be written or read, can be again."""
+        if _FINDING in self._troubles:
             return
-        self._well(_FINDING)
         if _WRITING in self._troubles:
             with suppress(StoreError):
                 await self.write(_write_nothing)
@@ -225,6 +236,14 @@ class File:
 def _place(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_dev, found.st_ino
+
+
+def _find(files: Sequence[File]) -> list[StoreAway | None]:
+    """What `File.find` says of each; it may block."""
+    found = [file.find() for file in files]
+    if any(found):  # a directory that went in between took along those that were found before
+        found = [file.find() for file in files]
+    return found
 
 
 def _write_nothing(connection: sqlite3.Connection) -> None:
@@ -346,8 +365,11 @@ class Files:
             raise
 
     async def look(self) -> None:
-        """Find out which files can be used."""
-        await asyncio.gather(*(file.look() for file in self._all))
+        """Find out which files can be used. Once the state tells that their directory is gone, none of them is used."""
+        files = self._all
+        for file, away in zip(files, await asyncio.to_thread(_find, files), strict=True):
+            file.note_found(away)
+        await asyncio.gather(*(file.try_again() for file in files))
 
     @property
     def is_stale(self) -> bool:
