@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -38,7 +38,7 @@ from remora.storage.sqlite.salvaging import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
 from support.mounts import with_mount
 from support.sqlite import append, held
-from support.stores import change, own_topic, spread
+from support.stores import change, own_topic, spread, unhurried
 
 ENTRIES = 40
 
@@ -197,6 +197,13 @@ class Sound:
         return f"Sound({self.path})"
 
 
+def made_unhurried(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have something made before `unhurried_stores`, which is for one test, is in force."""
+    with pytest.MonkeyPatch.context() as patch:
+        unhurried(patch.setattr)
+        asyncio.run(make())
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """A file with a topic of 400 entries, all of them in the file, and the bytes of each."""
@@ -208,7 +215,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
             topic = await made.own_topics.create(own_topic("t", 1))
             await append(made, topic.shard(0), *wanted)
 
-    asyncio.run(make())
+    made_unhurried(make)
     path = folder / "queues-000.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -411,7 +418,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Sound:
                 place = (token.shard.queue, token.incarnation, at, behind)
                 await made.letters.store(token, DeadLetter(*place, "expired", "why", 1, 1.0, 1.0, b"l" * 300))
 
-    asyncio.run(make())
+    made_unhurried(make)
     path = folder / "queues-000.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

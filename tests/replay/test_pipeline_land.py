@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.land import Plan, land
-from support.kafka import Kafka, admin, create_topic, delete_topic, grow_topic, read_topic, until
+from remora.replay.pipeline.topic import identify
+from support.kafka import Kafka, admin, create_topic, delete_topic, grow_topic, read_topic, settled, until
 from support.spark import QUICK_JVM, connector_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
@@ -103,6 +104,7 @@ async def test_everything_committed_lands_once(kafka: Kafka, spark: SparkSession
             await sender.send(topic, notification(5 + is_kept), partition=0, headers=headers(5))
             await (sender.commit_transaction() if is_kept else sender.abort_transaction())
 
+    assert await settled(kafka.address, topic)
     commit = await asyncio.to_thread(land, plan(kafka, topic, out, batch=3))
 
     events, bad = rows(out / "events"), rows(out / "bad")
@@ -174,8 +176,7 @@ async def test_what_cannot_be_landed_is_refused(kafka: Kafka, spark: SparkSessio
     assert (await asyncio.to_thread(land, plan(kafka, topic, out, skip_lost=True))).events == 5
     assert places(rows(out / "events")) == [(0, 0), (0, 1), (0, 2), (0, 6), (0, 7)]
 
-    await delete_topic(kafka.address, topic)
-    await create_again(kafka, topic)
+    await make_anew(kafka, topic)
     await fill(kafka, topic, range(20), partition=0)
     with pytest.raises(ReplayRefused, match="removed and made again"):
         await asyncio.to_thread(land, plan(kafka, topic, out))
@@ -194,17 +195,30 @@ async def forget(client: AIOKafkaAdminClient, topic: str, before: int) -> None:
     await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=before)})
 
 
-async def create_again(kafka: Kafka, topic: str) -> None:
-    """Make a topic that is just being removed."""
+async def make_anew(kafka: Kafka, topic: str) -> None:
+    """Remove a topic and make another of its name, and wait until the broker tells of the other one."""
+    before = (await identify(kafka.address, topic, {})).topic_id
+    await delete_topic(kafka.address, topic)
+    is_made = False
     for _ in range(6000):
-        with contextlib.suppress(AssertionError):
-            await create_topic(kafka.address, topic, partitions=1)
-            return
+        with contextlib.suppress(AssertionError, ReplayRefused):
+            if not is_made:
+                await create_topic(kafka.address, topic, partitions=1)
+                is_made = True
+            if (await identify(kafka.address, topic, {})).topic_id not in (None, before):
+                return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{topic} is never removed")
+    raise AssertionError(f"{topic} is never another one")
 
 
 # -------------------------------------------------------------------------------------------- killed
+
+
+def is_any_staged(out: Path) -> bool:
+    """Whether a batch is being written; not, where its folder goes while this looks at it."""
+    with contextlib.suppress(FileNotFoundError):
+        return any((out / "_staging").glob("*/*"))
+    return False
 
 
 class Landing:
@@ -257,7 +271,7 @@ async def test_killed_again_and_again(kafka: Kafka, spark: SparkSession, tmp_pat
                 landing: Landing = landing, wanted: int = wanted, in_staging: bool = in_staging, target: int = sent
             ) -> bool:
                 commit = directory.commit()
-                is_in_it = commit.batch >= wanted and (not in_staging or any((out / "_staging").glob("*/*")))
+                is_in_it = commit.batch >= wanted and (not in_staging or is_any_staged(out))
                 # Where this process was held up for long, there may be nothing left to be in the middle of.
                 return landing.is_running() and (is_in_it or commit.events == target)
 

@@ -31,7 +31,7 @@ from remora.replay.run.journal import Intent, Outcome, journals, read_journal
 from remora.replay.run.progress import Reading
 from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
-from support.daemon import Daemon, running_daemon
+from support.daemon import Daemon, gone, running_daemon
 
 pytestmark = pytest.mark.spark
 
@@ -155,10 +155,12 @@ async def test_a_trace_is_stored_as_it_is(spark: SparkSession, folder: Path) -> 
 
 def holders(path: Path) -> Iterator[int]:
     """The processes that have a file open."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if link.readlink() == path:
-                yield int(link.parts[2])
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # the process has ended
+            for link in Path("/proc", number, "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if link.readlink() == path:
+                        yield int(number)
 
 
 async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> None:
@@ -177,8 +179,11 @@ async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> 
 
         await daemon.until(has_sent, "the first events", 150)
         meanwhile = await command(*arguments, "--resume")
-        for pid in {pid for path in journals(run) for pid in holders(path)}:
-            os.kill(pid, signal.SIGKILL)
+        writers = {pid for path in journals(run) for pid in holders(path)}
+        for pid in writers:
+            with contextlib.suppress(ProcessLookupError):  # Spark ends the others, once it has missed one
+                os.kill(pid, signal.SIGKILL)
+        await gone([*writers])  # their locks on the journals end with them
         broken = await first
         other = await command(*arguments, "--resume", "--speed", "7")
         done = await command(*arguments, "--resume", "--json")

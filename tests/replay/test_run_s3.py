@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,11 @@ KEYS = ("plain", "with space", "a+b&c=d?e#f%20g;h", "ünï/日本/😀", "quote\
 
 def event(seq: int, op: str = "PUT", key: str = "k", kseq: int = 0) -> Event:
     return Event(seq, 0, op, "b", key, 5, kseq, hash(key))
+
+
+def gateway_at(port: int) -> Gateway:
+    """The gateway at a port of this host."""
+    return Gateway(f"http://127.0.0.1:{port}", "default", "a", "s", "")
 
 
 class Server:
@@ -56,7 +62,7 @@ async def serving() -> AsyncIterator[tuple[Server, Gateway]]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield server, Gateway(f"http://127.0.0.1:{runner.addresses[0][1]}", "default", "a", "s", "")
+        yield server, gateway_at(runner.addresses[0][1])
     finally:
         await runner.cleanup()
 
@@ -94,14 +100,15 @@ async def test_each_answer_tells_what_happened(status: int, expected: Answer) ->
 
 async def test_a_gateway_that_is_not_there_got_nothing() -> None:
     """A connection that cannot be made leaves nothing unknown; and a check beforehand refuses it by its address."""
-    async with serving() as (_, gateway):
-        pass
-    async with s3_target(gateway, "r", 10, 1) as target:
-        found = await target.send([event(0)], "r/1")
+    with socket.socket() as nobody:  # no other process gets the port, and it refuses
+        nobody.bind(("127.0.0.1", 0))
+        gateway = gateway_at(nobody.getsockname()[1])
+        async with s3_target(gateway, "r", 10, 1) as target:
+            found = await target.send([event(0)], "r/1")
+        with pytest.raises(ReplayRefused, match=gateway.url):
+            await check_s3(gateway, "t", ["b"], copies=False, create=False)
 
     assert found.result is Result.BUSY
-    with pytest.raises(ReplayRefused, match=gateway.url):
-        await check_s3(gateway, "t", ["b"], copies=False, create=False)
 
 
 # ------------------------------------------------------------------------------------ a real radosgw

@@ -24,7 +24,7 @@ from remora.replay.shape import MARK
 from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.kafka import COMMITTED
 from support.asked import filled, question, wrong
-from support.kafka import Kafka
+from support.kafka import Kafka, settled
 from support.replayed import (
     KEYS,
     RUN_ID,
@@ -370,6 +370,7 @@ def test_aborted_records_are_no_loss_and_no_copies(
         recs = good(TRACE)
         await _transaction(kafka, topic, recs[:20], commit=False)
         await _transaction(kafka, topic, recs, commit=True)
+        assert await settled(kafka.address, topic)
         return topic
 
     async def _transaction(kafka: Kafka, topic: str, recs: list[Rec], *, commit: bool) -> None:

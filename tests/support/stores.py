@@ -226,7 +226,8 @@ async def until(condition: Callable[[], Awaitable[T]], within_s: float = PATIENT
 def unhurried(patch: Callable[[Any, str, float], None] = setattr) -> None:
     """Have embedded stores wait for their disk, and for other processes, as long as a busy machine may take."""
     for module, limit in (
-        (writer, "ANSWER_WITHIN_S"), (writer, "_BUSY_FOR_S"), (files, "_BUSY_FOR_S"), (directory, "_BUSY_FOR_S")
+        (writer, "ANSWER_WITHIN_S"), (writer, "_BUSY_FOR_S"), (files, "_BUSY_FOR_S"), (directory, "_BUSY_FOR_S"),
+        (directory, "_LOCK_WITHIN_S"),
     ):  # fmt: skip
         patch(module, limit, UNHURRIED_S)
 

@@ -185,7 +185,7 @@ def limited(seconds: int) -> Reply:
 async def test_what_a_limit_asks_for_does_not_count_against_the_deadline(folder: Path) -> None:
     """A sender that is too quick for its limit waits as told, and its events are stored; a limit that lets nothing
     pass for an hour ends like any failure."""
-    async with serving(folder, limited(1), STORED) as server, IngestClient(server.address, deadline_s=0.5) as client:
+    async with serving(folder, limited(3), STORED) as server, IngestClient(server.address, deadline_s=2.5) as client:
         await client.publish("t", [b"{}"])
         assert len(server.asked) == 2
     async with serving(folder, limited(3600)) as server, IngestClient(server.address, deadline_s=0.5) as client:
@@ -227,7 +227,7 @@ async def test_the_deadline_ends_all_attempts(folder: Path, failure: Reply, unkn
 
     assert caught.value.outcome_unknown is unknown
     assert caught.value.retriable
-    assert len(server.asked) >= 1
+    assert server.asked or failure is hangs  # a process that stood still has not got as far as to ask
 
 
 async def test_one_doubtful_attempt_leaves_the_outcome_unknown(folder: Path) -> None:

@@ -231,8 +231,9 @@ async def test_a_server_that_falls_silent_is_waited_for_until_the_time_is_over(t
             if not is_silent.is_set():
                 writer.write(core.answer(data).replies)
 
-    async with scripted(tmp_path, serve) as address, SequencerClient([address], timeout_s=0.2) as client:
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
         await client.next(LOG)
+        client._timeout_s = 0.2  # only now: what is answered may take its time
         is_silent.set()
         shared = [asyncio.ensure_future(client.next(LOG)) for _ in range(5)]
         await asyncio.wait(shared, timeout=0.05)

@@ -22,9 +22,10 @@ from remora.storage.sqlite.writer import Writer
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that stalls, and others in the way, are the affair of the tests that set these times themselves."""
-    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 120.0)
-    monkeypatch.setattr(module, "_BUSY_FOR_S", 120.0)
+    """A disk that stalls, others in the way, and a thread that stands still in a transaction: the affair of the tests
+    that set these times themselves."""
+    for limit in ("ANSWER_WITHIN_S", "_BUSY_FOR_S", "_LONGEST_S"):
+        monkeypatch.setattr(module, limit, 120.0)
 
 
 @pytest.fixture
