@@ -9,7 +9,7 @@ import pytest
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running
 from remora.engine.claims import RELEASE_S, NobodyCame, claim, release
-from remora.model.shard import Origin, Shard
+from remora.model.shard import LockHolder, Origin, Shard
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -150,3 +150,44 @@ async def test_a_queue_of_remoras_own_is_not_left_to_anybody() -> None:
 
     assert store.queues["t"].holder is None
     assert await store.releases.released() == frozenset()
+
+
+@in_virtual_time
+async def test_a_gateway_that_looks_between_the_claim_and_the_worker() -> None:
+    """A gateway that locks the queue in the moment in which a worker takes a claim over does not end the claim."""
+    store, endpoint = a_store(), FakeEndpoint()
+    store.steal("t", "gatewaycookie016")
+    evict, lost = store.evict, list[LockHolder]()
+
+    async def evicted(shard: Shard, holder: LockHolder) -> None:
+        await evict(shard, holder)
+        if holder.cookie.startswith("remora/claim/") and not lost:
+            lost.append(holder)
+            store.steal("t", "gatewaycookie016")
+
+    store.evict = evicted  # type: ignore[method-assign]
+    async with running(a_worker(store, endpoint)):
+        holder = await claim(store, QUEUE)
+
+        assert lost
+        assert holder.cookie == "remora/h/b/w1"
+        await drained(store)
+
+
+@in_virtual_time
+async def test_a_worker_that_is_quicker_than_the_claim_keeps_its_lock() -> None:
+    """A worker that takes the queue just when the claim has broken the gateway's lock is who was wanted."""
+    store = a_store()
+    store.steal("t", "gatewaycookie016")
+    evict = store.evict
+
+    async def evicted(shard: Shard, holder: LockHolder) -> None:
+        await evict(shard, holder)
+        if holder.cookie == "gatewaycookie016":
+            store.steal("t", "remora/h/b/w1")
+
+    store.evict = evicted  # type: ignore[method-assign]
+    holder = await claim(store, QUEUE)
+
+    assert holder.cookie == "remora/h/b/w1"
+    assert store.calls["evict"] == 1

@@ -48,17 +48,28 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
     """
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=False)
-    holder = (await store.inspection.stats(shard)).holder
-    if holder is not None and is_workers(holder):
-        return holder
-    token = await _seize(store, shard, holder)
+    holder, cookie = (await store.inspection.stats(shard)).holder, CLAIM_COOKIE + str(uuid.uuid4())
+    token: LockToken | None = None
     try:
         async with asyncio.timeout(CLAIM_S):
-            return await _taken(store, shard)
+            while holder is None or not is_workers(holder):
+                # Also where a gateway looks just between a worker's two steps: breaking this lock and taking its own.
+                if token is None or (holder is not None and not holder.cookie.startswith(WORKER_COOKIE)):
+                    if holder is not None:
+                        await store.locks.evict(shard, holder)
+                    answer = await store.locks.acquire(shard, cookie, CLAIM_S)
+                    if isinstance(answer, LockHolder):  # somebody was quicker
+                        holder = answer
+                        continue
+                    token = answer
+                await asyncio.sleep(POLL_S)
+                holder = (await store.inspection.stats(shard)).holder
+            return holder
     except TimeoutError as exc:
         raise NobodyCame(f"no running worker took {shard} within {CLAIM_S:g} s; it is free now") from exc
     finally:
-        await store.locks.release(token)
+        if token is not None:
+            await store.locks.release(token)
 
 
 async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
@@ -90,22 +101,3 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolde
                     return None
                 await asyncio.sleep(POLL_S)
     return left
-
-
-async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> LockToken:
-    """Break the lock and acquire it, again and again: another client may acquire it between the two steps."""
-    while True:
-        if holder is not None:
-            await store.locks.evict(shard, holder)
-        answer = await store.locks.acquire(shard, CLAIM_COOKIE + str(uuid.uuid4()), CLAIM_S)
-        if isinstance(answer, LockToken):
-            return answer
-        holder = answer
-
-
-async def _taken(store: DeliveryStore, shard: Shard) -> LockHolder:
-    while True:
-        holder = (await store.inspection.stats(shard)).holder
-        if holder is not None and is_workers(holder):
-            return holder
-        await asyncio.sleep(POLL_S)
