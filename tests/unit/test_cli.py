@@ -429,3 +429,43 @@ def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
     assert re.fullmatch(
         rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remora\[replay\]'\n", done.stderr
     )
+
+
+LEAVES = """
+import atexit, sys, threading
+from remora import cli
+
+atexit.register(print, "taken apart")
+if sys.argv.pop(1) == "waits":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+cli.main()
+"""
+"""The command line in a process that has a thread which waits, as in a library, or that has none."""
+
+
+@pytest.mark.parametrize(("thread", "end"), [("waits", ""), ("none", "taken apart\n")])
+@pytest.mark.parametrize(
+    ("arguments", "code", "out"), [(["--version"], 0, f"remora, version {__version__}\n"), (["no-such"], 2, "")]
+)
+def test_a_thread_that_waits_in_a_library_does_not_see_it_go(
+    thread: str, end: str, arguments: list[str], code: int, out: str
+) -> None:
+    """A command whose thread still waits ends at once with its own output and exit code; else Python ends as usual."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, thread, *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (code, out + end), done.stderr
+
+
+def test_an_error_keeps_its_exit_code_beside_a_thread_that_waits(tmp_path: Path) -> None:
+    """A configuration that is refused is said in a line, with exit code 78."""
+    file = tmp_path / "remora.toml"
+    file.write_text("[nonsense]\n")
+
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, "waits", "check-config", file], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == Exit.CONFIG
+    assert "nonsense" in done.stderr

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+import threading
+from contextlib import suppress
 from importlib import import_module
 from types import MappingProxyType
+from typing import NoReturn
 
 import click
 
@@ -98,4 +103,22 @@ def main() -> None:
     except RemoraError as exc:
         for each in exc.problems if isinstance(exc, ConfigError) else (exc,):
             click.echo(f"remora: {each}", err=True)
-        sys.exit(exit_code(exc))
+        _leave(exit_code(exc))
+    except SystemExit as exc:
+        _leave(exc.code)
+
+
+def _leave(code: str | int | None) -> NoReturn:
+    """End with this code; at once where a thread is left behind.
+
+    It may wait in librados for a monitor that is away: the process would die of SIGSEGV where the library is taken
+    apart under it. Spark's Java is ended by what runs at a usual exit, and its commands use no store.
+    """
+    is_left_behind = any(each.daemon for each in threading.enumerate()) and "pyspark" not in sys.modules
+    if not is_left_behind or isinstance(code, str):
+        sys.exit(code)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever read it has gone
+            stream.flush()
+    os._exit(code or 0)
