@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import for_code
 
 from bench_lib.clusters import BenchError
+from bench_lib.topics import TopicNotMade, make_topics
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,11 @@ async def kafka_topics(
     client = AIOKafkaAdminClient(bootstrap_servers=address)
     await client.start()
     try:
-        answer = await client.create_topics(
-            [NewTopic(name, partitions, 1, topic_configs=dict(configs or {})) for name in names]
-        )
-        for name, code, *_ in answer.topic_errors:
-            if code:
-                raise BenchError(f"making the Kafka topic {name} failed: {for_code(code).__name__}")
+        topics = [NewTopic(name, partitions, 1, topic_configs=dict(configs or {})) for name in names]
+        try:
+            await make_topics(client, topics)
+        except TopicNotMade as exc:
+            raise BenchError(str(exc)) from exc
         yield
         await client.delete_topics(list(names))
     finally:

@@ -33,6 +33,7 @@ from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import kafka_topics
 from bench_lib.embedded import Embedded
 from bench_lib.load import Load
+from bench_lib.processes import is_writing, stands_still
 from remora.config import RadosSettings
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
@@ -152,10 +153,19 @@ class _Host:
             return []
         return [(each["pid"], each["shards"]) for each in status["workers"]]
 
-    def freeze(self) -> None:
-        """Stop all its processes."""
-        for pid in reversed(self._all()):
-            os.kill(pid, signal.SIGSTOP)
+    async def freeze(self) -> None:
+        """Stop all its processes, none of them within a write to an embedded store: nobody else could write to that
+        file meanwhile."""
+        pids = self._all()
+        while True:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGSTOP)
+            while not all(map(stands_still, pids)):  # noqa: ASYNC110 - the kernel tells nobody
+                await asyncio.sleep(0.001)
+            if not any(map(is_writing, pids)):
+                return
+            self.thaw()
+            await asyncio.sleep(0.005)
 
     def thaw(self) -> None:
         """Let all its processes go on."""
@@ -225,7 +235,7 @@ async def _killed(hosts: Sequence[_Host]) -> None:
 
 async def _silent(hosts: Sequence[_Host]) -> None:
     frozen = await _busiest(hosts)
-    frozen.freeze()
+    await frozen.freeze()
     try:
         await asyncio.sleep(LEASE_S)  # what the others say they hold may be from before a move that was under way
         await _until_held([host for host in hosts if host is not frozen])

@@ -1,4 +1,4 @@
-"""What processes cost, from /proc: processor time and memory."""
+"""What /proc tells of processes: what they cost, whether they stand still, and whether they write to a store."""
 
 from __future__ import annotations
 
@@ -45,6 +45,25 @@ def _of_one(pid: int, look: Callable[[int], T], gone: T) -> T:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+_WRITE_LOCK = "120 120"
+"""The byte of a `-shm` file that who writes to the database holds (SQLite's WAL_WRITE_LOCK)."""
+
+
+def is_writing(pid: int) -> bool:
+    """Whether a process is in the midst of a transaction that writes to an embedded store."""
+    locks = Path("/proc/locks").read_text().splitlines()
+    return any(f" WRITE {pid} " in each and each.endswith(_WRITE_LOCK) for each in locks)
+
+
+def stands_still(pid: int) -> bool:
+    """Whether a process is stopped, or has ended."""
+    return _of_one(pid, _state, "X") in "TZX"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def children_cpu_s() -> float:

@@ -23,6 +23,7 @@ from typing import Any
 
 import uvloop
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from bench_lib.topics import TopicNotMade, make_topics
 
 from chaos_lib import clusters, limits, plan, receivers, stands, witness
 from chaos_lib.checker import Verdict, judge
@@ -392,10 +393,9 @@ async def _make_kafka_topics(bootstrap: str, names: Sequence[str]) -> None:
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     try:
-        answer = await client.create_topics(
-            [NewTopic(name, PARTITIONS, plan.BROKERS, topic_configs=limits.KAFKA_TOPIC) for name in names]
-        )
-        if refused := [each for each in answer.topic_errors if each[1]]:
-            raise ChaosError(f"Kafka's topics were not made: {refused}")
+        topics = [NewTopic(name, PARTITIONS, plan.BROKERS, topic_configs=limits.KAFKA_TOPIC) for name in names]
+        await make_topics(client, topics)
+    except TopicNotMade as exc:
+        raise ChaosError(str(exc)) from exc
     finally:
         await client.close()

@@ -28,9 +28,10 @@ from pathlib import Path
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench_lib.embedded import Embedded
+from bench_lib.topics import TopicNotMade, make_topics
 
 from chaos_lib.clients import Client, Ledger
-from chaos_lib.hosts import children
+from chaos_lib.hosts import children, gone
 from chaos_lib.reading import Reader
 from chaos_lib.requests import Connection
 from chaos_lib.verdict import Arrived, Fate, Kill, judge
@@ -120,12 +121,13 @@ class Daemon:
     async def kill(self) -> None:
         """SIGKILL, of supervisor and workers; a daemon that has ended before is an error."""
         assert self._process is not None
-        before = time.time()
+        before, workers = time.time(), children(self._process.pid)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         code = await self._process.wait()
         if code != -signal.SIGKILL:
             raise ChaosError(f"the daemon ended by itself with {code}: {self.last_words()}")
+        await gone(workers)  # one that waits for the disk has the listening sockets a little longer
         self.kills.append(Kill(before, time.time()))
         self.struck["daemon killed"] += 1
 
@@ -385,6 +387,8 @@ async def make_kafka_topics(bootstrap: str, names: Sequence[str]) -> None:
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     try:
-        await client.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
+        await make_topics(client, [NewTopic(name, PARTITIONS, 1) for name in names])
+    except TopicNotMade as exc:
+        raise ChaosError(str(exc)) from exc
     finally:
         await client.close()

@@ -19,10 +19,12 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from aiohttp import web
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import InvalidReplicationFactorError, for_code
 from prometheus_client.parser import text_string_to_metric_families
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 REMORA = Path(sys.executable).with_name("remora")
+MOST_TRIES = 600
 
 
 class DemoError(Exception):
@@ -156,7 +158,13 @@ async def make_kafka_topic(bootstrap: str, name: str, partitions: int) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(name, partitions, 1)])
+        for _ in range(MOST_TRIES):
+            ((_, code, *_),) = (await admin.create_topics([NewTopic(name, partitions, 1)])).topic_errors
+            if code != InvalidReplicationFactorError.errno:
+                break
+            await asyncio.sleep(0.1)  # a broker that stood still for some seconds is not taken for one until it answers
+        if code:
+            raise DemoError(f"making the Kafka topic {name} failed: {for_code(code).__name__}")
     finally:
         await admin.close()
 

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class State:
         home = cache_home()
         with open(home / "ports.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            taken = {port for file in home.glob("*/*/ports.json") for port in json.loads(file.read_text()).values()}
+            taken = {port for file in home.glob("*/*/ports.json") for port in _reserved(file)}
             candidates = (p for p in random.sample(PORTS, len(PORTS)) if p not in taken and _is_free(p))
             ports = dict(zip(names, candidates, strict=False))
             _replace(self / "ports.json", json.dumps(ports) + "\n")
@@ -86,6 +86,15 @@ class State:
         """The ports that were reserved when the cluster was made."""
         ports: dict[str, int] = json.loads((self / "ports.json").read_text())
         return ports
+
+
+def _reserved(file: Path) -> Iterable[int]:
+    """The ports of a cluster; none where it is just being removed."""
+    try:
+        ports: dict[str, int] = json.loads(file.read_text())
+    except FileNotFoundError:
+        return ()
+    return ports.values()
 
 
 def shell_variables(kind: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:

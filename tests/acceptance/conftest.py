@@ -12,10 +12,11 @@ from support.queues import queues
 from support.rabbitmq import fragile_rabbitmq, rabbitmq
 from support.s3 import Zone, running_zone
 from support.spark import spark
+from support.stores import unhurried_stores
 
 __all__ = [
     "ceph", "fragile_kafka", "fragile_rabbitmq", "gateway", "kafka", "namespace", "queues", "rabbitmq", "settings",
-    "spark",
+    "spark", "unhurried_stores",
 ]  # fmt: skip
 
 

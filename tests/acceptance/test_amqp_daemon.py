@@ -22,7 +22,7 @@ def sections(folder: Path) -> Sections:
         "supervisor": {"workers": 2},
         "sqlite": {"directory": str(folder / "queues"), "files": 1},
         "ingest": {"listen": ""},
-        "amqp": {"delivery_timeout": "3s"},
+        "amqp": {"delivery_timeout": "30s"},
         "delivery": {"retry_cap": "500ms", "configuration_recheck": "500ms"},
     }
 

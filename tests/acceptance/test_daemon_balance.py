@@ -18,7 +18,7 @@ import pytest
 from remora.codec.shard_hash import shard
 from remora.model.exits import Exit
 from support.consumer import check, read_until
-from support.daemon import Daemon, running_daemon
+from support.daemon import PATIENT, Daemon, merged, running_daemon
 from support.ingest import record
 from support.kafka import Kafka, create_topic
 
@@ -96,7 +96,7 @@ async def arrived(daemon: Daemon) -> list[dict[str, Any]]:
 async def test_queues_move_away_from_a_busy_worker_and_nothing_is_sent_twice(kafka: Kafka, folder: Path) -> None:
     """Of a worker that has all load a queue goes to the other, one more by command, and every event comes once."""
     topic = await create_topic(kafka.address, f"load-{uuid.uuid4().hex[:10]}")
-    async with running_daemon(folder, sections(folder)) as daemon:
+    async with running_daemon(folder, merged(PATIENT, sections(folder))) as daemon:
         done = await daemon.command(
             "topic", "create", topic, "--endpoint", f"kafka://{kafka.address}", "--shards", str(SHARDS)
         )
@@ -176,7 +176,7 @@ async def test_queues_move_away_from_a_throttled_host_and_nothing_is_sent_twice(
     """Two hosts share a store and a steady load. When the workers of one run for a quarter of the time only, queues of
     it go to the other host, and every event comes once."""
     topic, shards = await create_topic(kafka.address, f"host-{uuid.uuid4().hex[:10]}"), 8
-    slow, other = (a_host(folder, name) for name in ("slow", "other"))
+    slow, other = (merged(PATIENT, a_host(folder, name)) for name in ("slow", "other"))
     async with running_daemon(folder, slow) as throttled_host, running_daemon(folder, other) as host:
         endpoint = ("--endpoint", f"kafka://{kafka.address}")
         done = await host.command("topic", "create", topic, *endpoint, "--shards", str(shards))

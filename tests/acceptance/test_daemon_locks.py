@@ -12,7 +12,7 @@ from remora.model.shard import Shard
 from support.consumer import read_until
 from support.daemon import Daemon, running_daemon
 from support.kafka import Kafka
-from support.queues import Queues, a_topic, assert_clean, delivers, numbered, quick
+from support.queues import Queues, a_topic, assert_clean, calm, delivers, numbered, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
@@ -76,7 +76,7 @@ async def test_stolen_lock(queues: Queues, fragile_kafka: Kafka, tmp_path: Path)
 async def test_deleted_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A queue that is deleted under load is let go within seconds and stays deleted, and another one flows on."""
     doomed, other = await a_topic(queues, kafka), await a_topic(queues, kafka)
-    async with queues.under_load(other) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+    async with queues.under_load(other) as load, running_daemon(tmp_path, calm(queues)) as daemon:
         await queues.fill(doomed, 2000)
         await delivers(daemon, doomed, 1)
 
@@ -99,7 +99,7 @@ async def test_deleted_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
 async def test_deleted_object(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A queue whose object alone is deleted is let go too, is never made again, and status says why."""
     topic = await a_topic(queues, kafka)
-    async with running_daemon(tmp_path, quick(queues)) as daemon:
+    async with running_daemon(tmp_path, calm(queues)) as daemon:
         await queues.fill(topic, 10)
         await delivers(daemon, topic, 10)
 
@@ -115,7 +115,7 @@ async def test_deleted_object(queues: Queues, kafka: Kafka, tmp_path: Path) -> N
 async def test_recreated_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A queue that is made anew under its old name is delivered from its beginning, as another incarnation."""
     topic = await a_topic(queues, kafka)
-    async with running_daemon(tmp_path, quick(queues)) as daemon:
+    async with running_daemon(tmp_path, calm(queues)) as daemon:
         await queues.fill(topic, 10)
         await delivers(daemon, topic, 10)
 

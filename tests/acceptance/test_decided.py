@@ -15,7 +15,7 @@ from remora.model.exits import Exit
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.consumer import read_all, read_until
-from support.daemon import Daemon, Sections, running_daemon
+from support.daemon import PATIENT, Daemon, Sections, merged, running_daemon
 from support.entries import raw_entry
 from support.kafka import Kafka, configure_topic, create_topic, read_topic
 
@@ -66,7 +66,7 @@ async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -
     entries = [raw_entry("k", 1, topic=topic, created=time.time(), padding=7000)]
     entries += [raw_entry("k", number, topic=topic, created=time.time()) for number in (2, 3)]
 
-    async with running_daemon(folder, sections(folder)) as daemon:
+    async with running_daemon(folder, merged(PATIENT, sections(folder))) as daemon:
         made = await daemon.command(
             *("topic", "create", topic, "--endpoint", f"kafka://{kafka.address}", "--shards", "1"),
             *("--arg", f"{DEAD_LETTER_TOPIC}={letter_topic}"),

@@ -14,7 +14,9 @@ from support.ports import free_port
 from support.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 
 EVENTS, KEYS, SHARDS = 400, 20, 3
-POISON = 137
+POISON = 2
+"""The first event of a key that has its lane alone: it is refused before the others are delivered, which prove that the
+receiver takes events."""
 
 
 def sections(folder: Path) -> Sections:
@@ -105,7 +107,7 @@ async def test_a_topic_is_stopped_with_the_reason_and_goes_on(folder: Path) -> N
 
     assert "it answers with 404" in reason
     assert "s3cret" not in reason + shown + daemon.logged()
-    assert [number(each) for each in receiver.taken] == list(range(10))
+    assert sorted(number(each) for each in receiver.taken) == list(range(10))
 
 
 async def test_the_daemon_refuses_to_post_to_itself(folder: Path) -> None:

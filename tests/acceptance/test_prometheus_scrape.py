@@ -99,9 +99,9 @@ class Api:
 
 
 async def are_stored(api: Api) -> bool:
-    """Whether two scrapes at least of both instances are stored."""
-    counts = await api.query("min_over_time(up[10m]) * count_over_time(up[10m])")
-    return len(counts) == 2 and min(counts.values()) >= 2
+    """Whether two scrapes at least of both instances are stored, and the last one of each."""
+    good, last = await api.query("sum_over_time(up[10m])"), await api.query("up")
+    return len(good) == 2 and min(good.values()) >= 2 and list(last.values()) == [1, 1]
 
 
 def a_sequencer() -> SequencerTelemetry:

@@ -12,7 +12,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -162,15 +164,25 @@ async def test_entries_and_seals_by_command(folder: Path) -> None:
         assert (await asyncio.to_thread(run, "next", "orders", "-n", "2"))[0] == 0
 
 
+async def of_ids(folder: Path) -> dict[str, Any]:
+    """What `remora log show` says of a log."""
+    found: dict[str, Any] = json.loads(
+        (await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).stdout
+    )
+    return found
+
+
 async def test_a_log_is_shown_as_its_own_sequencer_has_it(folder: Path) -> None:
     """At the address in its projection, though the configuration has another one; and once that server has ended."""
     async with a_server(folder, "other") as server, server.client() as client:
         await client.next_range(IDS, 5)
-        shown = json.loads((await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).stdout)
+        async with asyncio.timeout(120):
+            while (shown := await of_ids(folder))["state"] == "not served":
+                pass  # a command gives a server 2 s
         assert (shown["address"], shown["state"], shown["tail"]) == (server.address, "serving epoch 1", 5)
         await server.ended(signal.SIGTERM)
 
-    shown = json.loads((await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).stdout)
+    shown = await of_ids(folder)
     assert (shown["state"], shown["tail"], shown["stored_tail"]) == ("not served", None, 5)
 
 
@@ -308,7 +320,7 @@ def in_rados(folder: Path, settings: RadosSettings) -> Path:
     """The folder with a configuration for logs in a cluster, and leases that no test outlives."""
     sections: Sections = {
         "store": {"kind": "rados"},
-        "rados": rados_section(settings),
+        "rados": rados_section(replace(settings, mount_timeout_s=60.0)),  # a command tries once
         "sequencer": {"lease": "10m", "run_directory": f"{folder}/run", "admin_listen": f"unix:{folder}/admin"},
     }
     write_config(folder / "remora.toml", sections)

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
+from bench_lib.processes import is_writing
 
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import SqliteSettings
@@ -23,7 +24,7 @@ from remora.model.log import Cell, LogKind, LogName, StaleEpoch, Token
 from remora.storage.sqlite import SqliteStore
 from support.daemon import write_config
 from support.sequencer_process import PATIENT_S, Server, a_server
-from support.stopping import Stopping, is_writing, until_stopped
+from support.stopping import Stopping, until_stopped
 
 pytestmark = pytest.mark.guarantee("positions-of-a-log")
 

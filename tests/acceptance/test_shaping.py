@@ -9,6 +9,7 @@ import shlex
 import signal
 import tomllib
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,18 @@ SHARED = {
     "meters": dict.fromkeys(("max", "client_high", "client_normal", "client_low"), PLENTY),
 }
 RATES = ("--rate", "20MB", "--burst", "10MB")
-LIMIT = {"name": "few", "of": "topic", "match": ["*"], "events": 40, "burst_events": 20}
+LIMIT = {"name": "few", "of": "topic", "match": ["*"], "events": 8, "burst_events": 20}
 
 
 async def shaped(daemon: Daemon) -> bool:
     """Whether all shards of the topic wait for credit."""
     shards = (await daemon.status())["shards"]
     return len(shards) == 4 and {each["state"] for each in shards} == {"shaped"}
+
+
+async def was_limited(daemon: Daemon) -> bool:
+    """Whether a limit of ingest has held requests for a topic back."""
+    return await daemon.metric("remora_ingest_limited_total", of="topic") > 0
 
 
 async def is_changed(daemon: Daemon) -> bool:
@@ -78,7 +84,7 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         "shaping": {"scope": [SCOPE, SHARED]},
         "ingest": {"limit": [LIMIT]},
     }
-    async with running_daemon(folder, sections) as daemon:
+    async with running_daemon(folder, merged(PATIENT, sections)) as daemon:
         endpoint = f"kafka://{kafka.address}"
         done = await daemon.command("topic", "create", topic, "--endpoint", endpoint, "--shards", "4")
         assert done.code == Exit.OK, done.err
@@ -86,10 +92,11 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
             for request in range(5):
                 taken = await client.publish(topic, [record(f"{request}-{i}") for i in range(20)])
                 assert (taken.events, taken.repeated) == (20, False)
-        assert await daemon.metric("remora_ingest_limited_total", of="topic") > 0
+        await daemon.until(lambda: was_limited(daemon), "requests that waited")
         await daemon.until(lambda: shaped(daemon), "shards that wait for credit")
         assert await daemon.metric("remora_delivered_entries_total") == 0
-        assert (await daemon.get("/-/ready"))[0] == (await daemon.get("/-/ready/delivery"))[0] == 200
+        for path in ("/-/ready", "/-/ready/delivery"):
+            await daemon.until(partial(daemon.is_ready, path), path)
         assert "waits for client_low of uplink" in (await daemon.command("status")).out.decode()
 
         done = await daemon.command("shaping", "set", "--scope", "UPLINK", "--priority", "ALL", *RATES)

@@ -192,7 +192,7 @@ async def test_a_frozen_worker_is_killed_and_replaced(folder: Path) -> None:
 @pytest.mark.guarantee("many-workers-and-hosts")
 async def test_what_freezes_together_thaws_together(folder: Path) -> None:
     """Supervisor and workers that stood still for longer than the watchdog's time go on, and nobody is killed."""
-    watchdog_s = 3.0
+    watchdog_s = 8.0
     async with serving(folder, supervisor={"watchdog": f"{watchdog_s:g}s"}) as daemon:
         before = await daemon.workers()
 
@@ -418,21 +418,21 @@ async def test_a_drained_host_gives_its_shards_away(folder: Path) -> None:
             assert (code, "draining" in text) == (503, True)
 
             assert (await first.command("drain", "--undo")).code == Exit.OK
-            assert (await first.get("/-/ready"))[0] == 200
+            await first.until(first.is_ready, "a ready host")
             assert await second.stop() == Exit.OK
             await holds_all(first)
 
 
 async def test_a_drain_that_takes_too_long_says_what_is_left(folder: Path) -> None:
     """A worker that stands still gives nothing away: the command says so and exits with 3."""
-    async with serving(folder) as daemon:
+    async with serving(folder, supervisor={"watchdog": "80s"}) as daemon:
         held = await holders(daemon)
         victim = next(iter(held.values()))
         with frozen(victim):
             done = await daemon.command("drain", "--timeout", "0.1")
 
         assert done.code == Exit.DRAIN_TIMEOUT
-        assert "1 workers do not answer after 0.1 s" in done.err
+        assert "workers do not answer after 0.1 s" in done.err
         await daemon.until(lambda: gave_all(daemon), "a drain")
         os.kill(victim, signal.SIGKILL)
         await logs(daemon, "worker_ended")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard
 from support.consumer import Delivered, check, read_all, read_until
-from support.daemon import Daemon, Ended, Sections, remora, running_daemon, write_config
+from support.daemon import PATIENT, Daemon, Ended, Sections, merged, remora, running_daemon, write_config
 from support.kafka import Kafka, create_topic
 from support.queues import Described, Queues, calm, metadata
 
@@ -36,7 +37,7 @@ async def embedded(folder: Path) -> AsyncIterator[Daemon]:
         "delivery": {"retry_cap": "1s"},
         "kafka": {"connect_timeout": "3s"},
     }
-    async with running_daemon(folder, sections) as daemon:
+    async with running_daemon(folder, merged(PATIENT, sections)) as daemon:
         yield daemon
 
 
@@ -150,9 +151,12 @@ async def test_waiting_events_follow_the_topic_and_a_drain_waits_for_them(kafka:
 
 
 async def is_held_and_stuck(daemon: Daemon, shards: int) -> bool:
-    """Whether this many queues are held, and the entries of one at least cannot be delivered."""
-    states = [each["state"] for each in (await daemon.status())["shards"]]
-    return len(states) == shards and "retrying" in states
+    """Whether this many queues are held, by both workers in equal parts so that none of them is about to be moved, and
+    the entries of one at least cannot be delivered."""
+    held = (await daemon.status())["shards"]
+    of_workers = Counter(each["worker"] for each in held).values()
+    is_shared = len(of_workers) == 2 and max(of_workers) - min(of_workers) <= 1
+    return len(held) == shards and is_shared and any(each["state"] == "retrying" for each in held)
 
 
 async def is_closed(daemon: Daemon, topic: str) -> bool:

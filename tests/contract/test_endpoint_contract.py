@@ -172,23 +172,30 @@ async def test_stopped_and_frozen_under_load(fragile: Outlet) -> None:
         senders = [ShardSender(endpoint, shard, to) for shard in records]
         async with asyncio.TaskGroup() as sending:
             for sender in senders:
-                sending.create_task(sender.send(records[sender.shard.queue], 50))
+                sending.create_task(sender.send(records[sender.shard.queue][: fragile.load // 2], 50))
             await senders[0].wait_for(fragile.load // 5)
+            noticed = [len(each.failures) for each in senders]
             await fragile.stop()
-            await until(lambda: all(each.failures for each in senders), "the outage is noticed")
+            await until(lambda: _failed_since(senders, noticed), "the outage is noticed")
             assert await endpoint.up(to) == frozenset()
-            await fragile.start()
-            await senders[0].wait_for(fragile.load // 2)
+            await fragile.start()  # all of this part may have been sent when it says that it has begun
+        async with asyncio.TaskGroup() as sending:
+            for sender in senders:
+                sending.create_task(sender.send(records[sender.shard.queue], 50))
+            await senders[0].wait_for(fragile.load // 2 + fragile.load // 10)
             fragile.freeze()
             noticed = [len(each.failures) for each in senders]
-            await until(
-                lambda: all(len(each.failures) > n for each, n in zip(senders, noticed, strict=True)), "the silence is"
-            )
+            await until(lambda: _failed_since(senders, noticed), "the silence is")
             fragile.thaw()
 
     lost, copies, moved = judge(await fragile.arrivals(to), records)
     assert (lost, moved) == (set(), [])
     assert copies <= sum(len(each.failures) for each in senders) * fragile.at_once
+
+
+def _failed_since(senders: Sequence[ShardSender], before: Sequence[int]) -> bool:
+    """Whether each has failed more often than before."""
+    return all(len(each.failures) > was for each, was in zip(senders, before, strict=True))
 
 
 async def test_a_port_that_accepts_and_is_silent(outlet: Outlet) -> None:

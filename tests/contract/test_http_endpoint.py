@@ -73,7 +73,7 @@ def watcher() -> Watcher:
 @pytest.fixture
 async def endpoint(watcher: Watcher) -> AsyncIterator[HttpEndpoint]:
     """A running endpoint that reports to the watcher, and has no defect."""
-    async with HttpEndpoint(Settings(), watcher) as running:
+    async with HttpEndpoint(Settings(http=PATIENT), watcher) as running:
         yield running
     assert watcher.defects == []
     assert watcher.opened == watcher.closed

@@ -103,6 +103,12 @@ async def test_missing_then_created(kafka: Kafka, endpoint: KafkaEndpoint) -> No
     assert len(await read_topic(kafka.address, name)) == 10
 
 
+async def push_on(route: Route) -> None:
+    """Push until it fails: Kafka's controller answers a deletion, of which the broker hears a moment later."""
+    while True:
+        await push_all(route, make_records(0, 10, start=10))
+
+
 async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None:
     """A topic deleted under a route fails its pushes in time; created again, it is delivered to at once."""
     topic = await create_topic(kafka.address)
@@ -113,7 +119,7 @@ async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None
             route._settings = replace(PATIENT, delivery_timeout_s=2)
             async with asyncio.timeout(60):
                 with pytest.raises(EndpointUnavailable):
-                    await push_all(route, make_records(0, 10, start=10))
+                    await push_on(route)
         with pytest.raises(EndpointMisconfigured, match="no such topic"):
             async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)):
                 pass

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -83,7 +84,7 @@ async def test_short_outage_doubles_nothing(fragile_kafka: Kafka) -> None:
     """An outage shorter than the time to deliver is ridden out: no failure, no duplicate."""
     topic = await create_topic(fragile_kafka.address, partitions=4)
     records = make_records(0, 3000)
-    async with KafkaEndpoint(PATIENT) as endpoint:
+    async with KafkaEndpoint(replace(PATIENT, delivery_timeout_s=240)) as endpoint:
         sender = ShardSender(endpoint, "q", target(fragile_kafka, topic))
         async with asyncio.TaskGroup() as sending:
             sending.create_task(sender.send(records, 50))
@@ -159,7 +160,7 @@ async def test_frozen(fragile_kafka: Kafka) -> None:
 
     lost, doubled, moved = verdict(await read_topic(fragile_kafka.address, topic), records)
     assert (lost, moved) == (set(), [])
-    assert doubled <= 200
+    assert doubled <= 100 + 200 * len(sender.failures)
 
 
 @pytest.mark.guarantee("duplicates")

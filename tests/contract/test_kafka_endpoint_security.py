@@ -297,7 +297,7 @@ def test_silent_tls_on_uvloop(tmp_path: Path) -> None:
 
         async def reach() -> None:
             async with KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=0.5)) as endpoint:
-                with pytest.raises(EndpointUnavailable, match="no answer in time"):
+                with pytest.raises(EndpointUnavailable, match=r"no answer (in time|within)"):
                     async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
                         pass
 
@@ -437,7 +437,7 @@ async def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         target = Target(f"kafka://127.0.0.1:{mute.getsockname()[1]}", "", "t")
         async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint, asyncio.timeout(30):
-            with pytest.raises(EndpointUnavailable, match="no answer in time"):
+            with pytest.raises(EndpointUnavailable, match=r"no answer (in time|within)"):
                 async with endpoint.route(SHARD, INCARNATION, target):
                     pass
 

@@ -210,11 +210,11 @@ async def test_frozen_process(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
         stdout=subprocess.PIPE,
     )
     try:
-        await until(lambda: _is_stopped(frozen.pid), "the process has frozen", timeout_s=60)
+        await until(lambda: _is_stopped(frozen.pid), "the process has frozen", timeout_s=300)
         async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
             assert route.reached is None
             frozen.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 told, _ = await frozen.communicate()
             await commit(route, make_records(0, 10))
     finally:

@@ -181,7 +181,7 @@ async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
             )
 
         async def shown(expected: float) -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 while unaccounted(telemetry, topic.label) != expected:  # noqa: ASYNC110  # nobody tells of a look
                     await asyncio.sleep(0.02)
 
@@ -197,6 +197,6 @@ async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
 def damage(store: SqliteStore, statement: str) -> None:
     """Change the store's only file as no remora would."""
     [path] = [Path(store.description.removeprefix("embedded store in ")) / name for name in store.writers]
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path, timeout=300)) as connection:
         connection.execute(statement)
         connection.commit()

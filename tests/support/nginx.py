@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from support.kafka import until
+from support.ports import free_port
 from support.programs import program
 
 CONF = """\
@@ -62,16 +63,14 @@ class Nginx:
 async def nginx(folder: Path, server: str = "", *, tls: bool = False) -> AsyncIterator[Nginx]:
     """It serves while the block runs; `server` are further directives."""
     path = program("nginx", "nginx-light")
-    with socket.socket() as taken, socket.socket() as closed:
-        taken.bind(("127.0.0.1", 0))
+    with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+        port = free_port()
         conf = folder / "nginx.conf"
         listen = "ssl" if tls else ""
         conf.write_text(
             CONF.format(folder=folder, port=port, listen=listen, server=server, closed=closed.getsockname()[1])
         )
-        taken.close()
         log = folder / "error.log"
         process = await asyncio.create_subprocess_exec(path, "-c", str(conf), "-e", str(log))
         try:

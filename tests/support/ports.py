@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 
 _PORTS = range(30_000, 32_768)
 """Below those that Linux gives to sockets without a port of their own, and above those of scripts/dev-*."""
 
+_SHARES = 8
+"""Test runs side by side mostly draw from different ports: a port is free until its server takes it."""
+
 
 def free_ports(count: int) -> list[int]:
     """Different ports of the loopback that nothing listens on, and that the kernel gives to nobody meanwhile."""
     found: list[int] = []
     with contextlib.ExitStack() as stack:
-        for port in random.sample(_PORTS, len(_PORTS)):
+        own = _PORTS[os.getpid() % _SHARES :: _SHARES]
+        for port in random.sample(own, len(own)):
             with contextlib.suppress(OSError):
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))
                 found.append(port)

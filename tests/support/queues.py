@@ -17,7 +17,7 @@ from remora.config import RadosSettings
 from remora.model.shard import Shard
 from remora.model.topic import UNSET
 from remora.storage.rados import RadosStore
-from support.ceph import Gateway
+from support.ceph import Gateway, reached
 from support.consumer import Verdict, check, read_until
 from support.daemon import PATIENT, Daemon, Options, merged, rados_section
 from support.entries import raw_entry
@@ -178,7 +178,7 @@ async def queues(settings: RadosSettings, gateway: Gateway, namespace: str) -> A
     """Queues to fill, in a zone whose queues and topics lie in a namespace of this test alone."""
     beside = f"default.rgw.log:{namespace}"
     own = replace(settings, log_pool=beside, topics_pool=beside)
-    async with RadosStore(own) as store:
+    async with reached(own) as store:
         yield Queues(own, gateway, store)
 
 
@@ -204,7 +204,7 @@ def quick(queues: Queues, **sections: Mapping[str, object]) -> Options:
 def calm(queues: Queues, **sections: Mapping[str, object]) -> Options:
     """As `quick`, for tests in which nothing is away: nothing is lost, tried again or sent twice for being slow."""
     times = {
-        "rados": {"op_timeout": "60s"},
+        "rados": {"op_timeout": "60s", "mount_timeout": "60s"},
         "ownership": {"lease": "10m", "renew_interval": "2m", "trust_margin": "5s"},
         "kafka": {"connect_timeout": "60s"},
     }

@@ -48,7 +48,10 @@ class Zone:
     @property
     def rados(self) -> dict[str, object]:
         """The `[rados]` section of a daemon with the permissions that an operator is told to give."""
-        return {"conf": self.env["conf"], "name": self.env["client"], "keyring": self.env["keyring"]}
+        return {
+            "conf": self.env["conf"], "name": self.env["client"], "keyring": self.env["keyring"],
+            "mount_timeout": "60s",  # a command tries once
+        }  # fmt: skip
 
     @property
     def sections(self) -> Options:

@@ -11,8 +11,6 @@ from support.programs import program
 from support.stores import until
 
 SOURCE = Path(__file__).with_name("stop_at_step.c")
-WRITE_LOCK = "120 120"
-"""The byte of a `-shm` file that who writes to the database holds (SQLite's WAL_WRITE_LOCK)."""
 
 
 class Stopping:
@@ -53,9 +51,3 @@ def _states(pid: int) -> set[str]:
         with suppress(OSError):  # it has ended meanwhile
             found.add(each.read_text().rpartition(")")[2].split()[0])
     return found
-
-
-def is_writing(pid: int) -> bool:
-    """Whether a process is in the midst of a transaction that writes to an embedded store."""
-    locks = Path("/proc/locks").read_text().splitlines()
-    return any(f" WRITE {pid} " in each and each.endswith(WRITE_LOCK) for each in locks)

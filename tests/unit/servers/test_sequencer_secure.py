@@ -23,7 +23,7 @@ from remora.servers.sequencer import secure as module
 from support.certificates import certificate
 from support.sequencer import FAR, LOG, OTHER, listening
 
-PATIENCE_S = 60
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True)
