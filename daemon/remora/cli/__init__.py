@@ -118,7 +118,7 @@ def _leave(code: str | int | None) -> NoReturn:
     if not is_left_behind or isinstance(code, str):
         sys.exit(code)
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was closed before the start
         with suppress(OSError):  # whoever read it has gone
             stream.flush()
     os._exit(code or 0)
