@@ -139,12 +139,7 @@ async def test_a_topic_that_becomes_http_goes_to_radosgw(zone: Zone, kafka: Kafk
         await read_until(kafka.address, topic, 1)
 
         await user.topic(topic, sink.url)
-
-        async def is_let_go() -> bool:
-            left = await daemon.left(queue)
-            return bool(left and "http endpoints stay with radosgw" in left["reason"])
-
-        await daemon.until(is_let_go, "letting go")
+        await daemon.leaves(queue, "http endpoints stay with radosgw")
         await user.bucket(topic, arn)  # release 16 keeps a copy of the topic in each notification
         await user.put(topic, "http")
         (posted,) = await sink.until(1, 150)  # it looks for free queues every 30 s, but may be busy with others
@@ -171,12 +166,11 @@ async def test_http_topics_are_never_locked(zone: Zone, kafka: Kafka, tmp_path: 
                 unlock()
                 async with running_daemon(tmp_path, zone.sections) as daemon:
                     await daemon.own(zone.queue(topic))
-                    left = await daemon.until(lambda: daemon.left(zone.queue(http)), "the queue left alone")
+                    await daemon.leaves(zone.queue(http), "http endpoints stay with radosgw")
                     owners = zone.owners(zone.queue(http))
                     table = (await daemon.command("topic", "list")).out.decode()
                 assert zone.owners(zone.queue(http)) == owners == []
 
-    assert "http endpoints stay with radosgw" in left["reason"]
     (line,) = [line for line in table.splitlines() if line.startswith(http)]
     assert "radosgw: http endpoints stay with radosgw" in line
     assert any(line.startswith(topic) and line.endswith("remora") for line in table.splitlines())

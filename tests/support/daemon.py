@@ -301,6 +301,18 @@ class Daemon:
         left = [each for each in (await self.status())["left"] if not each["waiting"]]
         return next((each for each in left if each["queue"] == queue), None)
 
+    async def leaves(self, queue: str, why: str) -> Any:
+        """As `left`, once the reason has these words.
+
+        Where one worker lets go, another of the host may be the first to be heard: it had left the queue to that one.
+        """
+
+        async def says_why() -> Any:
+            left = await self.left(queue)
+            return left if left and why in left["reason"] else None
+
+        return await self.until(says_why, f"{queue} left: {why}")
+
     async def own(self, *queues: str) -> None:
         """Return when it holds the queues. One that a radosgw was quicker to lock is claimed from it."""
         for queue in queues:
