@@ -143,7 +143,8 @@ def _free_from_leases(name: str) -> None:
 def _ceph(name: str, *words: str) -> str:
     """What `ceph` prints; empty where it fails, as while the cluster is taken down."""
     command = [str(_DEV_CEPH), "exec", "--name", name, "--", "ceph", "--connect-timeout", "20", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
 
 
 class Gateway:
