@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import threading
-from contextlib import suppress
 from importlib import import_module
 from types import MappingProxyType
 from typing import NoReturn
@@ -14,6 +11,7 @@ from typing import NoReturn
 import click
 
 from remora import __version__
+from remora.cli.ending import end_at_once
 from remora.cli.groups import Group
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import exit_code
@@ -111,14 +109,9 @@ def main() -> None:
 def _leave(code: str | int | None) -> NoReturn:
     """End with this code; at once where a thread is left behind.
 
-    It may wait in librados for a monitor that is away: the process would die of SIGSEGV where the library is taken
-    apart under it. Spark's Java is ended by what runs at a usual exit, and its commands use no store.
+    Spark's Java is ended by what runs at a usual exit, and its commands use no store.
     """
     is_left_behind = any(each.daemon for each in threading.enumerate()) and "pyspark" not in sys.modules
     if not is_left_behind or isinstance(code, str):
         sys.exit(code)
-    logging.shutdown()
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was closed before the start
-        with suppress(OSError):  # whoever read it has gone
-            stream.flush()
-    os._exit(code or 0)
+    end_at_once(code or 0)

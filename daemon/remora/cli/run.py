@@ -5,7 +5,6 @@ The supervisor is to start quickly and to stay small, so nothing here imports wh
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
+from remora.cli.ending import end_at_once
 from remora.cli.options import DEFAULT_CONFIG, config_file_option, load
 from remora.config import Settings
 from remora.model.exits import Exit
@@ -62,10 +62,9 @@ def worker_command(channel: int) -> None:
         sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
         sys.stderr.flush()
         os._exit(Exit.OUT_OF_MEMORY)
-    # All that had to be closed is closed. The interpreter would go on for a while, unwatched and with threads of
-    # librados still at work, which may wait for a monitor: on a busy host long enough to be taken for a hung worker.
-    logging.shutdown()
-    os._exit(code)
+    # All that had to be closed is closed. The interpreter would go on for a while, unwatched; on a busy host so
+    # long that it is taken for a hung worker.
+    end_at_once(code)
 
 
 @click.command("check-config")

@@ -55,10 +55,8 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
             while holder is None or not is_workers(holder):
                 # Also where a gateway looks just between a worker's two steps: breaking this lock and taking its own.
                 if token is None or (holder is not None and not holder.cookie.startswith(WORKER_COOKIE)):
-                    if holder is not None:
-                        await store.locks.evict(shard, holder)
-                    answer = await store.locks.acquire(shard, cookie, CLAIM_S)
-                    if isinstance(answer, LockHolder):  # somebody was quicker
+                    answer = await _seize(store, shard, holder, cookie)
+                    if isinstance(answer, LockHolder):
                         holder = answer
                         continue
                     token = answer
@@ -101,3 +99,10 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolde
                     return None
                 await asyncio.sleep(POLL_S)
     return left
+
+
+async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None, cookie: str) -> LockToken | LockHolder:
+    """Break the lock, if there is one, and acquire it; its holder where somebody was quicker."""
+    if holder is not None:
+        await store.locks.evict(shard, holder)
+    return await store.locks.acquire(shard, cookie, CLAIM_S)
