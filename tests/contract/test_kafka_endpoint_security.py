@@ -296,8 +296,8 @@ def test_silent_tls_on_uvloop(tmp_path: Path) -> None:
         args = f"use-ssl=true&ca-location={own.certificate}"
 
         async def reach() -> None:
-            async with KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=0.5)) as endpoint:
-                with pytest.raises(EndpointUnavailable, match=r"no answer (in time|within)"):
+            async with KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=2.0)) as endpoint:
+                with pytest.raises(EndpointUnavailable, match="no answer in time"):
                     async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
                         pass
 
@@ -437,7 +437,7 @@ async def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         target = Target(f"kafka://127.0.0.1:{mute.getsockname()[1]}", "", "t")
         async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint, asyncio.timeout(30):
-            with pytest.raises(EndpointUnavailable, match=r"no answer (in time|within)"):
+            with pytest.raises(EndpointUnavailable, match="no answer in time"):
                 async with endpoint.route(SHARD, INCARNATION, target):
                     pass
 

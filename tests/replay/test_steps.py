@@ -46,4 +46,4 @@ def test_a_step_is_told_as_it_begins() -> None:
 
     with told(log, every_s=3600) as tell:
         tell("reading")
-        assert re.fullmatch(r"remora: \d\d:\d\d reading\n", log.getvalue())
+        assert log.getvalue() == "remora: 00:00 reading\n"

@@ -218,16 +218,17 @@ async def test_a_limit_that_stays_is_given_up(folder: Path) -> None:
 )
 async def test_the_deadline_ends_all_attempts(folder: Path, failure: Reply, unknown: bool, text: str) -> None:
     """The error has the last reason, and tells whether an attempt may have been carried out."""
+    hanging = failure is hangs  # a process that stands still for a second has begun to ask all the same
     async with (
         serving(folder, failure) as server,
-        IngestClient(server.address, deadline_s=0.3, attempt_s=0.2 if failure is hangs else 35) as client,
+        IngestClient(server.address, deadline_s=2 if hanging else 0.3, attempt_s=1.5 if hanging else 35) as client,
     ):
         with pytest.raises(IngestUnavailable, match=text) as caught:
             await client.publish("t", [b"{}"])
 
     assert caught.value.outcome_unknown is unknown
     assert caught.value.retriable
-    assert server.asked or failure is hangs  # a process that stood still has not got as far as to ask
+    assert len(server.asked) >= 1
 
 
 async def test_one_doubtful_attempt_leaves_the_outcome_unknown(folder: Path) -> None:
