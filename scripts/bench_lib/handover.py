@@ -33,7 +33,7 @@ from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import kafka_topics
 from bench_lib.embedded import Embedded
 from bench_lib.load import Load
-from bench_lib.processes import is_writing, stands_still
+from bench_lib.processes import family, freeze, thaw
 from remora.config import RadosSettings
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
@@ -154,30 +154,17 @@ class _Host:
         return [(each["pid"], each["shards"]) for each in status["workers"]]
 
     async def freeze(self) -> None:
-        """Stop all its processes, none of them within a write to an embedded store: nobody else could write to that
-        file meanwhile."""
-        pids = self._all()
-        while True:
-            for pid in reversed(pids):
-                os.kill(pid, signal.SIGSTOP)
-            while not all(map(stands_still, pids)):  # noqa: ASYNC110 - the kernel tells nobody
-                await asyncio.sleep(0.001)
-            if not any(map(is_writing, pids)):
-                return
-            self.thaw()
-            await asyncio.sleep(0.005)
+        """Stop all its processes."""
+        await freeze(self._all())
 
     def thaw(self) -> None:
         """Let all its processes go on."""
-        for pid in self._all():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        thaw(self._all())
 
     def _all(self) -> list[int]:
         if self._process is None or not self.is_running:
             return []
-        pid = self._process.pid
-        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        return family(self._process.pid)
 
 
 async def _busiest(hosts: Sequence[_Host]) -> _Host:

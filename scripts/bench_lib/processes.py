@@ -1,10 +1,13 @@
-"""What /proc tells of processes: what they cost, whether they stand still, and whether they write to a store."""
+"""Processes: what they cost, from /proc, whether they run, and how they are frozen."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,14 +20,17 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def family(pid: int) -> list[int]:
     """A process with all that it has started and that these have started: a daemon with its workers."""
-    return [pid, *(each for child in _children(pid) for each in family(child))]
+    return [pid, *(each for child in children(pid) for each in family(child))]
 
 
-def _children(pid: int) -> Iterator[int]:
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not been reaped; none once it has ended."""
+    found: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):
-                yield from map(int, (task / "children").read_text().split())
+                found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def cpu_s(pid: int) -> float:
@@ -57,13 +63,47 @@ def is_writing(pid: int) -> bool:
     return any(f" WRITE {pid} " in each and each.endswith(_WRITE_LOCK) for each in locks)
 
 
-def stands_still(pid: int) -> bool:
-    """Whether a process is stopped, or has ended."""
-    return _of_one(pid, _state, "X") in "TZX"
+def state(pid: int) -> str:
+    """The state of a process as the kernel names it, such as T for one that is stopped; empty for one that is gone."""
+    return _of_one(pid, lambda each: Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0], "")
 
 
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+async def gone(pids: Sequence[int], within_s: float = 120.0) -> None:
+    """Return when none of these processes runs any more. Raises TimeoutError."""
+    await _all_in(pids, ("Z", "X", ""), within_s)
+
+
+async def freeze(pids: Sequence[int], within_s: float = 120.0) -> None:
+    """SIGSTOP processes, the last one first, and return when all of them stand still. Raises TimeoutError.
+
+    None is stopped within a write to an embedded store: nobody else could write to that file meanwhile.
+    """
+    while True:
+        _send(signal.SIGSTOP, reversed(pids))
+        await _all_in(pids, ("T", "Z", ""), within_s)
+        if not any(map(is_writing, pids)):
+            return
+        thaw(pids)
+        await asyncio.sleep(0.005)
+
+
+def thaw(pids: Iterable[int]) -> None:
+    """SIGCONT processes."""
+    _send(signal.SIGCONT, pids)
+
+
+def _send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(pid, number)
+
+
+async def _all_in(pids: Sequence[int], states: Sequence[str], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while late := [pid for pid in pids if state(pid) not in states]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"still running: {late}")
+        await asyncio.sleep(0.002)
 
 
 def children_cpu_s() -> float:

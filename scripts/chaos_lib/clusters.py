@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from bench_lib.topics import TopicNotMade, make_topics
+
 SCRIPTS = Path(__file__).resolve().parents[1]
 OPTIONS = {
     "kafka": ("--brokers", "3", "--heap", "384m", "--proxied"),
@@ -43,6 +46,18 @@ class Cluster:
     def daemons(self) -> Sequence[str]:
         """The daemons that are worth hurting."""
         return [each for each in self.env["daemons"] if each.startswith(("broker.", "osd."))]
+
+
+async def make_kafka_topics(bootstrap: str, topics: Sequence[NewTopic]) -> None:
+    """Kafka topics, which remora never makes."""
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await client.start()
+    try:
+        await make_topics(client, topics)
+    except TopicNotMade as exc:
+        raise ChaosError(str(exc)) from exc
+    finally:
+        await client.close()
 
 
 @asynccontextmanager

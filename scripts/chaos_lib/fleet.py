@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from bench_lib.topics import TopicNotMade, make_topics
+from aiokafka.admin import NewTopic
 
 from chaos_lib import clusters, limits, plan, receivers, stands, witness
 from chaos_lib.checker import Verdict, judge
@@ -150,7 +149,10 @@ class _Fleet:
         self._topics = self._stand.topics
         bootstrap = self._kafka.env["bootstrap"]
         in_kafka = [each for each in self._topics if each.is_in_kafka]
-        await _make_kafka_topics(bootstrap, [each.name for each in in_kafka])
+        await clusters.make_kafka_topics(
+            bootstrap,
+            [NewTopic(each.name, PARTITIONS, plan.BROKERS, topic_configs=limits.KAFKA_TOPIC) for each in in_kafka],
+        )
         self._witness = Witness(bootstrap, {each.name: each.is_exact for each in in_kafka}, PARTITIONS)
         self._ends = {each.uri: each for each in ends.values()}
         self._hosts = [Host(number, self._folder, _sections(self._stand)) for number in (1, 2)]
@@ -387,15 +389,3 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
     sections |= {name: dict(options) for name, options in stand.sections.items()}
     sections.setdefault("rados", {})["op_timeout"] = "1500ms"  # no longer than a renewal may wait for its repetition
     return sections
-
-
-async def _make_kafka_topics(bootstrap: str, names: Sequence[str]) -> None:
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await client.start()
-    try:
-        topics = [NewTopic(name, PARTITIONS, plan.BROKERS, topic_configs=limits.KAFKA_TOPIC) for name in names]
-        await make_topics(client, topics)
-    except TopicNotMade as exc:
-        raise ChaosError(str(exc)) from exc
-    finally:
-        await client.close()

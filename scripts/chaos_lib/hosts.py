@@ -209,13 +209,6 @@ def children(pid: int) -> list[int]:
     return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and _parent(each) == pid]
 
 
-async def gone(pids: Sequence[int], within_s: float = 120.0) -> None:
-    """Return when none of these processes runs any more. Raises TimeoutError."""
-    async with asyncio.timeout(within_s):
-        while any(_parent(Path(f"/proc/{pid}")) for pid in pids):  # noqa: ASYNC110 - the kernel tells nobody
-            await asyncio.sleep(0.01)
-
-
 def _parent(process: Path) -> int:
     """Whose child it is; 0 for one that has ended."""
     try:

@@ -26,12 +26,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from bench_lib.embedded import Embedded
-from bench_lib.topics import TopicNotMade, make_topics
+from bench_lib.processes import gone
 
 from chaos_lib.clients import Client, Ledger
-from chaos_lib.hosts import children, gone
+from chaos_lib.clusters import ChaosError, make_kafka_topics
+from chaos_lib.hosts import children
 from chaos_lib.reading import Reader
 from chaos_lib.requests import Connection
 from chaos_lib.verdict import Arrived, Fate, Kill, judge
@@ -60,10 +61,6 @@ QUEUE_BYTES = 16_000_000
 LONGEST_LIFE_S = 2.0
 START_S = 60.0
 DRAIN_S = 120.0
-
-
-class ChaosError(Exception):
-    """The rounds cannot go on; the text says why."""
 
 
 @dataclass
@@ -220,7 +217,7 @@ class _Chaos:
         print(f"seed {options.seed}: {options.rounds} rounds, {options.clients} clients", flush=True)
         async with AsyncExitStack() as stack:
             bootstrap = options.bootstrap or await stack.enter_async_context(broker())
-            await make_kafka_topics(bootstrap, list(self._names))
+            await make_kafka_topics(bootstrap, [NewTopic(name, PARTITIONS, 1) for name in self._names])
             for name, shards in self._names.items():
                 args = self._args.get(name, "")
                 self._topics += await self._embedded.make_topics([name], f"kafka://{bootstrap}", shards, args=args)
@@ -380,15 +377,3 @@ async def _dev_kafka(*arguments: str) -> str:
     if process.returncode:
         raise ChaosError(f"dev-kafka {' '.join(arguments)} failed: {err.decode(errors='replace').strip()[-1000:]}")
     return out.decode()
-
-
-async def make_kafka_topics(bootstrap: str, names: Sequence[str]) -> None:
-    """Kafka topics, which remora never makes."""
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await client.start()
-    try:
-        await make_topics(client, [NewTopic(name, PARTITIONS, 1) for name in names])
-    except TopicNotMade as exc:
-        raise ChaosError(str(exc)) from exc
-    finally:
-        await client.close()

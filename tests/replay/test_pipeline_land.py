@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from bench_lib.topics import TopicNotMade
 from pyspark.sql import SparkSession
 
 from remora.replay.errors import ReplayError, ReplayRefused
@@ -201,7 +202,7 @@ async def make_anew(kafka: Kafka, topic: str) -> None:
     await delete_topic(kafka.address, topic)
     is_made = False
     for _ in range(6000):
-        with contextlib.suppress(AssertionError, ReplayRefused):
+        with contextlib.suppress(TopicNotMade, ReplayRefused):
             if not is_made:
                 await create_topic(kafka.address, topic, partitions=1)
                 is_made = True

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from bench_lib.processes import is_writing
+from bench_lib.processes import children, freeze, gone
 from prometheus_client.parser import text_string_to_metric_families
 
 from remora.config import RadosSettings
@@ -110,27 +110,6 @@ async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[s
     return Ended(process.returncode or 0, out, err.decode(errors="replace"))
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that have not been reaped."""
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def state(pid: int) -> str:
-    """The state of a process as the kernel names it, such as T for one that is stopped; empty for one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-async def gone(pids: Sequence[int], timeout_s: float = 120.0) -> None:
-    """Return when none of these processes runs any more."""
-    deadline = time.monotonic() + timeout_s
-    while left := [pid for pid in pids if state(pid) not in ("Z", "X", "")]:
-        assert time.monotonic() < deadline, f"still there: {left}"
-        await asyncio.sleep(0.02)
-
-
 class Daemon:
     """One `remora run`: a supervisor with its workers, in a session of their own, so that they can be hurt together.
 
@@ -210,20 +189,8 @@ class Daemon:
         return {each["number"]: each["pid"] for each in (await self.status())["workers"]}
 
     async def freeze_all(self) -> None:
-        """SIGSTOP supervisor and workers; returns when all of them stand still, none within a write to an embedded
-        store: nobody else could write to that file meanwhile."""
-        pids = [self.pid, *children(self.pid)]
-
-        async def frozen() -> bool:
-            return all(state(pid) in ("T", "Z", "") for pid in pids)
-
-        while True:
-            self.send_all(signal.SIGSTOP)
-            await self.until(frozen, "standing still")
-            if not any(map(is_writing, pids)):
-                return
-            self.thaw_all()
-            await asyncio.sleep(0.005)
+        """SIGSTOP supervisor and workers; returns when all of them stand still."""
+        await freeze([self.pid, *children(self.pid)])
 
     def thaw_all(self) -> None:
         """SIGCONT supervisor and workers."""

@@ -21,6 +21,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from bench_lib.topics import make_topics
 
 from support.kerberos import has_kdc
 
@@ -125,24 +126,13 @@ async def create_topic(address: str, name: str = "", partitions: int = 3, replic
     name = name or f"t-{uuid.uuid4().hex[:12]}"
     settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
     async with admin(address) as client:
+        await make_topics(client, [NewTopic(name, partitions, replicas, topic_configs=settings)])
         deadline = time.monotonic() + 120
-        topic = NewTopic(name, partitions, replicas, topic_configs=settings)
-        while (error := await _creation(client, topic)) is errors.InvalidReplicationFactorError:
-            # A broker that stood still for seconds is not taken for one until its next heartbeat.
-            assert time.monotonic() < deadline, f"{name}: {error.__name__}"
-            await asyncio.sleep(0.1)
-        assert error is errors.NoError, f"{name}: {error.__name__}"
         # The answer comes from the controller; the brokers hear of the topic a moment later.
         while (await client.describe_topics([name]))[0]["error_code"]:
             assert time.monotonic() < deadline, f"{name} is not known"
             await asyncio.sleep(0.01)
     return name
-
-
-async def _creation(client: AIOKafkaAdminClient, topic: NewTopic) -> type[BaseException]:
-    """How the creation of a topic ends."""
-    ((_, code, *_),) = (await client.create_topics([topic])).topic_errors
-    return errors.for_code(code)  # type: ignore[no-any-return]  # it has no types
 
 
 async def delete_topic(address: str, name: str) -> None:
