@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from remora.servers.ingest import handler
 from remora.servers.ingest.chunks import ChunkDecoder
 from remora.servers.ingest.handler import Connection
 from remora.servers.ingest.head import HeadReader, NotHttp
@@ -323,8 +324,12 @@ async def test_empty_lines_before_a_request_are_passed_over() -> None:
     assert statuses == [200, 200]
 
 
-async def test_whole_requests_are_answered_behind_the_end_of_what_is_sent() -> None:
+@pytest.mark.parametrize("turn_s", [handler.AT_ONCE_S, -1.0], ids=["in-one-turn", "in-a-turn-each"])
+async def test_whole_requests_are_answered_behind_the_end_of_what_is_sent(
+    turn_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In chunks or with a length, and those that were sent ahead of others; half a request is forgotten."""
+    monkeypatch.setattr(handler, "AT_ONCE_S", turn_s)
     chunks = POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"abc", [2])
     for half in (b"", chunks[:-1], BEHIND[:-1], POST + b"Content-Length: 3\r\n\r\nab"):
         for at_once in (True, False):

@@ -228,11 +228,15 @@ class Connection(asyncio.Protocol):
                 self.end()
 
     def _begin_all(self) -> bool:
-        """Begin what may begin; False where there is more, and it is the turn of others."""
+        """Begin what may begin; False where there is more, and it is the turn of others.
+
+        What there is of the body of a request that has begun is taken in any case: if the client ends meanwhile, a
+        body that is not taken looks like half a one.
+        """
         self._is_advancing, has_time = True, True
         until = self._loop.time() + AT_ONCE_S
         try:
-            while has_time and self._take_body() and self._may_begin() and self._begin_next():
+            while self._take_body() and has_time and self._may_begin() and self._begin_next():
                 has_time = self._at == len(self._ahead) or self._loop.time() < until
         except NotHttp as exc:
             self._break(exc)
