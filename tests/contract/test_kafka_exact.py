@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import socket
@@ -11,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
+from bench_lib.processes import state
 
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
 from remora.endpoints.kafka.exact import mark_of, position_of, producer_name
@@ -32,11 +31,11 @@ from remora.ports.endpoint import ExactRoute
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
 from support.kafka_sender import INCARNATION, PATIENT, Watcher, make_records, target, verdict
+from support.programs import ENVIRONMENT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
 SHARD = Shard("tenant:shard")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 async def make_topic(kafka: Kafka, partitions: int = 3, **configs: Any) -> str:
@@ -210,7 +209,7 @@ async def test_frozen_process(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
         stdout=subprocess.PIPE,
     )
     try:
-        await until(lambda: _is_stopped(frozen.pid), "the process has frozen", timeout_s=300)
+        await until(lambda: state(frozen.pid) == "T", "the process has frozen", timeout_s=300)
         async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
             assert route.reached is None
             frozen.send_signal(signal.SIGCONT)
@@ -224,10 +223,6 @@ async def test_frozen_process(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
 
     assert told == b"EndpointFenced\n"
     assert verdict(await committed(kafka, topic), make_records(0, 10)) == (set(), 0, [])
-
-
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 # ---------------------------------------------------------------------------------------- the position

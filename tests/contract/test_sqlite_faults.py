@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import subprocess
 import sys
@@ -28,10 +27,9 @@ from remora.storage.sqlite.connecting import PAGE_BYTES
 from support import sqlite_peer
 from support import sqlite_victim as victim
 from support.mounts import with_mount
-from support.programs import program
+from support.programs import ENVIRONMENT, program
 from support.stores import QUIET_S, by_shard, expire, own_topic, spread, until
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 DISK = 24 << 20
 FILE_LIMIT = 6 << 20
 

@@ -19,10 +19,9 @@ from remora.model.errors import StoreMisconfigured
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from support.mounts import with_mount
+from support.programs import ENVIRONMENT
 from support.sqlite_victim import settings as victim_settings
 from support.stores import by_shard, own_topic, spread
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import signal
 import sqlite3
 import subprocess
@@ -24,9 +23,9 @@ from remora.model.member import Member
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, arrivals, doorbell
+from support.programs import ENVIRONMENT
 from support.stores import QUIET_S, own_topic, renew, until
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 FOR_EVER_S = 3600.0
 
 

@@ -1,11 +1,15 @@
-"""Programs that some tests need and that pip cannot install."""
+"""Programs that tests run: those that pip cannot install, and what the tests' own need."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 
 import pytest
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+"""What a Python program of the tests needs to find every module that the tests find."""
 
 
 def program(name: str, package: str) -> str:

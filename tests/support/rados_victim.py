@@ -22,6 +22,7 @@ from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore, recovery
 from support.ceph import reached
+from support.programs import ENVIRONMENT
 from support.stores import own_topic, spread
 
 EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", IdempotencyKey("key", b"digest")
@@ -74,9 +75,7 @@ def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
 async def victims(settings: RadosSettings, kind: str) -> list[Victim]:
     """Run the program, and answer what became of each of its processes; only the last one survived."""
     command = [sys.executable, "-W", "error", "-m", "support.rados_victim", json.dumps(asdict(settings)), kind]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT)
     try:
         out, _ = await process.communicate()
     finally:
