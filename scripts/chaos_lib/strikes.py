@@ -234,7 +234,7 @@ class Strikes:
         """It stands still for less than `amqp.delivery_timeout`, or for longer."""
         assert self._rabbitmq is not None
         seconds = 1 + (LONGEST_SILENCE_S - 1) * stroke.strength
-        self._rabbitmq.signal(signal.SIGSTOP)
+        await self._rabbitmq.freeze()
         try:
             await asyncio.sleep(seconds)
         finally:

@@ -49,13 +49,15 @@ def running(state: State) -> dict[str, int]:
 
 
 def send(state: State, name: str, signum: signal.Signals) -> None:
-    """Send one signal to a daemon that must be running."""
+    """Send one signal to a daemon that must be running; after a SIGSTOP it stands still."""
     if not (pids := _marked(_mark(state, name))):
         raise DevError(f"{name} is not running")
     for pid in pids:
         with _pidfd(pid, _mark(state, name)) as fd:
             if fd is not None:
                 signal.pidfd_send_signal(fd, signum)
+                if signum == signal.SIGSTOP:
+                    _wait_until_still(pid, name)
 
 
 def stop(state: State, names: list[str], signum: signal.Signals, patience_s: float = 40.0) -> None:
@@ -107,6 +109,21 @@ def _stop_one(pid: int, mark: str, signum: signal.Signals) -> None:
             signal.pidfd_send_signal(fd, signum)
             if signum != signal.SIGKILL:
                 signal.pidfd_send_signal(fd, signal.SIGCONT)  # a frozen process does not hear a polite signal
+
+
+def _wait_until_still(pid: int, name: str, patience_s: float = 60.0) -> None:
+    """Return when no thread of a process runs; until the one that the kernel tells gets its turn, the others go on."""
+    until = time.monotonic() + patience_s
+    while set(_thread_states(pid)) - set("TtZX"):
+        if time.monotonic() > until:
+            raise DevError(f"{name} still runs {patience_s:.0f} s after SIGSTOP")
+        time.sleep(0.001)
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            yield each.read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager

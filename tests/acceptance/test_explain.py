@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_lib.processes import freeze
 
 from acceptance.test_ingest_daemon import ask
 from acceptance.test_radosgw_topics import stuck
@@ -185,7 +184,7 @@ async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(tmp_path
         assert (done.code, done.err.count("\n")) == (Exit.FAILURE, 1)
         assert b"waits in queue" in done.out
 
-        os.kill((await daemon.workers())[held["worker"]], signal.SIGSTOP)
+        await freeze([(await daemon.workers())[held["worker"]]])
         (found,) = (await explained(daemon, held["queue"], "--as", "queue"))["queues"]
         assert found["why"].startswith("a worker of this host holds it and does not answer: ")
         assert found["command"] == "remora status"

@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from bench_lib.processes import freeze
 
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import RadosSettings
@@ -123,7 +124,7 @@ async def test_a_thawed_server_hands_nothing_out(folder: Path) -> None:
     async with a_server(folder) as frozen, a_server(folder, "two") as other:
         async with frozen.client() as client:
             first = await client.next(IDS)
-        frozen.process.send_signal(signal.SIGSTOP)
+        await freeze([frozen.process.pid])
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.settimeout(PATIENT_S)
             waiting.connect(frozen.address.removeprefix("unix:"))

@@ -9,13 +9,13 @@ import os
 import resource
 import signal
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
-from bench_lib.processes import children, gone, state
+from bench_lib.processes import children, freeze, gone, state, thaw
 
 from remora.model.cookie import WorkerCookie
 from remora.model.exits import Exit
@@ -109,15 +109,14 @@ def address_space(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * mmap.PAGESIZE
 
 
-@contextlib.contextmanager
-def frozen(pid: int) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def frozen(pid: int) -> AsyncIterator[None]:
     """A process that stands still meanwhile; it may end."""
-    os.kill(pid, signal.SIGSTOP)
+    await freeze([pid])
     try:
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        thaw([pid])
 
 
 # ------------------------------------------------------------------------------------------ replacement
@@ -183,7 +182,7 @@ async def test_a_frozen_worker_is_killed_and_replaced(folder: Path) -> None:
     async with serving(folder, supervisor={"watchdog": "3s"}) as daemon:
         victim = next(iter((await holders(daemon)).values()))
 
-        with frozen(victim):
+        async with frozen(victim):
             await gone([victim])
 
         await holds_all(daemon, but=victim)
@@ -306,7 +305,7 @@ async def test_a_ready_worker_that_is_killed_during_the_start_is_replaced(folder
         async def quick_is_ready() -> bool:
             return was_ready(daemon, quick)
 
-        with frozen(slow):
+        async with frozen(slow):
             await daemon.until(quick_is_ready, "a worker that is ready")
             os.kill(quick, signal.SIGKILL)
             await logs(daemon, "worker_ended")
@@ -335,7 +334,7 @@ async def test_a_worker_that_does_not_finish_is_counted(folder: Path) -> None:
     times = {"drain_timeout": "1s"}
     async with serving(folder, delivery=times, kafka={"delivery_timeout": "500ms"}) as daemon:
         victim = (await daemon.workers())[1]
-        with frozen(victim):
+        async with frozen(victim):
             daemon.send(signal.SIGTERM)
             await logs(daemon, "draining")
             daemon.send(signal.SIGTERM)
@@ -429,7 +428,7 @@ async def test_a_drain_that_takes_too_long_says_what_is_left(folder: Path) -> No
     async with serving(folder, supervisor={"watchdog": "80s"}) as daemon:
         held = await holders(daemon)
         victim = next(iter(held.values()))
-        with frozen(victim):
+        async with frozen(victim):
             done = await daemon.command("drain", "--timeout", "5")
 
         assert done.code == Exit.DRAIN_TIMEOUT

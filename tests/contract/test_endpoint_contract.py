@@ -183,7 +183,7 @@ async def test_stopped_and_frozen_under_load(fragile: Outlet) -> None:
             for sender in senders:
                 sending.create_task(sender.send(records[sender.shard.queue], 50))
             await senders[0].wait_for(fragile.load // 2 + fragile.load // 10)
-            fragile.freeze()
+            await fragile.freeze()
             noticed = [len(each.failures) for each in senders]
             await until(lambda: _failed_since(senders, noticed), "the silence is")
             fragile.thaw()
@@ -312,7 +312,7 @@ async def test_an_endpoint_that_is_closed(fragile: Outlet) -> None:
             context = endpoint.route(SHARD, INCARNATION, to)
             route = await context.__aenter__()
             await push_all(route, make_records(0, 5, keys=1))
-            fragile.freeze()
+            await fragile.freeze()
             pushing = asyncio.create_task(push_all(route, make_records(0, 5, start=5, keys=1)))
             await asyncio.sleep(0)
         with pytest.raises(EndpointError):

@@ -96,7 +96,7 @@ class Outlet(Protocol):
         """It listens at the same address again, and has what it had."""
         ...
 
-    def freeze(self) -> None:
+    async def freeze(self) -> None:
         """It answers nothing any more."""
         ...
 
@@ -193,7 +193,7 @@ class KafkaOutlet:
     async def start(self) -> None:
         await self._kafka.start()
 
-    def freeze(self) -> None:
+    async def freeze(self) -> None:
         self._kafka.stop(how=signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -268,7 +268,7 @@ class HttpOutlet:
         serving = serving_streams(self._receiver.serve, self._receiver.port, limit=1 << 26)
         self._receiver.port = await self._life.enter_async_context(serving)
 
-    def freeze(self) -> None:
+    async def freeze(self) -> None:
         self._thawed.clear()
 
     def thaw(self) -> None:
@@ -366,8 +366,8 @@ class AmqpOutlet:
     async def start(self) -> None:
         await asyncio.to_thread(self._rabbitmq.start)
 
-    def freeze(self) -> None:
-        self._rabbitmq.signal(signal.SIGSTOP)
+    async def freeze(self) -> None:
+        await self._rabbitmq.freeze()
 
     def thaw(self) -> None:
         self._rabbitmq.signal(signal.SIGCONT)

@@ -23,6 +23,7 @@ from typing import Any
 
 import pika
 import pytest
+from bench_lib.processes import family, freeze
 
 from support.certificates import certificate
 from support.ports import free_ports
@@ -127,6 +128,16 @@ class RabbitMQ:
         """Hurt the broker: its whole session, so that a shell around it does not matter."""
         assert self._process is not None
         os.killpg(self._process.pid, how)
+
+    async def freeze(self) -> None:
+        """SIGSTOP; returns when the broker stands still, in whose session are a shell and Erlang's machine."""
+        assert self._process is not None
+        found = []
+        for pid in family(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):  # a helper that has just ended
+                if os.getsid(pid) == self._process.pid:
+                    found.append(pid)
+        await freeze(found)
 
     def kill(self) -> None:
         """End the broker at once; its files stay."""
