@@ -1,6 +1,7 @@
 """Real Apache Kafka from its jars: one process is broker and controller (KRaft); three of them are a quorum."""
 
 import base64
+import os
 import secrets
 import signal
 import socket
@@ -143,7 +144,8 @@ class Cluster:
         log4j = f"-Dlog4j2.configurationFile={self.state / 'log4j2.properties'}"
         level = ["-Dremora.level=warn"] if quiet else []
         realm = [f"-Djava.security.krb5.conf={self.realm.describe()['krb5_config']}"] if self.realm.exists() else []
-        return ["java", f"-Xmx{heap}", log4j, *level, *realm, "-cp", f"{jars}/*"]
+        tuned = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()  # as for Kafka's own scripts
+        return ["java", f"-Xmx{heap}", *tuned, log4j, *level, *realm, "-cp", f"{jars}/*"]
 
     # --- making ------------------------------------------------------------------------------------------
 
