@@ -28,7 +28,7 @@ from remora.model.errors import (
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, Removed, RoutedEvent
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
-from remora.storage.rados import RadosStore, recovery
+from remora.storage.rados import RadosStore, intent_log, recovery
 from remora.storage.rados.schedule import DueAction
 from support.ceph import Ceph, Gateway, reached
 from support.entries import delivered
@@ -218,6 +218,37 @@ async def undone(settings: RadosSettings, topic: Topic, events: Sequence[RoutedE
 
 DECIDED = SHARDS + 2
 """Writes of a publication up to the one that decides it."""
+
+
+@pytest.mark.guarantee("topics-of-remoras-own")
+async def test_decided_by_another_within_the_same_millisecond(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that another of its key was quicker than leaves that one to be brought to its end by others."""
+    topic, moment = await store.own_topics.create(own_topic("t", SHARDS)), intent_log.now_ms()
+    events = spread(topic, EVENTS)
+    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)  # nobody stores them before both are gone
+    monkeypatch.setattr(intent_log, "now_ms", lambda: moment)
+    await undone(settings, topic, events, DECIDED)
+    async with reached(settings) as late:
+        load = late.ingest._intents.load
+
+        async def has_looked_before(name: str) -> None:
+            monkeypatch.setattr(late.ingest._intents, "load", load)
+
+        async def complete(name: str, intent: object) -> None:
+            raise StoreUnavailable("killed")
+
+        monkeypatch.setattr(late.ingest._intents, "load", has_looked_before)
+        monkeypatch.setattr(late.ingest._finisher, "complete", complete)
+        with pytest.raises(StoreUnavailable, match="killed"):
+            await late.ingest.publish(topic, events, ONCE)
+    assert await pending(store, topic) == [[]] * SHARDS
+
+    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    await until(lambda: is_settled(store))
+
+    assert await pending(store, topic) == by_shard(topic, events)
 
 
 @pytest.mark.guarantee("topics-of-remoras-own")

@@ -132,10 +132,11 @@ class Ingest:
             await self._intents.create(name, intent, IntentState.COMMITTED)
         except StoreUnavailable:
             raise  # it may have been created, and recovery completes it
-        except StoreError:
+        except StoreError as exc:
             await self._finisher.give_back(intent)
-            with contextlib.suppress(StoreError):
-                await self._schedule.replace([entry], None)
+            if not isinstance(exc, ExistsError):  # that one's entry is this very one, if both were made at once
+                with contextlib.suppress(StoreError):
+                    await self._schedule.replace([entry], None)
             raise
         await self._finisher.complete(name, intent)
 
