@@ -48,7 +48,7 @@ BROKER_DIES, DAEMON_DIES, BROKER_LIVES, QUIET = 0.2, 0.3, 0.4, 0.7
 KEPT_REPORTS = 5
 MERGE_S = 60.0
 
-QUICK_JVM = {"SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")}
+QUICK_JVM = {"SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Each command has a JVM of its own that ends before it could profit from being compiled well."""
 
 

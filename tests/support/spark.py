@@ -16,7 +16,7 @@ from remora.replay.session import JARS, ONCE
 
 REPO = Path(__file__).parents[2]
 
-QUICK_JVM = os.environ.get("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+QUICK_JVM = os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of a JVM that lives for seconds."""
 
 _SETTINGS = ONCE | {

@@ -134,7 +134,7 @@ class Ingest:
             raise  # it may have been created, and recovery completes it
         except StoreError as exc:
             await self._finisher.give_back(intent)
-            if not isinstance(exc, ExistsError):  # that one's entry is this very one, if both were made at once
+            if not isinstance(exc, ExistsError):  # decided in the same millisecond, it has this very entry
                 with contextlib.suppress(StoreError):
                     await self._schedule.replace([entry], None)
             raise
