@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.ceph import ceph, gateway, namespace, settings
-from support.kafka import fragile_kafka, kafka
-from support.queues import queues
-from support.rabbitmq import fragile_rabbitmq, rabbitmq
-from support.s3 import Zone, running_zone
-from support.spark import spark
+from devkit.clusters.ceph import ceph, gateway, namespace, settings
+from devkit.clusters.kafka import fragile_kafka, kafka
+from devkit.clusters.rabbitmq import fragile_rabbitmq, rabbitmq
+from devkit.clusters.s3 import Zone, running_zone
+from devkit.clusters.spark import spark
+from devkit.entries.queues import queues
 from support.stores import unhurried_stores
 
 __all__ = [

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.daemon import Sections, running_daemon
+from devkit.clusters.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Message, RabbitMQ
+from devkit.processes.daemon import Sections, running_daemon
 from support.embedded import drained, publish
-from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Message, RabbitMQ
 
 EVENTS, KEYS, SHARDS = 600, 20, 3
 LARGE = 137

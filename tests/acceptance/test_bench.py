@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.programs import program
+from devkit.processes.programs import program
 
 BENCH = Path(__file__).parents[2] / "scripts/bench"
 

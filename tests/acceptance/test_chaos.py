@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from support.kafka import Kafka
+from devkit.clusters.kafka import Kafka
+from devkit.verdicts import verdict
 
 CHAOS = Path(__file__).parents[2] / "scripts/chaos"
 
 
-def load_verdict() -> ModuleType:
-    """The verdict's module, which is no part of any package that tests can import."""
-    path = CHAOS.with_name("chaos_lib") / "verdict.py"
-    spec = importlib.util.spec_from_file_location("chaos_verdict", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["chaos_verdict"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-verdict: Any = load_verdict()
 STORED, REFUSED, OPEN = verdict.Fate.STORED, verdict.Fate.REFUSED, verdict.Fate.OPEN
 
 

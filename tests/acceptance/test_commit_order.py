@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.queues import LEASE_S
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.readers.consumer import Delivered, read_all
 from remora.client import Checkpoint, CommitOrderReader, IngestClient
-from support.consumer import Delivered, read_all
-from support.daemon import Daemon, running_daemon
 from support.ingest import record
-from support.kafka import Kafka, create_topic
-from support.queues import LEASE_S
 
 pytestmark = pytest.mark.kafka
 

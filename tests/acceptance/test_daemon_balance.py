@@ -15,12 +15,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
+from devkit.readers.consumer import check, read_until
 from remora.codec.shard_hash import shard
 from remora.model.exits import Exit
-from support.consumer import check, read_until
-from support.daemon import PATIENT, Daemon, merged, running_daemon
 from support.ingest import record
-from support.kafka import Kafka, create_topic
 
 SHARDS = 6
 KEYS = 3

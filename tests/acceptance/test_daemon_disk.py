@@ -9,8 +9,8 @@ from pathlib import Path
 
 import aiohttp
 
+from devkit.processes.daemon import Daemon, running_daemon
 from remora.model.exits import Exit
-from support.daemon import Daemon, running_daemon
 from support.ingest import records
 
 NOBODY = "kafka://127.0.0.1:1"

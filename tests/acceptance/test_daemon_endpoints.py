@@ -7,12 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from remora.model.exits import Exit
-from remora.policy.readiness import STALLED_AFTER_S
-from support.daemon import Daemon, running_daemon
-from support.kafka import Kafka, create_topic
-from support.kerberos import join_realm
-from support.queues import (
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.clusters.kerberos import join_realm
+from devkit.entries.queues import (
     Described,
     Queues,
     a_topic,
@@ -24,6 +21,9 @@ from support.queues import (
     one_voice,
     quick,
 )
+from devkit.processes.daemon import Daemon, running_daemon
+from remora.model.exits import Exit
+from remora.policy.readiness import STALLED_AFTER_S
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.queues import Queues, calm, delivers, one_voice
+from devkit.processes.daemon import remora, running_daemon
+from devkit.processes.programs import program
+from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
-from support.consumer import check, read_until
-from support.daemon import remora, running_daemon
-from support.kafka import Kafka, create_topic
-from support.programs import program
-from support.queues import Queues, calm, delivers, one_voice
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.kafka import Kafka
+from devkit.entries.queues import Queues, a_topic, assert_clean, calm, delivers, numbered, quick
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.readers.consumer import read_until
 from remora.model.exits import Exit
 from remora.model.shard import Shard
-from support.consumer import read_until
-from support.daemon import Daemon, running_daemon
-from support.kafka import Kafka
-from support.queues import Queues, a_topic, assert_clean, calm, delivers, numbered, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

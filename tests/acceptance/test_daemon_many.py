@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import rados
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.entries import raw_entry
+from devkit.entries.queues import Queues, assert_clean, metadata_object, numbered, quick
+from devkit.processes.daemon import running_daemon
 from remora.model.exits import Exit
-from support.daemon import running_daemon
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic
-from support.queues import Queues, assert_clean, metadata_object, numbered, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

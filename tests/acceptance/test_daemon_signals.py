@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.kafka import Kafka
+from devkit.entries.queues import Queues, a_topic, calm, delivers, quick
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.receivers.receiver import receiving
 from remora.model.exits import Exit
 from remora.model.shard import Shard
-from support.daemon import Daemon, running_daemon
-from support.kafka import Kafka
-from support.queues import Queues, a_topic, calm, delivers, quick
-from support.receiver import receiving
 
 pytestmark = pytest.mark.ceph
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.kafka import Kafka
+from devkit.entries.queues import Queues, a_topic, assert_clean, assert_whole, calm, delivers, numbered, quick
+from devkit.processes.daemon import STOP_S, Daemon, running_daemon
 from remora.model.exits import Exit
 from remora.model.shard import Shard
-from support.daemon import STOP_S, Daemon, running_daemon
-from support.kafka import Kafka
-from support.queues import Queues, a_topic, assert_clean, assert_whole, calm, delivers, numbered, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

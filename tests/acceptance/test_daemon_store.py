@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.ceph import Ceph
+from devkit.clusters.kafka import Kafka
+from devkit.entries.queues import Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
+from devkit.processes.daemon import STOP_S, Ended, rados_section, remora, running_daemon, write_config
 from remora.config import RadosSettings
 from remora.model.exits import Exit
-from support.ceph import Ceph
-from support.daemon import STOP_S, Ended, rados_section, remora, running_daemon, write_config
-from support.kafka import Kafka
-from support.queues import Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
 
 pytestmark = pytest.mark.ceph
 

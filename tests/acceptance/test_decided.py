@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, configure_topic, create_topic, read_topic
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import PATIENT, Daemon, Sections, merged, running_daemon
+from devkit.readers.consumer import read_all, read_until
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
-from support.consumer import read_all, read_until
-from support.daemon import PATIENT, Daemon, Sections, merged, running_daemon
-from support.entries import raw_entry
-from support.kafka import Kafka, configure_topic, create_topic, read_topic
 
 LIMIT = 3000
 

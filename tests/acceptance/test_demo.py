@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.programs import program
+from devkit.processes.programs import program
 
 DEMO = Path(__file__).parents[2] / "scripts/demo"
 

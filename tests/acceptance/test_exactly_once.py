@@ -10,6 +10,11 @@ from typing import Protocol
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.entries import raw_entry
+from devkit.entries.queues import LEASE_S, Queues, assert_clean, delivers, numbered, quick
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.waits import PATIENT_S
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
 from remora.model.ingest import RoutedEvent
@@ -17,16 +22,10 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.store import ShardStore
 from remora.storage.sqlite import SqliteStore
-from support.daemon import Daemon, running_daemon
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic
-from support.queues import LEASE_S, Queues, assert_clean, delivers, numbered, quick
 
 pytestmark = pytest.mark.kafka
 
 EXACT = "remora-delivery=exactly-once"
-PATIENCE_S = 180.0
-
 Sections = dict[str, dict[str, object]]
 
 
@@ -124,7 +123,7 @@ async def drained(daemon: Daemon, source: Source) -> None:
     async def empty() -> bool:
         return not await source.waiting()
 
-    await daemon.until(empty, "an empty queue", PATIENCE_S)
+    await daemon.until(empty, "an empty queue", PATIENT_S)
 
 
 @pytest.fixture
@@ -154,17 +153,17 @@ async def test_each_event_is_seen_once_though_daemon_and_broker_are_killed(
 
     async with running_daemon(tmp_path, source.sections) as daemon:
         async with under_load(source) as stored:
-            await delivers(daemon, topic, 100, PATIENCE_S)
+            await delivers(daemon, topic, 100, PATIENT_S)
             await daemon.kill_all()
             await daemon.start()
-            await delivers(daemon, topic, 1, PATIENCE_S)
+            await delivers(daemon, topic, 1, PATIENT_S)
             await asyncio.to_thread(kafka.stop)
             await kafka.start()
             before = await daemon.metric("remora_delivered_entries_total", topic=topic)
-            await delivers(daemon, topic, int(before) + 1, PATIENCE_S)
+            await delivers(daemon, topic, int(before) + 1, PATIENT_S)
             await daemon.kill_all()
             await daemon.start()
-            await delivers(daemon, topic, 1, PATIENCE_S)
+            await delivers(daemon, topic, 1, PATIENT_S)
         await drained(daemon, source)
         shard = await daemon.until(lambda: daemon.shard(topic), "its owner")
         assert shard["delivery"] in ("exactly-once", "")
@@ -180,13 +179,13 @@ async def test_a_frozen_owner_doubles_nothing(source: Source, kafka: Kafka, tmp_
 
     async with running_daemon(tmp_path, source.sections) as first:
         async with under_load(source) as stored, running_daemon(tmp_path, source.sections) as second:
-            await delivers(first, topic, 100, PATIENCE_S)
+            await delivers(first, topic, 100, PATIENT_S)
             await first.freeze_all()
-            await delivers(second, topic, 100, PATIENCE_S)
+            await delivers(second, topic, 100, PATIENT_S)
             first.thaw_all()
-            await first.until(lambda: first.left(topic), "letting go", PATIENCE_S)
+            await first.until(lambda: first.left(topic), "letting go", PATIENT_S)
             at = await second.metric("remora_delivered_entries_total", topic=topic)
-            await delivers(second, topic, int(at) + 100, PATIENCE_S)
+            await delivers(second, topic, int(at) + 100, PATIENT_S)
             await second.until(lambda: second.shard(topic), "its owner")
             assert await second.stop() == Exit.OK
         await drained(first, source)

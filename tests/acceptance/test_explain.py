@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_lib.processes import freeze
 
 from acceptance.test_ingest_daemon import ask
 from acceptance.test_radosgw_topics import stuck
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.clusters.s3 import Zone
+from devkit.processes.daemon import Daemon, Sections, running_daemon
+from devkit.processes.processes import freeze
 from remora.model.exits import Exit
-from support.daemon import Daemon, Sections, running_daemon
 from support.ingest import records
-from support.kafka import Kafka, create_topic
-from support.s3 import Zone
 
 pytestmark = pytest.mark.kafka
 

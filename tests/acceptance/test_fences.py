@@ -15,8 +15,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from chaos_lib.receivers import Arrivals, OverAmqp, over_http
 
+from devkit.chaos.receivers import Arrivals, OverAmqp, over_http
+from devkit.clusters.kafka import Kafka
+from devkit.waits import until
 from remora.endpoints.kafka import exact as exact_routes
 from remora.endpoints.kafka import lookup
 from remora.endpoints.kafka.transactions import TransactionalProducer
@@ -24,8 +26,7 @@ from remora.model.errors import OwnershipLost
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken
 from remora.storage.sqlite.part import held_row
-from support.kafka import Kafka
-from support.owners import Gate, Owner, Scene, a_scene, until
+from support.owners import Gate, Owner, Scene, a_scene
 
 pytestmark = pytest.mark.kafka
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.daemon import Daemon, Sections, running_daemon
+from devkit.processes.daemon import Daemon, Sections, running_daemon
+from devkit.processes.ports import free_port
+from devkit.receivers.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 from support.embedded import drained, publish
-from support.ports import free_port
-from support.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 
 EVENTS, KEYS, SHARDS = 400, 20, 3
 POISON = 2

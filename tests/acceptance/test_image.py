@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.image import MEMORY_BYTES, Container, Image, image, memory_limit, running_container
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.readers.consumer import read_until
 from remora.model.exits import Exit
-from support.consumer import read_until
-from support.image import MEMORY_BYTES, Container, Image, image, memory_limit, running_container
 from support.ingest import ndjson, record
-from support.kafka import Kafka, create_topic
 
 __all__ = ["image"]
 

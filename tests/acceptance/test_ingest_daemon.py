@@ -16,13 +16,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.processes.daemon import PATIENT, Daemon, Options, Sections, merged, remora, running_daemon, write_config
+from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
 from remora.process import host_load
 from remora.servers.ingest import tokens
-from support.consumer import check, read_until
-from support.daemon import PATIENT, Daemon, Options, Sections, merged, remora, running_daemon, write_config
 from support.ingest import Answer, ndjson, record, records
-from support.kafka import Kafka, create_topic
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""

@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.queues import Queues, calm
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
-from support.consumer import check, read_until
-from support.daemon import Daemon, running_daemon
 from support.ingest import ndjson, record
-from support.kafka import Kafka, create_topic
-from support.queues import Queues, calm
 
 pytestmark = pytest.mark.ceph
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.consumer import read_until
-from support.daemon import PATIENT, Sections, merged, running_daemon
-from support.http_sink import http_sink
-from support.kafka import Kafka, create_topic
-from support.s3 import User, Zone, fresh
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.clusters.s3 import User, Zone, fresh
+from devkit.processes.daemon import PATIENT, Sections, merged, running_daemon
+from devkit.readers.consumer import read_until
+from devkit.receivers.http_sink import http_sink
 
 pytestmark = pytest.mark.ceph
 

@@ -18,12 +18,12 @@ from hypothesis import settings as bounds
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
 
+from devkit.readers.samples import sample_value
 from remora.config import IngestSettings, SqliteSettings
 from remora.metrics import Telemetry
 from remora.servers.ingest.api import ROUTES
 from remora.storage.sqlite import SqliteStore
 from support.ingest import listening_ingest, own_topic
-from support.samples import sample_value
 
 GOOD, BAD = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 OPERATIONS = [f"{method} {path}" for path, methods in ROUTES.items() for method in methods if "openapi" not in path]

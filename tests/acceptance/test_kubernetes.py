@@ -16,9 +16,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from devkit.processes.programs import program
 from remora import config
 from remora.config import Settings
-from support.programs import program
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/remora"

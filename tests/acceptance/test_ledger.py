@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import Daemon, Sections, running_daemon
+from devkit.readers.consumer import read_until
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore
-from support.consumer import read_until
-from support.daemon import Daemon, Sections, running_daemon
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic
 
 pytestmark = pytest.mark.kafka
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import PATIENT, Daemon, Options, merged, running_daemon
+from devkit.readers.consumer import read_until
 from remora.codec.attempts import decode_attempts
 from remora.codec.shard_hash import shard as shard_number
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
-from support.consumer import read_until
-from support.daemon import PATIENT, Daemon, Options, merged, running_daemon
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""

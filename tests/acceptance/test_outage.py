@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from acceptance.test_ingest_daemon import ask
+from devkit.clusters.browser import browsing, opened
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.queues import assert_clean, assert_whole
+from devkit.processes.daemon import Daemon, Sections, running_daemon
+from devkit.processes.ports import free_port
+from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
-from support.browser import browsing, opened
-from support.consumer import check, read_until
-from support.daemon import Daemon, Sections, running_daemon
 from support.ingest import records
-from support.kafka import Kafka, create_topic
-from support.ports import free_port
-from support.queues import assert_clean, assert_whole
 
 pytestmark = pytest.mark.kafka
 

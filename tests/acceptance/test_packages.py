@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.programs import program
+from devkit.processes.programs import program
 
 ROOT = Path(__file__).parents[2]
 

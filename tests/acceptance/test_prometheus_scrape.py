@@ -13,13 +13,13 @@ from typing import NoReturn
 import aiohttp
 from prometheus_client import CollectorRegistry, Metric
 
+from devkit.processes.ports import free_port
+from devkit.processes.programs import program
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.health import Health
 from remora.process.sockets import listening_sockets
 from remora.servers.admin import Sources, serve_admin
-from support.ports import free_port
-from support.programs import program
 from support.telemetry import exercise
 
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.kafka import Kafka
+from devkit.clusters.kafka import create_topic as create_kafka_topic
+from devkit.clusters.rabbitmq import Message, RabbitMQ
+from devkit.clusters.s3 import User, Zone, fresh
+from devkit.processes.daemon import remora, running_daemon, write_config
+from devkit.readers.consumer import read_until
+from devkit.receivers.http_sink import http_sink
 from remora.codec.event_entry import decode
 from remora.codec.rendering_cached import Renderer
 from remora.codec.rendering_plain import body
@@ -20,14 +27,7 @@ from remora.endpoints.http import HttpEndpoint
 from remora.model.record import Page, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from support.consumer import read_until
-from support.daemon import remora, running_daemon, write_config
-from support.http_sink import http_sink
-from support.kafka import Kafka
-from support.kafka import create_topic as create_kafka_topic
 from support.kafka_sender import push_all
-from support.rabbitmq import Message, RabbitMQ
-from support.s3 import User, Zone, fresh
 
 pytestmark = pytest.mark.ceph
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from support.consumer import Delivered, check, read_until
-from support.daemon import running_daemon
-from support.kafka import Kafka
-from support.kafka import create_topic as create_kafka_topic
-from support.s3 import User, Zone, fresh
+from devkit.clusters.kafka import Kafka
+from devkit.clusters.kafka import create_topic as create_kafka_topic
+from devkit.clusters.s3 import User, Zone, fresh
+from devkit.processes.daemon import running_daemon
+from devkit.readers.consumer import Delivered, check, read_until
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.kafka import Kafka
+from devkit.clusters.kafka import create_topic as create_kafka_topic
+from devkit.clusters.s3 import Zone, fresh
+from devkit.processes.daemon import remora, running_daemon, write_config
+from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
-from support.consumer import check, read_until
-from support.daemon import remora, running_daemon, write_config
-from support.kafka import Kafka
-from support.kafka import create_topic as create_kafka_topic
-from support.s3 import Zone, fresh
 
 pytestmark = pytest.mark.ceph
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from support.consumer import check, read_all, read_until
-from support.daemon import Daemon, Sections, merged, running_daemon
-from support.http_sink import http_sink
-from support.kafka import Kafka
-from support.kafka import create_topic as create_kafka_topic
-from support.s3 import User, Zone, fresh
+from devkit.clusters.kafka import Kafka
+from devkit.clusters.kafka import create_topic as create_kafka_topic
+from devkit.clusters.s3 import User, Zone, fresh
+from devkit.processes.daemon import Daemon, Sections, merged, running_daemon
+from devkit.readers.consumer import check, read_all, read_until
+from devkit.receivers.http_sink import http_sink
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.clusters.s3 import Zone, fresh
+from devkit.processes.daemon import running_daemon
 from remora.cli import group
 from remora.replay import layout, results
-from support.daemon import running_daemon
-from support.kafka import Kafka, create_topic
-from support.s3 import Zone, fresh
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 

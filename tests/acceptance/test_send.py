@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from devkit.clusters.certificates import certificate
+from devkit.processes.daemon import REMORA, Daemon, Ended, remora, running_daemon
+from devkit.processes.ports import free_port
 from remora.model.exits import Exit
-from support.certificates import certificate
-from support.daemon import REMORA, Daemon, Ended, remora, running_daemon
 from support.ingest import record
-from support.ports import free_port
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection, so that everything stays where it was stored."""

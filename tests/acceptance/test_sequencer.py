@@ -18,15 +18,16 @@ from typing import Any
 
 import aiohttp
 import pytest
-from bench_lib.processes import freeze
 
+from devkit.clusters.certificates import certificate
+from devkit.processes.daemon import Sections, rados_section, write_config
+from devkit.processes.processes import freeze
+from devkit.waits import PATIENT_S
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import RadosSettings
 from remora.model.exits import Exit
 from remora.model.log import LogName
-from support.certificates import certificate
-from support.daemon import Sections, rados_section, write_config
-from support.sequencer_process import PATIENT_S, a_server, command
+from support.sequencer_process import a_server, command
 
 IDS, LOG = LogName(b"remora", b"ids"), LogName(b"remora", b"orders")
 NEXT = bytes.fromhex("00000011 0801 1206 72656d6f7261 1a03 696473 2001".replace(" ", ""))

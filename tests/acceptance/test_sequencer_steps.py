@@ -16,14 +16,15 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
-from bench_lib.processes import is_writing
 
+from devkit.processes.daemon import write_config
+from devkit.processes.processes import is_writing
+from devkit.waits import PATIENT_S
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import SqliteSettings
 from remora.model.log import Cell, LogKind, LogName, StaleEpoch, Token
 from remora.storage.sqlite import SqliteStore
-from support.daemon import write_config
-from support.sequencer_process import PATIENT_S, Server, a_server
+from support.sequencer_process import Server, a_server
 from support.stopping import Stopping, until_stopped
 
 pytestmark = pytest.mark.guarantee("positions-of-a-log")

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos_lib.shaping import scopes
 
+from devkit.chaos.shaping import scopes
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
+from devkit.readers.consumer import read_until
+from devkit.receivers.receiver import receiving
 from remora.client import IngestClient
 from remora.model.exits import Exit
-from support.consumer import read_until
-from support.daemon import PATIENT, Daemon, merged, running_daemon
 from support.embedded import drained, publish
 from support.ingest import record
-from support.kafka import Kafka, create_topic
-from support.receiver import receiving
 
 ROOT = Path(__file__).parents[2]
 NOTHING = {"guaranteed": "0B", "burst": "1MB"}

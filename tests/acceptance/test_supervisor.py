@@ -15,14 +15,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from bench_lib.processes import children, freeze, gone, state, thaw
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.processes.daemon import START_S, Daemon, running_daemon
+from devkit.processes.processes import children, freeze, gone, state, thaw
+from devkit.readers.consumer import read_until
 from remora.model.cookie import WorkerCookie
 from remora.model.exits import Exit
-from support.consumer import read_until
-from support.daemon import START_S, Daemon, running_daemon
 from support.ingest import records
-from support.kafka import Kafka, create_topic
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""

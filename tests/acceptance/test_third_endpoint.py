@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import REMORA, Sections, running_daemon
 from remora.config import SqliteSettings
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.copies import checked_imports, copied
-from support.daemon import REMORA, Sections, running_daemon
-from support.entries import raw_entry
 
 LINE = '    "file": lambda *given: __import__("remora.endpoints.file_sink", fromlist=["_"]).FileEndpoint(*given),\n'
 EVENTS = 50

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.daemon import REMORA, Sections, running_daemon
 from support.copies import checked_imports, copied
-from support.daemon import REMORA, Sections, running_daemon
 
 LINE = (
     '    "line": ServerKind(\n'

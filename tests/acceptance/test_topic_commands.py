@@ -13,12 +13,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.queues import Described, Queues, calm, metadata
+from devkit.processes.daemon import PATIENT, Daemon, Ended, Sections, merged, remora, running_daemon, write_config
+from devkit.readers.consumer import Delivered, check, read_all, read_until
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard
-from support.consumer import Delivered, check, read_all, read_until
-from support.daemon import PATIENT, Daemon, Ended, Sections, merged, remora, running_daemon, write_config
-from support.kafka import Kafka, create_topic
-from support.queues import Described, Queues, calm, metadata
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""

@@ -16,12 +16,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from acceptance.test_ingest_daemon import ask
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.queues import Queues, calm
+from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
+from devkit.readers.consumer import Delivered, read_until
 from remora.model.exits import Exit
-from support.consumer import Delivered, read_until
-from support.daemon import PATIENT, Daemon, merged, running_daemon
 from support.ingest import records
-from support.kafka import Kafka, create_topic
-from support.queues import Queues, calm
 
 pytestmark = pytest.mark.kafka
 

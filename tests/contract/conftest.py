@@ -8,10 +8,10 @@ from typing import Any
 
 import uvloop
 
-from support.ceph import ceph, gateway, namespace, settings
-from support.kafka import fragile_kafka, kafka
+from devkit.clusters.ceph import ceph, gateway, namespace, settings
+from devkit.clusters.kafka import fragile_kafka, kafka
+from devkit.clusters.rabbitmq import fragile_rabbitmq, rabbitmq
 from support.kafka_sender import endpoint, watcher
-from support.rabbitmq import fragile_rabbitmq, rabbitmq
 from support.sqlite import configured, store
 from support.stores import bench, unhurried_stores, yard
 

@@ -12,6 +12,8 @@ from urllib.parse import quote
 import pytest
 import uvloop
 
+from devkit.clusters.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, Message, RabbitMQ, bodies
+from devkit.waits import until
 from remora.config import AmqpSettings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.tls import TlsFiles
@@ -20,9 +22,7 @@ from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
-from support.kafka import until
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
-from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, Message, RabbitMQ, bodies
 
 SHARD = Shard("tenant:orders")
 SETTINGS = AmqpSettings(connect_timeout_s=30, delivery_timeout_s=60)

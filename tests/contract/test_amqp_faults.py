@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pamqp import commands, frame
 
+from devkit.clusters.rabbitmq import Hearer
+from devkit.receivers.amqp_server import Peer, scripted
+from devkit.waits import until
 from remora.config import AmqpSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.amqp.frames import HEARTBEAT_FRAME
@@ -17,10 +20,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from support.amqp_server import Peer, scripted
-from support.kafka import until
 from support.kafka_sender import INCARNATION, make_records, push_all
-from support.rabbitmq import Hearer
 
 SHARD = Shard("orders")
 SETTINGS = AmqpSettings(connect_timeout_s=20, delivery_timeout_s=20)
@@ -306,7 +306,6 @@ async def test_confirmed_meanwhile() -> None:
     first, second = make_records(0, 2, keys=1)
     async with given_up(first) as (broker, endpoint, address):
         (outlet,) = endpoint._pool._outlets.values()
-        assert outlet._channel is not None
         broker.confirms.set()
         await until(lambda: outlet._channel is not None and not outlet._channel.unconfirmed, "it is confirmed")
         await push(endpoint, address, [first, second])

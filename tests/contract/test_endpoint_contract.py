@@ -11,6 +11,8 @@ from random import Random
 
 import pytest
 
+from devkit.receivers.bad_endpoints import hanging_endpoint
+from devkit.waits import until
 from remora.codec.rendering_cached import Renderer
 from remora.endpoints.amqp import AmqpEndpoint, AmqpRoute
 from remora.endpoints.http import HttpEndpoint
@@ -21,8 +23,6 @@ from remora.model.record import Page, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint, Route
-from support.bad_endpoints import hanging_endpoint
-from support.kafka import until
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
 from support.outlets import WRONG_PASSWORD, AmqpOutlet, Arrived, HttpOutlet, KafkaOutlet, Outlet, judge
 from unit.codec.samples import real_pairs

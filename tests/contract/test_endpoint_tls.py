@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.certificates import Certificate, certificate
+from devkit.receivers.streams import serving_streams
 from remora.config import AmqpSettings, HttpSettings, KafkaSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
@@ -20,9 +22,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
-from support.certificates import Certificate, certificate
 from support.kafka_sender import INCARNATION, make_records, push_all
-from support.streams import serving_streams
 
 SHARD = Shard("shard", Origin.REMORA)
 CONNECT_S = 2.0

@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.certificates import certificate
+from devkit.clusters.nginx import nginx
+from devkit.receivers.bad_endpoints import hanging_endpoint
+from devkit.receivers.receiver import DROPPED, OK, Arrival, Reply, receiving, status
+from devkit.waits import until
 from remora.config import (
     AdminSettings,
     CredentialsSettings,
@@ -29,12 +34,7 @@ from remora.model.record import Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Batch, Route
-from support.bad_endpoints import hanging_endpoint
-from support.certificates import certificate
-from support.kafka import until
 from support.kafka_sender import INCARNATION, make_records
-from support.nginx import nginx
-from support.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 
 SHARD = Shard("shard", Origin.REMORA)
 QUICK = HttpSettings(request_timeout_s=0.3, connect_timeout_s=2.0)

@@ -14,6 +14,12 @@ from random import Random
 import pytest
 
 from contract.test_kafka_memory import rude_port
+from devkit.awaits import Awaits, loaded_with_places
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
+from devkit.receivers.bad_endpoints import hanging_endpoint
+from devkit.waits import until
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running
 from engine.test_defects import FAILURES, marked
@@ -22,11 +28,6 @@ from remora.engine.ownership import roster
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target
-from support.awaits import Awaits, loaded_with_places
-from support.bad_endpoints import hanging_endpoint
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, until
-from support.samples import sample_value
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, read_topic
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointDenied
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
-from support.kafka import Kafka, create_topic, read_topic
 from support.kafka_sender import INCARNATION, PATIENT, make_records, push_all
 
 pytestmark = pytest.mark.kafka

@@ -9,20 +9,13 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, delete_topic, grow_topic, limit_topic, read_topic
+from devkit.waits import until
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Batch, Route
-from support.kafka import (
-    Kafka,
-    create_topic,
-    delete_topic,
-    grow_topic,
-    limit_topic,
-    read_topic,
-    until,
-)
 from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, make_records, push_all, target, verdict
 
 pytestmark = pytest.mark.kafka

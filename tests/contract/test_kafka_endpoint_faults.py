@@ -14,13 +14,14 @@ from random import Random
 import pytest
 from aiokafka.structs import TopicPartition
 
+from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_committed, read_topic, running_kafka
+from devkit.waits import until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, limit_topic, read_committed, read_topic, running_kafka, until
 from support.kafka_sender import (
     INCARNATION,
     PATIENT,

@@ -19,13 +19,13 @@ from urllib.parse import quote
 import pytest
 import uvloop
 
+from devkit.clusters.certificates import certificate, encrypt
+from devkit.clusters.kafka import Kafka, create_topic, read_topic, running_kafka
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.certificates import certificate, encrypt
-from support.kafka import Kafka, create_topic, read_topic, running_kafka
 from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, make_records, push_all, verdict
 
 pytestmark = pytest.mark.kafka

@@ -18,8 +18,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
-from bench_lib.processes import state
 
+from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_committed, settled
+from devkit.entries.entries import raw_entry
+from devkit.processes.processes import state
+from devkit.processes.programs import ENVIRONMENT
+from devkit.waits import until
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
 from remora.endpoints.kafka.exact import mark_of, position_of, producer_name
 from remora.endpoints.kafka.transactions import Mark, TransactionalProducer
@@ -28,10 +32,7 @@ from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import ExactRoute
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
 from support.kafka_sender import INCARNATION, PATIENT, Watcher, make_records, target, verdict
-from support.programs import ENVIRONMENT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
@@ -209,7 +210,7 @@ async def test_frozen_process(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
         stdout=subprocess.PIPE,
     )
     try:
-        await until(lambda: state(frozen.pid) == "T", "the process has frozen", timeout_s=300)
+        await until(lambda: state(frozen.pid) == "T", "the process has frozen", within_s=300)
         async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
             assert route.reached is None
             frozen.send_signal(signal.SIGCONT)

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, read_committed
+from devkit.waits import until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointUnavailable
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, read_committed, until
 from support.kafka_sender import INCARNATION, ExactSender, Watcher, make_records, verdict
 
 # Brokers start and stop many times here, which takes minutes where others use the machine too.

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, read_topic
+from devkit.receivers.bad_endpoints import hanging_endpoint
+from devkit.waits import until
 from remora.config import KafkaSettings
 from remora.endpoints.blocking import MOST_OPEN
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.bad_endpoints import hanging_endpoint
-from support.kafka import Kafka, create_topic, read_topic, until
 from support.kafka_sender import INCARNATION, ShardSender, make_records, verdict
 
 pytestmark = pytest.mark.kafka

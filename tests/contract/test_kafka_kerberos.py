@@ -15,12 +15,14 @@ from threading import enumerate as enumerate_threads
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, read_committed, read_topic
+from devkit.clusters.kerberos import join_realm
+from devkit.waits import until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, read_committed, read_topic, until
 from support.kafka_sender import (
     INCARNATION,
     PATIENT,
@@ -31,7 +33,6 @@ from support.kafka_sender import (
     push_all,
     verdict,
 )
-from support.kerberos import join_realm
 
 pytestmark = pytest.mark.kafka
 

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, read_topic
+from devkit.entries.entries import raw_entry
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured
 from remora.model.record import DeadLetter
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, read_topic
 from support.kafka_sender import PATIENT
 
 pytestmark = pytest.mark.kafka

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka, create_topic, read_committed, widen_topic
+from devkit.entries.entries import raw_entry
+from devkit.waits import until
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
 from remora.config import DeliverySettings
@@ -15,8 +18,6 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Delivery
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, read_committed, until, widen_topic
 from support.kafka_sender import PATIENT
 
 pytestmark = pytest.mark.kafka

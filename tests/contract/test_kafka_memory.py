@@ -13,6 +13,11 @@ from random import Random
 import pytest
 import uvloop
 
+from devkit.clusters.certificates import certificate
+from devkit.clusters.kafka import Kafka
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
+from devkit.waits import until
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
 from remora.config import DeliverySettings, KafkaSettings
@@ -20,10 +25,6 @@ from remora.endpoints.kafka import KafkaEndpoint, lookup
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target
-from support.certificates import certificate
-from support.entries import raw_entry
-from support.kafka import Kafka, until
-from support.samples import sample_value
 
 RESTLESS = DeliverySettings(retry_base_s=0.001, retry_cap_s=0.001, configuration_recheck_s=0.001)
 """A topic that cannot be delivered is tried again at once."""

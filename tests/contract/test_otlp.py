@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from devkit.readers.samples import sample_value
+from devkit.waits import until
 from remora.config import TracesSettings
 from remora.metrics import Telemetry
 from remora.ports.tracing import Work
 from remora.tracing.otlp import open_otlp
-from support.kafka import until
-from support.samples import sample_value
 
 ELSEWHERE = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"
 TAKEN = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n"

@@ -14,13 +14,14 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.clusters.ceph import Ceph, Gateway, reached
+from devkit.waits import until
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
-from support.ceph import Ceph, Gateway, reached
-from support.stores import renew, until
+from support.stores import renew
 
 pytestmark = pytest.mark.ceph
 

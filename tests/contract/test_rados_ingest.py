@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import rados
 
+from devkit.clusters.ceph import Ceph, Gateway, reached
+from devkit.entries.entries import delivered
+from devkit.waits import until
 from remora.config import RadosSettings
 from remora.model.errors import (
     OnceConflict,
@@ -30,10 +33,8 @@ from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, intent_log, recovery
 from remora.storage.rados.schedule import DueAction
-from support.ceph import Ceph, Gateway, reached
-from support.entries import delivered
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
-from support.stores import by_shard, expire, own_topic, spread, until
+from support.stores import by_shard, expire, own_topic, spread
 
 pytestmark = pytest.mark.ceph
 

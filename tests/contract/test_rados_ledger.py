@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.config import RadosSettings
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
 from remora.model.ingest import RoutedEvent
@@ -17,7 +18,6 @@ from remora.model.record import Page
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import Operation
 from remora.storage.rados import RadosStore
-from support.ceph import Ceph, Gateway, reached
 from support.stores import own_topic
 
 pytestmark = pytest.mark.ceph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from devkit.clusters.ceph import Gateway, reached
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Tally
@@ -12,7 +13,6 @@ from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore
 from remora.storage.rados.dead_letters import DeadLetters, _HeldLetters
-from support.ceph import Gateway, reached
 
 pytestmark = pytest.mark.ceph
 

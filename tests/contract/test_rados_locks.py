@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken, Shard
-from support.ceph import Ceph, Gateway, reached
 from support.stores import expire, renew
 
 pytestmark = pytest.mark.ceph

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import rados
 
+from devkit.clusters.ceph import Ceph, reached_logs
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.log import Cell, LogKind, LogLocked, LogName, LogRefused, LogUnknown, PositionTaken, StaleEpoch
@@ -18,7 +19,6 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados import RadosLogStore
 from remora.storage.rados.log_stripes import LogStripes
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
-from support.ceph import Ceph, reached_logs
 
 pytestmark = pytest.mark.ceph
 

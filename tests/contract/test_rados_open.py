@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.ceph import Ceph
+from devkit.waits import until
 from remora.config import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
 from remora.storage.rados import RadosStore
-from support.ceph import Ceph
-from support.stores import until
 
 pytestmark = pytest.mark.ceph
 

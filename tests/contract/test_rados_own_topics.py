@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import rados
 
+from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.config import RadosSettings
 from remora.model.errors import NotSequenced, TopicClosed, TopicRefused
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore
-from support.ceph import Ceph, Gateway, reached
 from support.stores import by_shard, own_topic, spread
 
 pytestmark = pytest.mark.ceph

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.ceph import Gateway, reached
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
 from remora.storage.rados.redriving import Letters
-from support.ceph import Gateway, reached
 from support.stores import expire
 
 pytestmark = pytest.mark.ceph

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.clusters.ceph import Ceph, reached
+from devkit.waits import until
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.shard import Origin, Shard
 from remora.storage.rados import RadosStore
-from support.ceph import Ceph, reached
-from support.stores import until
 
 pytestmark = pytest.mark.ceph
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 import rados
 
+from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.codec.ceph import Writer
 from remora.config import RadosSettings
 from remora.model.topic import Topic
-from support.ceph import Ceph, Gateway, reached
 
 if TYPE_CHECKING:
     import rados

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from devkit.clusters.ceph import Gateway, reached
 from remora.config import RadosSettings
 from remora.model.ledger import Tally
 from remora.model.position import Position
@@ -13,7 +14,6 @@ from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
 from remora.storage.rados.refusals import FrontMovedError
 from remora.storage.rados.unlocked_scan import UnlockedScan
-from support.ceph import Gateway, reached
 
 pytestmark = pytest.mark.ceph
 

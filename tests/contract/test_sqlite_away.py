@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.faulty_disk import FAULTS, faulty_disk
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreAway, StoreDamaged, StoreMisconfigured
 from remora.model.ingest import PublishResult, RoutedEvent
@@ -20,8 +22,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
 from remora.storage.sqlite.files import File
-from support.faulty_disk import FAULTS, faulty_disk
-from support.stores import QUIET_S, by_shard, own_topic, renew, spread, until
+from support.stores import QUIET_S, by_shard, own_topic, renew, spread
 
 LONG_S = 120
 SLOW_S = 0.2

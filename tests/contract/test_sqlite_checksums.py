@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import raw_entry
 from remora.config import SqliteSettings
 from remora.model.ingest import ReservedRoom
 from remora.model.ledger import Tally
@@ -16,7 +17,6 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
-from support.entries import raw_entry
 from support.sqlite import append, held
 from support.stores import change, own_topic, spread
 

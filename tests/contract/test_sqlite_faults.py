@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.mounts import with_mount
+from devkit.processes.programs import ENVIRONMENT, program
+from devkit.waits import until
 from remora.codec.sequence import number_of
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
@@ -26,9 +29,7 @@ from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.connecting import PAGE_BYTES
 from support import sqlite_peer
 from support import sqlite_victim as victim
-from support.mounts import with_mount
-from support.programs import ENVIRONMENT, program
-from support.stores import QUIET_S, by_shard, expire, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, expire, own_topic, spread
 
 DISK = 24 << 20
 FILE_LIMIT = 6 << 20

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.entries.entries import delivered
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import (
     OnceConflict,
@@ -34,8 +36,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, write_batch
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.schema import END_OF_QUEUE
-from support.entries import delivered
-from support.stores import QUIET_S, by_shard, expire, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, expire, own_topic, spread
 
 MINUTE_S = 60.0
 

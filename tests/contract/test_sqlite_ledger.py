@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, directory, schema
-from support.entries import delivered
 from support.sqlite import append, held
 from support.stores import QUIET_S, change, own_topic
 

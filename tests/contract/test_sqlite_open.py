@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.mounts import with_mount
+from devkit.processes.programs import ENVIRONMENT
 from remora.config import SqliteSettings
 from remora.model.errors import StoreMisconfigured
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
-from support.mounts import with_mount
-from support.programs import ENVIRONMENT
 from support.sqlite_victim import settings as victim_settings
 from support.stores import by_shard, own_topic, spread
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.entries.entries import delivered, raw_entry
 from remora.codec.sequence import NUMBER_BYTES, number_of, without_number
 from remora.config import SqliteSettings
 from remora.model.errors import NotSequenced, QueueFull, ReservationExpired, TopicRefused, TopicUnknown
@@ -22,7 +23,6 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
 from remora.model.topic import SequenceState, Topic
 from remora.storage.sqlite import SqliteStore
-from support.entries import delivered, raw_entry
 from support.sqlite import append, held
 from support.stores import change, expire, own_topic
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.programs import ENVIRONMENT
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import RoutedEvent
@@ -23,8 +25,7 @@ from remora.model.member import Member
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, arrivals, doorbell
-from support.programs import ENVIRONMENT
-from support.stores import QUIET_S, own_topic, renew, until
+from support.stores import QUIET_S, own_topic, renew
 
 FOR_EVER_S = 3600.0
 

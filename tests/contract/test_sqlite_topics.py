@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore, schema, topics
-from support.stores import QUIET_S, own_topic, spread, until
+from support.stores import QUIET_S, own_topic, spread
 
 
 @pytest.fixture

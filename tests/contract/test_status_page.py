@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from devkit.clusters.browser import Tab, browsing, opened
 from remora.model.health import Health
 from remora.process.sockets import listening_sockets
 from remora.servers.admin import Sources, serve_admin
-from support.browser import Tab, browsing, opened
 
 MOST_BYTES = 1 << 20
 ROW = "#topics > tbody > tr"

@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.test_sqlite_checksums import committed_in_every_way
+from devkit.processes.mounts import with_mount
 from remora.cli import group
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreMisconfigured
@@ -36,7 +37,6 @@ from remora.storage.sqlite.checking import LETTERS, check_directory, check_file
 from remora.storage.sqlite.checksums import changed, changed_letter
 from remora.storage.sqlite.salvaging import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
-from support.mounts import with_mount
 from support.sqlite import append, held
 from support.stores import change, own_topic, spread, unhurried
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.entries.entries import delivered
 from remora.model.errors import (
     OnceConflict,
     QueueFull,
@@ -23,7 +24,6 @@ from remora.model.errors import (
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.ports.store import ShardStore
-from support.entries import delivered
 from support.stores import Bench, by_shard, expire, own_topic, spread
 
 

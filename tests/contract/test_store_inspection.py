@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from devkit.entries.entries import raw_entry
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
-from support.entries import raw_entry
 from support.stores import Bench
 
 

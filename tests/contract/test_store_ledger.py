@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from devkit.entries.entries import delivered
 from remora.model.errors import OwnershipLost, ShardGone
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockHolder, LockToken, Shard
-from support.entries import delivered
 from support.stores import QUIET_S, Bench, own_topic
 
 

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from devkit.waits import until
 from remora.model.errors import OwnershipLost, ShardGone
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.ports.store import ShardStore
-from support.stores import QUIET_S, Bench, expire, renew, until
+from support.stores import QUIET_S, Bench, expire, renew
 
 SHORT_S = 0.6
 LONG_S, SLACK_S = 600.0, 200.0

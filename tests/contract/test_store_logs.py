@@ -39,7 +39,7 @@ def opens(request: pytest.FixtureRequest) -> Opens:
     if request.param == "sqlite":
         embedded = SqliteSettings(directory=str(request.getfixturevalue("tmp_path") / "store"), files=2)
         return lambda: SqliteStore(embedded)
-    from support.ceph import reached_logs  # needs Debian's binding, which a host without Ceph does not have
+    from devkit.clusters.ceph import reached_logs  # needs Debian's binding, which a host without Ceph does not have
 
     cluster: RadosSettings = request.getfixturevalue("settings")
     return lambda: reached_logs(cluster)

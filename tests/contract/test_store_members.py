@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from devkit.waits import until
 from engine.fakes import FakeEndpoint
 from engine.runs import a_worker
 from remora.config import Settings, SupervisorSettings
@@ -22,7 +23,7 @@ from remora.process.pipe import Start
 from remora.storage.rados import members as rados_members
 from remora.storage.sqlite import members as sqlite_members
 from remora.worker.dead_owner_sweep import DeadOwnerSweep
-from support.stores import QUIET_S, Bench, renew, until
+from support.stores import QUIET_S, Bench, renew
 
 LONG_S, SHORT_S = 60.0, 0.3
 

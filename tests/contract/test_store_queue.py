@@ -7,12 +7,13 @@ import time
 
 import pytest
 
+from devkit.entries.entries import delivered
+from devkit.waits import until
 from remora.model.errors import OwnershipLost, QueueFull, ShardGone, StoreError
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.shard import LockHolder, LockToken
-from support.entries import delivered
-from support.stores import Bench, expire, until
+from support.stores import Bench, expire
 
 
 def payloads(count: int, size: int = 40) -> list[bytes]:

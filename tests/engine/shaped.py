@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, running
 from remora.config import DeliverySettings, ShapingSettings
@@ -18,8 +20,6 @@ from remora.metrics import Telemetry
 from remora.model.record import Record
 from remora.model.topic import Delivery
 from support.credit import Host, a_host, a_meter, shaping
-from support.entries import raw_entry
-from support.samples import sample_value
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 NOTHING = a_meter(0, 0)

@@ -8,6 +8,9 @@ from typing import Literal
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import BalanceSettings, DeliverySettings
@@ -18,9 +21,6 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import COMMAND_COOKIE, Ask, Member
 from remora.model.shard import Shard
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 MIB = 1 << 20
 CAN_MIB = 100.0

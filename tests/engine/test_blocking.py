@@ -7,11 +7,11 @@ import os
 import pytest
 from blockbuster import BlockingError
 
+from devkit.clock import in_virtual_time
 from engine.fakes import FakeStore
 from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
-from support.clock import in_virtual_time
 
 
 class BlockingStore(FakeStore):

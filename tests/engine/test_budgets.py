@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running, until
 from remora.config import DeliverySettings, MetersSettings, QuarantineSettings, ScopeSettings
@@ -16,9 +18,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.policy.split import split
-from support.clock import in_virtual_time
 from support.credit import Host, a_meter, shaping
-from support.entries import raw_entry
 
 LIMIT = 200_000
 SCOPE = ScopeSettings(

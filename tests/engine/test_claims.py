@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running
 from remora.engine.claims import RELEASE_S, NobodyCame, claim, release
 from remora.model.shard import LockHolder, Origin, Shard
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 QUEUE = Shard("t")
 

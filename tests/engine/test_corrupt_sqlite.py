@@ -9,6 +9,8 @@ from typing import Literal
 
 import pytest
 
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint
 from engine.runs import a_worker, running
 from remora.config import DeliverySettings, SqliteSettings
@@ -18,8 +20,6 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.entries import raw_entry
-from support.samples import sample_value
 from support.sqlite import held
 from support.stores import change, own_topic
 

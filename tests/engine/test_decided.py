@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.codec.topic import DEAD_LETTER_TOPIC
@@ -18,8 +20,6 @@ from remora.model.ledger import Tally
 from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 START_S = 1_700_000_000.0
 QUICK_RETRIES = DeliverySettings(retry_cap_s=2, configuration_recheck_s=2)

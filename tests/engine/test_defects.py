@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from devkit.awaits import SHARD, Awaits, loaded_with_places
+from devkit.clock import ClockLoop
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, drained, running
 from remora.config import DeliverySettings
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused
 from remora.model.topic import Source
-from support.awaits import SHARD, Awaits, loaded_with_places
-from support.clock import ClockLoop
-from support.entries import raw_entry
-from support.samples import sample_value
 
 MODES = [(mode, tells) for mode in ("at-least-once", "exactly-once") for tells in (True, False)]
 

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running
 from remora.config import DeliverySettings
@@ -25,9 +28,6 @@ from remora.model.errors import (
 from remora.model.ledger import Tally
 from remora.policy.pace import LEAST_PER_SECOND
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 
 def first_occurrences(endpoint: FakeEndpoint) -> dict[bytes, list[int]]:

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeStore
 from engine.ownership.parts import a_store, taken
 from engine.runs import a_topic
@@ -30,8 +32,6 @@ from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page
 from remora.policy.pace import Pace
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 
 @dataclass

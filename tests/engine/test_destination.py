@@ -7,14 +7,14 @@ from typing import Literal
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.topic import Target
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 AWAY = Fate(arrives=0, error=EndpointUnavailable("no answer"))
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from random import Random
 
+from devkit.clock import in_virtual_time
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic
 from engine.test_delivery_parts import a_stand
@@ -19,7 +20,6 @@ from remora.engine.status import State
 from remora.model.errors import EndpointUnavailable
 from remora.policy.eligible import Schemes
 from remora.policy.retry import Failure
-from support.clock import in_virtual_time
 
 AWAY = EndpointUnavailable("no answer")
 

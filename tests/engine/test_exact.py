@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
@@ -31,9 +34,6 @@ from remora.model.ledger import Tally
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 EXACT = DeliverySettings(mode="exactly-once", retry_cap_s=5)
 

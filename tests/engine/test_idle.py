@@ -8,6 +8,8 @@ from typing import Literal
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from engine.test_ownership import sample
@@ -17,8 +19,6 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 Mode = Literal["at-least-once", "exactly-once"]
 STORES = pytest.mark.parametrize("tells", [False, True])

@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running
 from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.shard import Shard
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 SOON_S = 1.0
 """Well below the fallback's 15 s: what arrives within this time was told of."""

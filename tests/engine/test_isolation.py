@@ -10,6 +10,8 @@ from random import Random
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, running, until
 from remora.config import DeliverySettings
@@ -17,8 +19,6 @@ from remora.engine.byte_budget import ByteBudget
 from remora.model.record import Page
 from remora.model.topic import Delivery, Target
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 TIGHT = DeliverySettings(worker_bytes=1 << 20, endpoint_bytes=512 << 10, shard_bytes=256 << 10)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from devkit.clock import in_virtual_time
 from remora.engine.lease import Lease, LeaseUncertain
 from remora.model.errors import StoreAway, StoreUnavailable
 from remora.model.shard import LockToken, Shard
 from remora.policy.lease import LeaseTimes, Term
-from support.clock import in_virtual_time
 
 TIMES = LeaseTimes(lease_s=9, renew_s=3, margin_s=1)
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running
 from remora.config import SqliteSettings
@@ -20,9 +23,6 @@ from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, 
 from remora.model.ledger import Tally
 from remora.ports.endpoint import Batch
 from remora.storage.sqlite import SqliteStore
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 from support.stores import own_topic
 
 GARBAGE = b"\x07no entry"

@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.topic import Topic
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 START_S = 1_700_000_000.0
 """When the entries of `raw_entry` were made, unless it is told otherwise."""

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.topic import Delivery
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 

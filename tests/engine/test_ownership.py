@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreDamaged, StoreFull
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 
 def a_store(*queues: str, tells: bool = True) -> FakeStore:

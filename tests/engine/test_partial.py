@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
@@ -18,8 +20,6 @@ from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.policy.pace import Pace
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 
 def numbers(endpoint: FakeEndpoint) -> list[int]:

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running
 from remora.config import DeliverySettings
@@ -13,8 +15,6 @@ from remora.engine.worker import Worker
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, StoreUnavailable
 from remora.model.health import Use
 from remora.policy.readiness import Host, ready_to_deliver
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 
 def delivers(worker: Worker) -> bool:

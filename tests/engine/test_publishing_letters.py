@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured
 from remora.model.topic import Target, Topic
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 GARBAGE = b"no entry"
 

@@ -12,6 +12,9 @@ from random import Random
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
@@ -21,9 +24,6 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 BAD, GOOD = "kafka://bad:9092", "kafka://good:9092"
 ALWAYS = QuarantineSettings(ratio=100)

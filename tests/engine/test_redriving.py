@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeStore
 from remora.engine.redriving import MOST_LETTERS, Place, Portion, carry_out
 from remora.model.errors import QueueFull
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 
 class Taking(FakeStore):

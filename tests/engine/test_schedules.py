@@ -17,6 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeQueue, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running
 from remora.codec.topic import DEAD_LETTER_TOPIC
@@ -35,9 +38,6 @@ from remora.model.ledger import Tally
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 START_S = 1_700_000_000.0
 TROUBLE_S = 90.0

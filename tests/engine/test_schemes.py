@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Origin, Shard
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 WEB, DELIVERY = Shard("web"), DeliverySettings()
 URIS = {scheme: f"{scheme}://h:1" for scheme in ("kafka", "http", "amqp")}

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from devkit.readers.samples import sample_value
 from remora.config import SqliteSettings
 from remora.model.log import MOST_POSITION, Cell, LogKind, LogLock, LogName, PositionTaken, Registered, StaleEpoch
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import logs as sqlite_logs
 from remora.storage.sqlite.logs import Logs
-from support.samples import sample_value
 from support.sequencing import INIT_LOG, LEASE_S, Server, shown
 
 LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import Fate, Verdict
 from engine.runs import a_topic, drained, until
 from engine.shaped import BOTH, MUCH, NOTHING, Shaped, of_backlogs
@@ -20,9 +22,7 @@ from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailab
 from remora.model.ledger import Tally
 from remora.model.topic import Delivery
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
 from support.credit import a_host, a_meter, shaping
-from support.entries import raw_entry
 
 
 @BOTH

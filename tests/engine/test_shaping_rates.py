@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import Fate
 from engine.runs import a_topic, drained, until
 from engine.shaped import BOTH, MUCH, NOTHING, Shaped, of_backlogs
@@ -14,9 +16,7 @@ from remora.config import MetersSettings, ScopeSettings
 from remora.model.errors import EndpointUnavailable
 from remora.model.topic import Delivery
 from remora.policy.retry import PROBE_ENTRIES
-from support.clock import in_virtual_time
 from support.credit import a_host, a_meter, shaping
-from support.entries import raw_entry
 
 
 def listed(it: Shaped) -> int:

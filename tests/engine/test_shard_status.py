@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, QuarantineSettings
@@ -13,8 +15,6 @@ from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 PACE = DeliverySettings(retry_base_s=8, retry_cap_s=8)
 

@@ -11,6 +11,9 @@ from typing import Literal
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
@@ -21,9 +24,6 @@ from remora.model.errors import StoreUnavailable
 from remora.model.member import Member, Offer
 from remora.model.shard import Shard
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 
 class Crew:

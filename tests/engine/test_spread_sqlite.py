@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint
 from engine.runs import running
 from remora.config import DeliverySettings, OwnershipSettings, SqliteSettings
@@ -17,7 +18,6 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
-from support.entries import raw_entry
 from support.stores import own_topic
 
 LONG_S = 60.0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.entries.entries import raw_entry
 from engine.runs import a_topic
 from remora.codec.event_entry import attributes
 from remora.codec.rendering_cached import Renderer
@@ -20,7 +21,6 @@ from remora.model.ledger import Cause
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockToken, Origin, Shard
 from remora.policy.lifetime import Limits
-from support.entries import raw_entry
 
 LIMITS = Limits(time_to_live_s=3600, max_retries=2)
 

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.codec.topic import TRAFFIC_CLASS
@@ -29,9 +32,6 @@ from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
 from remora.policy.eviction import Shortage
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 OLD_S = 1_700_000_000.0
 SLOW_S = 30.0

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
@@ -20,9 +23,6 @@ from remora.model.errors import EndpointUnavailable
 from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Delivery
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 SHARDS = 11

@@ -1,7 +1,7 @@
 """The fixtures of the tests of Spark jobs."""
 
-from support.kafka import fragile_kafka, kafka
-from support.spark import spark
-from support.spark_cluster import spark_cluster
+from devkit.clusters.kafka import fragile_kafka, kafka
+from devkit.clusters.spark import spark
+from devkit.clusters.spark_cluster import spark_cluster
 
 __all__ = ["fragile_kafka", "kafka", "spark", "spark_cluster"]

@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from devkit.clusters.kafka import Kafka
+from devkit.clusters.spark_cluster import SparkCluster
 from remora.cli import group
 from remora.replay import layout
 from remora.replay.layout import RunDirectory
 from remora.replay.results import PASS, Verdict
-from support.kafka import Kafka
 from support.replayed import RUN_ID, Rec, events, fill, good, new_topic, prepare
-from support.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(1800)]
 

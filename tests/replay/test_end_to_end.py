@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.waits import PATIENT_S
 from remora.cli import group
 from remora.replay import layout, results
-from support.daemon import Daemon, running_daemon
-from support.kafka import Kafka, create_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -21,7 +22,6 @@ SAMPLE = Path(__file__).parents[1] / "data/replay/sample.csv.gz"
 EVENTS = 2000
 WRONG = ("lost", "ghosts", "foreign", "altered", "malformed", "inversions", "keys_in_several_partitions",
          "final_state_wrong", "chain_gaps")  # fmt: skip
-PATIENCE_S = 120.0
 
 
 async def remora(*arguments: str | Path) -> Result:
@@ -67,7 +67,7 @@ async def drained(daemon: Daemon) -> None:
     async def is_empty() -> bool:
         return not any(each["entries"] for each in (await daemon.command("topic", "stats", "--json")).json)
 
-    await daemon.until(is_empty, "empty queues", PATIENCE_S)
+    await daemon.until(is_empty, "empty queues", PATIENT_S)
 
 
 def verdict_of(run: Path) -> results.Verdict:

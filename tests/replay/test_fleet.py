@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_lib import fleet, inside
-from bench_lib.clusters import BenchError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from devkit.bench import fleet, inside
+from devkit.bench.clusters import BenchError
 from remora.simulate.side_by_side import line_of
 from replay.prepared import Wanted, prepare
 

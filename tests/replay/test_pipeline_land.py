@@ -19,15 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from bench_lib.topics import TopicNotMade
 from pyspark.sql import SparkSession
 
+from devkit.clusters.kafka import Kafka, admin, create_topic, delete_topic, grow_topic, read_topic, settled
+from devkit.clusters.spark import QUICK_JVM, connector_jars
+from devkit.clusters.topics import TopicNotMade
+from devkit.waits import until
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.land import Plan, land
 from remora.replay.pipeline.topic import identify
-from support.kafka import Kafka, admin, create_topic, delete_topic, grow_topic, read_topic, settled, until
-from support.spark import QUICK_JVM, connector_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
 
@@ -276,7 +277,7 @@ async def test_killed_again_and_again(kafka: Kafka, spark: SparkSession, tmp_pat
                 # Where this process was held up for long, there may be nothing left to be in the middle of.
                 return landing.is_running() and (is_in_it or commit.events == target)
 
-            await until(is_time, "batches land", timeout_s=600)
+            await until(is_time, "batches land", within_s=600)
             await asyncio.to_thread(landing.signal, signal.SIGKILL, whole_group=whole_group)
             assert directory.commit().batch > before
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.entries.entries import raw_entry
 from remora.codec import rendering_plain
 from remora.codec.event_entry import decode
 from remora.model.entry import Time
 from remora.replay.pipeline.columns import NOTIFICATION, PARSED
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.records import Unusable, events, parsed
-from support.entries import raw_entry
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from bench_lib.processes import gone
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # the name that everybody knows
 
+from devkit.processes.daemon import Daemon, running_daemon
+from devkit.processes.processes import gone
 from remora.cli import group
 from remora.model.exits import Exit
 from remora.replay import layout
@@ -32,7 +33,6 @@ from remora.replay.run.journal import Intent, Outcome, journals, read_journal
 from remora.replay.run.progress import Reading
 from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
-from support.daemon import Daemon, running_daemon
 
 pytestmark = pytest.mark.spark
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from devkit.processes.daemon import remora, write_config
 from remora.replay.errors import ReplayRefused
 from remora.replay.run.journal import Line, Outcome
 from remora.replay.run.schedule import Event
@@ -21,7 +22,6 @@ from remora.replay.run.sender import Clock, Limits, Sender
 from remora.replay.run.targets import Answer, Result
 from remora.replay.run.targets.s3 import Gateway, check_s3, s3_target
 from remora.replay.shape import EVENT_NAMES, MARK
-from support.daemon import remora, write_config
 
 KEYS = ("plain", "with space", "a+b&c=d?e#f%20g;h", "ünï/日本/😀", "quote\"'\\", "new\nline", "x" * 700)
 
@@ -117,7 +117,7 @@ async def test_a_gateway_that_is_not_there_got_nothing() -> None:
 @pytest.fixture
 def zone() -> Iterator[Any]:
     """A radosgw 16.2."""
-    from support.s3 import running_zone
+    from devkit.clusters.s3 import running_zone
 
     with running_zone(16) as running:
         yield running
@@ -148,7 +148,7 @@ async def replayed(gateway: Gateway, events: Sequence[Event]) -> list[Outcome]:
 @pytest.mark.ceph
 async def test_a_real_radosgw_notifies_of_what_is_replayed(zone: Any, tmp_path: Path) -> None:
     """Each event makes its notification, in order per key, with its mark; a DELETE has that of what it removes."""
-    from support.s3 import fresh
+    from devkit.clusters.s3 import fresh
 
     env, topic, bucket = zone.env, fresh("replay"), fresh("replayed")
     gateway = Gateway(env["s3"]["endpoint"], env["region"], env["s3"]["access_key"], env["s3"]["secret_key"], "")

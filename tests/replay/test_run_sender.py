@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
 from remora.replay.run.journal import Intent, Line, Outcome
 from remora.replay.run.lateness import merged, percentile_us, rounded
 from remora.replay.run.schedule import Event, Timeline
 from remora.replay.run.sender import Clock, Limits, Overloaded, Sender, Tally
 from remora.replay.run.targets import Answer, Result
-from support.clock import in_virtual_time
 
 MS = 1000
 DONE = Answer(Result.DONE, 200)

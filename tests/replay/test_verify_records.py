@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from devkit.clusters.kafka import Kafka
 from remora.codec import murmur2 as plain
 from remora.replay import layout
 from remora.replay.results import Verdict
@@ -20,7 +21,6 @@ from remora.replay.verify.job import verify_run
 from remora.replay.verify.placement import murmur2, own_partition
 from remora.replay.verify.sent import with_digests
 from support.asked import filled, question, wrong
-from support.kafka import Kafka
 from support.replayed import (
     KEYS,
     RUN_ID,

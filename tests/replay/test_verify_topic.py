@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from devkit.clusters.kafka import Kafka, settled
 from remora.cli import group
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
@@ -24,7 +25,6 @@ from remora.replay.shape import MARK
 from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.kafka import COMMITTED
 from support.asked import filled, question, wrong
-from support.kafka import Kafka, settled
 from support.replayed import (
     KEYS,
     RUN_ID,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from devkit.clusters.kafka import Kafka
 from remora.replay.results import Verdict
 from remora.replay.verify.judgement import Rules
 from remora.replay.verify.kafka import UNCOMMITTED, Patience, Source
 from remora.replay.verify.question import Question, Window
-from support.kafka import Kafka
 from support.replayed import Rec, fill, new_topic
 
 WRONG = (

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from devkit.processes.daemon import Ended
 from remora.cli import main
-from support.daemon import Ended
 
 Run = Callable[..., Ended]
 

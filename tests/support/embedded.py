@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import Daemon
 from remora.config import SqliteSettings
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
-from support.daemon import Daemon
-from support.entries import raw_entry
 
 
 async def publish(folder: Path, name: str, numbers: Iterable[int], *, keys: int, size: int = 0) -> None:

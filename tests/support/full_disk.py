@@ -12,13 +12,13 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.entries import delivered
 from support.stores import QUIET_S, by_shard, own_topic, renew, unhurried
 
 PER_REQUEST, PAYLOAD = 12, 4_000

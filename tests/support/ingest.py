@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 import aiohttp
 from multidict import CIMultiDict
 
+from devkit.readers.samples import sample_value
+from devkit.waits import PATIENT_S
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.model.errors import NotSequenced, RemoraError, TopicUnknown
@@ -27,10 +28,6 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.serving import OfHost
-from support.samples import sample_value
-
-DEADLINE_S = 120.0
-"""How long a test waits for what is bound to come: it is no measure of anything."""
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -218,7 +215,7 @@ async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> Asyn
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address
-        timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+        timeout = aiohttp.ClientTimeout(total=PATIENT_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
             yield Site(server, telemetry, session, Settings(ingest=given), base)
 
@@ -243,15 +240,3 @@ def records(*keys: str) -> dict[str, Any]:
 def ndjson(*values: Any) -> bytes:
     """A line for each value."""
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when it is true; it is asked again and again up to a deadline, and once behind it.
-
-    A process that stood still meanwhile may find the deadline past and the condition true.
-    """
-    deadline, is_over = time.monotonic() + DEADLINE_S, False
-    while not condition():
-        assert not is_over, f"not within {DEADLINE_S:g} s"
-        await asyncio.sleep(0.01)
-        is_over = time.monotonic() > deadline

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.kafka import Kafka
+from devkit.waits import until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
 from remora.model.errors import EndpointError, EndpointUnavailable
@@ -16,7 +18,6 @@ from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Batch, Endpoint, Route
-from support.kafka import Kafka, until
 
 INCARNATION = "inc"
 

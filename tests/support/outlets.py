@@ -13,6 +13,10 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
+from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_topic
+from devkit.clusters.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
+from devkit.receivers.receiver import OK, Arrival, Receiver, Reply, status
+from devkit.receivers.streams import serving_streams
 from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
@@ -21,11 +25,7 @@ from remora.endpoints.tls import TlsFiles
 from remora.model.record import Record
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
-from support.kafka import Kafka, create_topic, limit_topic, read_topic
 from support.kafka_sender import PATIENT, Watcher
-from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
-from support.receiver import OK, Arrival, Receiver, Reply, status
-from support.streams import serving_streams
 
 OVERHEAD_BYTES = 1000
 """Of a batch in Kafka with one record: its head, key and headers."""

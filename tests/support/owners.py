@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from chaos_lib.checker import judge
-from chaos_lib.history import Balance, History, Kind, Letter, Round, Sent
-from chaos_lib.history import Topic as Judged
-from chaos_lib.reading import copy_of
-from chaos_lib.receivers import Arrivals
-from chaos_lib.verdict import Copy, Fate, Place
-
+from devkit.chaos.reading import copy_of
+from devkit.chaos.receivers import Arrivals
+from devkit.clusters.kafka import Kafka, create_topic, read_topic, settled
+from devkit.entries.entries import raw_entry
+from devkit.verdicts.checker import judge
+from devkit.verdicts.history import Balance, History, Kind, Letter, Round, Sent
+from devkit.verdicts.history import Topic as Judged
+from devkit.verdicts.verdict import Copy, Fate, Place
+from devkit.waits import PATIENT_S, until
 from remora.config import AmqpSettings, DeliverySettings, KafkaSettings, OwnershipSettings, Settings, SqliteSettings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
@@ -38,11 +40,8 @@ from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Batch, Endpoint, ExactRoute
 from remora.storage.sqlite import SqliteStore
-from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, read_topic, settled
 
 PARTITIONS = 2
-PATIENCE_S = 60.0
 UNNOTICED = OwnershipSettings(lease_s=3600, renew_interval_s=1000, discovery_interval_s=0.2)
 PATIENT = KafkaSettings(
     delivery_timeout_s=300, connect_timeout_s=30, transaction_timeout_s=600, compression="none", client_id="owner"
@@ -63,7 +62,7 @@ class Gate:
 
     async def came(self) -> None:
         """Return when somebody stands before it."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(PATIENT_S):
             await self._came.wait()
 
     @property
@@ -240,7 +239,7 @@ class Scene:
 
     async def drained(self) -> None:
         """Return when the queue is empty."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENT_S
         while await self.pending():
             assert time.monotonic() < deadline, f"{await self.pending()} entries wait"
             await asyncio.sleep(0.02)
@@ -252,7 +251,10 @@ class Scene:
         if not at_once:
             # A transaction that was spoilt on purpose may never end; then what can be read is read.
             await settled(address, self.topic.name)
-        return [copy_of(each) for each in await read_topic(address, self.topic.name, isolation_level=isolation)]
+        return [
+            copy_of(each)
+            for each in await read_topic(address, self.topic.name, committed=isolation == "read_committed")
+        ]
 
     async def faults(self, *, is_exact: bool, at_once: bool = False) -> Mapping[str, list[str]]:
         """What the chaos runs' checker finds, by kind; with `at_once` while transactions are still open."""
@@ -307,11 +309,3 @@ async def a_scene(to: Kafka | Arrivals, folder: Path, *, exact: bool, **configs:
     async with AsyncExitStack() as stack:
         outside = await stack.enter_async_context(SqliteStore(SqliteSettings(directory=str(folder), files=1)))
         yield Scene(stack, to, folder, await outside.own_topics.create(topic), outside)
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Return as soon as the condition holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:.0f} s"
-        await asyncio.sleep(0.01)

@@ -17,12 +17,12 @@ from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from devkit.clusters.ceph import reached
+from devkit.processes.programs import ENVIRONMENT
 from remora.config import RadosSettings
 from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore, recovery
-from support.ceph import reached
-from support.programs import ENVIRONMENT
 from support.stores import own_topic, spread
 
 EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", IdempotencyKey("key", b"digest")

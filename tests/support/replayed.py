@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaProducer
 
+from devkit.clusters.kafka import create_topic
 from remora.codec.event_entry import decode
 from remora.codec.murmur2 import partitions
 from remora.codec.rendering_plain import body
@@ -24,7 +25,6 @@ from remora.replay.run.journal import Intent, Outcome, open_journal
 from remora.replay.run.schedule import Event as Due
 from remora.replay.run.targets.ingest import Records
 from remora.replay.shape import ACKED, DELETE, PUT
-from support.kafka import create_topic
 
 RUN_ID = "r1"
 T0_US = 1_790_000_000_000_000

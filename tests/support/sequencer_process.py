@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from devkit.waits import PATIENT_S
 from remora.client import SequencerClient
-
-PATIENT_S = 120.0
 
 
 def command(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:

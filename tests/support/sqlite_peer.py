@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
 from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.entries import delivered
 from support.stores import QUIET_S, unhurried
 
 PER_REQUEST = 6

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from devkit.entries.entries import raw_entry
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
@@ -26,8 +28,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, topics, writer
 from remora.storage.sqlite import directory as opened_by
-from support.entries import raw_entry
-from support.stores import QUIET_S, by_shard, own_topic, spread, unhurried, until
+from support.stores import QUIET_S, by_shard, own_topic, spread, unhurried
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
 REMOVED = 7

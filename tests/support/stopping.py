@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from support.programs import program
-from support.stores import until
+from devkit.processes.programs import program
+from devkit.waits import until
 
 SOURCE = Path(__file__).with_name("stop_at_step.c")
 
@@ -41,7 +41,7 @@ async def until_stopped(pid: int, within_s: float) -> None:
     async def stands_still() -> bool:
         return _states(pid) == {"T"}
 
-    await until(stands_still, within_s)
+    await until(stands_still, within_s=within_s)
 
 
 def _states(pid: int) -> set[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +26,6 @@ T = TypeVar("T")
 
 QUIET_S = 90.0
 """A lease that no test outlives."""
-
-PATIENT_S = 120.0
-"""How long a test waits at least for what is bound to come: it is no measure of anything."""
 
 UNHURRIED_S = 300.0
 
@@ -73,7 +69,7 @@ class RadosYard:
         self._gateway = gateway
 
     def worker(self) -> AbstractAsyncContextManager[ShardStore]:
-        from support.ceph import reached  # needs Debian's binding, which a host without Ceph does not have
+        from devkit.clusters.ceph import reached  # needs Debian's binding, which a host without Ceph does not have
 
         return reached(self._settings)
 
@@ -207,20 +203,6 @@ def by_shard(topic: Topic, *requests: Sequence[RoutedEvent]) -> list[list[bytes]
     for event in itertools.chain(*requests):
         found[event.shard].append(event.payload)
     return found
-
-
-async def until(condition: Callable[[], Awaitable[T]], within_s: float = PATIENT_S) -> T:
-    """The condition's first true value; it is asked again and again up to a deadline, and once behind it.
-
-    A process that stood still meanwhile may find the deadline past and the condition true.
-    """
-    deadline, is_over = time.monotonic() + max(within_s, PATIENT_S), False
-    while not (value := await condition()):
-        if is_over:
-            raise TimeoutError
-        await asyncio.sleep(0.02)
-        is_over = time.monotonic() > deadline
-    return value
 
 
 def unhurried(patch: Callable[[Any, str, float], None] = setattr) -> None:

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from bench_lib import sequencer as bench
-from bench_lib.clusters import BenchError
 
+from devkit.bench import sequencer as bench
+from devkit.bench.clusters import BenchError
 from remora.codec.sequencer import reply
 
 # The load generator sends as many requests at once, whatever time they take: each fault below is among the first eight.

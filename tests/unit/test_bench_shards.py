@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bench_lib.shards import Account, Row, Turn, table
+from devkit.bench.shards import Account, Row, Turn, table
 
 
 def turn(writers: int, queues: int, rate: float, p50_s: float = 0.001, met: float = 0.0) -> Turn:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from chaos_lib.checker import KINDS, judge
-from chaos_lib.history import Balance, History, Kind, Letter, Reached, Round, Sent, Topic
-from chaos_lib.verdict import Copy, Fate, Place
+
+from devkit.verdicts.checker import KINDS, judge
+from devkit.verdicts.history import Balance, History, Kind, Letter, Reached, Round, Sent, Topic
+from devkit.verdicts.verdict import Copy, Fate, Place
 
 BAD = 4
 """The event of the made-up topic that becomes a dead letter."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from chaos_lib.log_checker import KINDS, Op, Run, Stored, Strike, judge, ops_of
+
+from devkit.verdicts.log_checker import KINDS, Op, Run, Stored, Strike, judge, ops_of
 
 LOG, IDS = "log", "ids"
 

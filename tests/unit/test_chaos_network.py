@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
-from chaos_lib.network import PRODUCE, Frames
 from hypothesis import given
 from hypothesis import strategies as st
+
+from devkit.chaos.network import PRODUCE, Frames
 
 FETCH = 1
 

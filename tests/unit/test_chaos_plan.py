@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from chaos_lib.plan import DOUBLINGS, OF_RABBITMQ, WEIGHTS, Fault, rounds
 from hypothesis import given
 from hypothesis import strategies as st
+
+from devkit.chaos.plan import DOUBLINGS, OF_RABBITMQ, WEIGHTS, Fault, rounds
 
 STORES = st.sampled_from(["sqlite", "rados"])
 

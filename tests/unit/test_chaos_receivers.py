@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from chaos_lib import receivers
-from chaos_lib.verdict import Place
 
-from support.receiver import Arrival
+from devkit.chaos import receivers
+from devkit.receivers.receiver import Arrival
+from devkit.verdicts.verdict import Place
 
 BODY = b'{"Records":[{"eventId":"ev.a.k0.00000001","s3":{"bucket":{"name":"b"},"object":{"key":"k0"}}}]}'
 

@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from devkit.entries.entries import raw_entry
 from remora import __version__
 from remora.cli import group
 from remora.cli.output import duration, size
@@ -36,7 +37,6 @@ from remora.model.errors import (
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import LockHolder, Shard, ShardStats
 from support.commands import Run, config, remora, subcommands
-from support.entries import raw_entry
 
 __all__ = ["config", "remora"]
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import write_config
 from remora import app
 from remora.cli.advice import MOST, advice
 from remora.cli.rows import row_named
@@ -18,8 +20,6 @@ from remora.model.shard import Origin, Shard
 from remora.policy.advice import Committed, Observed, Peak, key_that_makes_it
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
-from support.daemon import write_config
-from support.entries import raw_entry
 
 __all__ = ["config", "remora"]
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import Ended, write_config
 from remora import app
 from remora.cli.apply_topics import NotSame, Step, carry_out, plan
 from remora.cli.attributes import differences
@@ -23,8 +25,6 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
-from support.daemon import Ended, write_config
-from support.entries import raw_entry
 
 __all__ = ["config", "remora"]
 

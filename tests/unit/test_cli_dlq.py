@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import write_config
 from remora import app
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import created_ns
@@ -24,8 +26,6 @@ from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
-from support.daemon import write_config
-from support.entries import raw_entry
 from support.stores import own_topic
 
 __all__ = ["config", "remora"]

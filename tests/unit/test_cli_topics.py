@@ -20,6 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.entries.entries import raw_entry
+from devkit.processes.daemon import write_config
 from remora import app
 from remora.cli.attributes import ARGUMENTS, Given, differences, without
 from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
@@ -30,8 +32,6 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Delivery, Target, Topic
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
-from support.daemon import write_config
-from support.entries import raw_entry
 
 __all__ = ["config", "remora"]
 

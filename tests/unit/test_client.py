@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from devkit.clusters.certificates import certificate
 from remora.client import (
     Ambiguous,
     EventsRefused,
@@ -29,7 +30,6 @@ from remora.client import (
     Taken,
     TopicNotFound,
 )
-from support.certificates import certificate
 
 Reply = Callable[[web.Request], web.StreamResponse | Awaitable[web.StreamResponse]]
 

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from prometheus_client import generate_latest
 
+from devkit.processes.programs import program
+from devkit.readers.samples import sample_value
 from remora.metrics import Telemetry
-from support.programs import program
-from support.samples import sample_value
 from support.telemetry import NOW_NS, exercise
 
 

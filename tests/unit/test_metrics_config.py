@@ -13,9 +13,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from devkit.processes.programs import program
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
-from support.programs import program
 from support.telemetry import exercise, exercise_sequencer, exported
 
 CONFIG = Path(__file__).parents[2] / "config"

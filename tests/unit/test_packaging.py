@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.programs import program
 from remora.config import Settings, parse_duration
 from remora.model.exits import Exit
-from support.programs import program
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "remora.service"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from devkit.waits import PATIENT_S
 from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
 from remora.codec import speedups
 from remora.codec.sequencer import INIT_LOG, Core, parse_request, reply
@@ -19,14 +20,12 @@ from remora.model.log import LogName, Token
 from remora.servers.sequencer import Rounds
 from support.sequencer import FAR, LOG, OTHER, listening
 
-PATIENCE_S = 60
-
 
 @asynccontextmanager
 async def served(folder: Path, core: Core, name: str = "s") -> AsyncIterator[str]:
     """The address of a server with this core."""
     with listening(folder / name) as listener:
-        async with asyncio.timeout(PATIENCE_S), Rounds(core, [listener]):
+        async with asyncio.timeout(PATIENT_S), Rounds(core, [listener]):
             yield f"unix:{folder / name}"
 
 
@@ -48,7 +47,7 @@ async def scripted(
         end.set_result(None)
 
     server = await asyncio.start_unix_server(run, folder / "scripted")
-    async with asyncio.timeout(PATIENCE_S), server:
+    async with asyncio.timeout(PATIENT_S), server:
         yield f"unix:{folder / 'scripted'}"
         await asyncio.gather(*ended)
 

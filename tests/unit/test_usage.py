@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clock import ClockLoop, in_virtual_time
 from remora.config import BalanceSettings
 from remora.process import usage as module
 from remora.process.groups import memory_limit
 from remora.process.lag import PROBE_S, Kept
 from remora.process.usage import PAGE_BYTES, Usage
-from support.clock import ClockLoop, in_virtual_time
 
 
 def host(proc: Path, ticks: str, pages: int = 0) -> Path:

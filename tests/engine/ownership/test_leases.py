@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeStore
 from engine.ownership.parts import ME, a_store, taken
 from engine.runs import QUICK, a_topic
@@ -20,8 +22,6 @@ from remora.model.errors import OwnershipLost, StoreDamaged, StoreUnavailable
 from remora.model.shard import LockHolder, Shard
 from remora.policy.eligible import Schemes
 from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 T = Shard("t")
 

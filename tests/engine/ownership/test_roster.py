@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from devkit.clock import in_virtual_time
 from engine.fakes import FakeStore
 from engine.ownership.parts import a_roster, a_store, service_of, taken
 from engine.runs import until
@@ -15,7 +16,6 @@ from remora.engine.ownership.roster import Roster
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreUnavailable
 from remora.model.shard import Shard
 from remora.policy.not_owned import Broken, Failed, GivenBack, NotOwned, transferred
-from support.clock import in_virtual_time
 
 T = Shard("t")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeStore
 from engine.ownership.parts import ME, ScriptedService, a_store
 from engine.runs import QUICK, a_topic, until
@@ -18,8 +20,6 @@ from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.eligible import Schemes
 from remora.policy.not_owned import Elsewhere, Foreign
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 
 @in_virtual_time

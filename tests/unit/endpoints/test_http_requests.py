@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.entries.entries import raw_entry
 from remora import __version__
 from remora.codec.rendering_cached import Renderer
 from remora.endpoints.http.credentials import Credential
@@ -18,7 +19,6 @@ from remora.endpoints.http.signing import message_id, signature
 from remora.endpoints.http.target import parse_target
 from remora.model.record import Page, Record
 from remora.model.topic import Target
-from support.entries import raw_entry
 
 NOW = 1_700_000_000
 SECRET = b"s" * 32

@@ -11,10 +11,10 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.entries.entries import raw_entry
 from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker, letter_record
 from remora.model.record import DeadLetter
-from support.entries import raw_entry
 
 
 def letter(at: int, raw: bytes, *, queue: str = "q.1", reason: str = "why") -> DeadLetter:

@@ -10,9 +10,9 @@ import aiokafka.errors as kafka
 import pytest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from devkit.clock import in_virtual_time
 from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, look_up
 from remora.model.errors import EndpointMisconfigured
-from support.clock import in_virtual_time
 
 
 class Client:

@@ -13,8 +13,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 
 import remora.endpoints.kafka
+from devkit.clock import in_virtual_time
 from remora.endpoints.kafka.client import KafkaClient
-from support.clock import in_virtual_time
 
 FILES = sorted(Path(remora.endpoints.kafka.__file__).parent.glob("*.py"))
 

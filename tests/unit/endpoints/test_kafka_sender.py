@@ -18,6 +18,7 @@ from aiokafka.structs import TopicPartition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import ClockLoop, in_virtual_time
 from remora.codec.kafka_records import encode_record
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import sender as module
@@ -26,7 +27,6 @@ from remora.endpoints.kafka.client import KafkaClient
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
 from remora.endpoints.tasks import Tasks
-from support.clock import ClockLoop, in_virtual_time
 
 PARTITIONS = 6
 VERSIONS = {0: (3, 7)}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.certificates import certificate
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.endpoints.tls import RACY_S, Tls, TlsFiles, TrustCache, build_context
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
-from support.certificates import certificate
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.certificates import certificate, encrypt
 from remora.config import KafkaSettings
 from remora.endpoints.tls import MOST_CA_BYTES, Tls, TlsFiles, build_context, read_trust
 from remora.model.errors import EndpointMisconfigured
-from support.certificates import certificate, encrypt
 
 
 @pytest.fixture

@@ -17,19 +17,9 @@ from typing import Any
 import pytest
 import zstandard
 
+from devkit.waits import PATIENT_S, until
 from remora.servers.ingest import handler, server
-from support.ingest import (
-    DEADLINE_S,
-    PromptStore,
-    ScriptedStore,
-    Site,
-    ingest_site,
-    ndjson,
-    own_topic,
-    record,
-    records,
-    until,
-)
+from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
 
@@ -76,7 +66,7 @@ BODY = json.dumps(records("a")).encode()
 
 async def answer(reader: StreamReader) -> tuple[int, Any]:
     """Status and document of the next answer."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENT_S):
         text = (await reader.readuntil(b"\r\n\r\n")).decode()
         lines = dict(line.lower().split(": ", 1) for line in text.split("\r\n")[1:] if line)
         body = await reader.readexactly(int(lines.get("content-length", "0")))
@@ -85,7 +75,7 @@ async def answer(reader: StreamReader) -> tuple[int, Any]:
 
 async def ended(reader: StreamReader) -> bytes:
     """What comes until the connection's end, which must come."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENT_S):
         try:
             return await reader.read()
         except ConnectionResetError:
@@ -299,7 +289,7 @@ async def test_requests_sent_ahead_are_left_in_the_socket(store: ScriptedStore, 
             assert sent < 1 << 20
 
             store.gate.set()
-            await asyncio.wait_for(loop.sock_sendall(eager, ahead[sent:]), DEADLINE_S)
+            await asyncio.wait_for(loop.sock_sendall(eager, ahead[sent:]), PATIENT_S)
             await until(lambda: len(store.published) == 61)
 
 
@@ -472,7 +462,7 @@ async def test_the_end_does_not_wait_for_slow_clients(
 ) -> None:
     """A body that does not come is given up after some seconds, long before its own time-out."""
     monkeypatch.setattr(server, "STORE_S", 3600.0)  # only what the store has is waited for so long
-    async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as longer, ingest_site(store, tmp_path) as site:
+    async with asyncio.timeout(PATIENT_S), AsyncExitStack() as longer, ingest_site(store, tmp_path) as site:
         _, writer = await longer.enter_async_context(connected(tmp_path))
         writer.write(head(EVENTS, "Content-Length: 1000") + b"{")
         await until(lambda: site.server.held_bytes == 1000)

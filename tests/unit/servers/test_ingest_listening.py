@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clusters.certificates import Certificate, certificate
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.servers.ingest import tokens
-from support.certificates import Certificate, certificate
 from support.ingest import ScriptedStore, ingest_site, listening_ingest, own_topic, records
 
 EVENTS = "/v1/topics/t/events"

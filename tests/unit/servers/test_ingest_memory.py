@@ -16,14 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devkit.clock import in_virtual_time
+from devkit.waits import PATIENT_S, until
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.process.host_load import HostLoad, clear, shared_memory
 from remora.servers.ingest import handler, server
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.problems import SLOW_DOWN, Problem
-from support.clock import in_virtual_time
-from support.ingest import DEADLINE_S, Answer, ScriptedStore, Site, ingest_site, own_topic, records, until
+from support.ingest import Answer, ScriptedStore, Site, ingest_site, own_topic, records
 
 EVENTS = "/v1/topics/t/events"
 LARGE = 100_000
@@ -123,7 +124,7 @@ async def test_a_waiting_request_is_left_in_the_socket(store: ScriptedStore, tmp
             assert sent < 1 << 20
 
             store.gate.set()
-            await asyncio.wait_for(loop.sock_sendall(eager, ahead[sent:]), DEADLINE_S)
+            await asyncio.wait_for(loop.sock_sendall(eager, ahead[sent:]), PATIENT_S)
             assert (await first).status == 200
             await until(lambda: keys(store) == ["first", "second"])
 
@@ -165,7 +166,7 @@ async def test_bodies_of_unknown_length_do_not_wait_for_each_other(
         await until(lambda: site.server.held_bytes >= LARGE)
         go_on.set()
 
-        assert [each.status for each in await asyncio.wait_for(asyncio.gather(*asked), DEADLINE_S)] == [200] * 5
+        assert [each.status for each in await asyncio.wait_for(asyncio.gather(*asked), PATIENT_S)] == [200] * 5
         assert sorted(keys(store)) == ["k0", "k1", "k2", "k3", "k4"]
         assert site.server.held_bytes == 0
 
@@ -191,7 +192,7 @@ async def test_a_client_that_sleeps_in_its_body_is_cut_and_others_go_on(
 
         assert {each.status for each in answers} <= {200, 503}
         assert answers[-1].status == 200
-        assert b" 408 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), PATIENT_S)
         writer.close()
 
 
@@ -231,7 +232,7 @@ async def test_what_another_worker_holds_makes_requests_wait(store: ScriptedStor
             else:
                 clear(memory, 1)
 
-            assert (await asyncio.wait_for(waits, DEADLINE_S)).status == 200
+            assert (await asyncio.wait_for(waits, PATIENT_S)).status == 200
 
 
 async def test_a_larger_limit_counts_at_once(store: ScriptedStore, tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ async def test_a_stop_answers_those_that_wait(store: ScriptedStore, tmp_path: Pa
         await until(lambda: site.server.waiting == 1)
         site.server.finish()
 
-        refused = await asyncio.wait_for(second, DEADLINE_S)
+        refused = await asyncio.wait_for(second, PATIENT_S)
         assert (refused.status, refused.code) == (503, "ServiceUnavailable")
         store.gate.set()
         assert (await first).status == 200

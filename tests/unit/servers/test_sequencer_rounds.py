@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from devkit.waits import PATIENT_S
 from remora.codec import speedups
 from remora.codec.sequencer import INIT_LOG, MOST_PACKED, Core, packed_reply, reply
 from remora.model.log import LogName
@@ -23,7 +24,7 @@ from remora.servers.sequencer import rounds as module
 from remora.servers.sequencer.connection import FIRST_READS
 from support.sequencer import FAR, LOG, OTHER, listening
 
-PATIENCE_S = 600
+PATIENCE_S = 5 * PATIENT_S
 
 
 def request(log: LogName = LOG, epoch: int = 1, more: bytes = b"") -> bytes:

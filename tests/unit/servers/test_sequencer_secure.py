@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.certificates import certificate
+from devkit.waits import PATIENT_S
 from remora.client import SequencerClient
 from remora.codec import speedups
 from remora.codec.sequencer import INIT_LOG, Core, packed_reply, reply
@@ -20,10 +22,9 @@ from remora.config import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.servers.sequencer import Closed, Rounds, SecureConnections, tls_context
 from remora.servers.sequencer import secure as module
-from support.certificates import certificate
 from support.sequencer import FAR, LOG, OTHER, listening
 
-PATIENCE_S = 600
+PATIENCE_S = 5 * PATIENT_S
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+from devkit.clock import in_virtual_time
 from remora.model.shard import Shard
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.group_commit import NOTHING, GroupCommit
-from support.clock import in_virtual_time
 
 
 class IdleFile:

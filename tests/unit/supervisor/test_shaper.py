@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.clock import ClockLoop, in_virtual_time
+from devkit.readers.samples import sample_value
 from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
 from remora.config.checked import MOST_TABLES
 from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
-from support.clock import ClockLoop, in_virtual_time
 from support.credit import Host, a_host, a_meter, shaping
-from support.samples import sample_value
 
 LOW = Priority.CLIENT_LOW
 HIGH = Priority.CLIENT_HIGH

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.clock import in_virtual_time
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, running, until
 from remora.config import Settings, SqliteSettings, SupervisorSettings
@@ -20,7 +21,6 @@ from remora.model.member import Member
 from remora.process.liveness_lock import LivenessLock, has_been_used, remember_store
 from remora.process.pipe import Start
 from remora.worker.dead_owner_sweep import DeadOwnerSweep
-from support.clock import in_virtual_time
 
 
 def died(presence: LivenessLock) -> None:

@@ -1,0 +1,232 @@
+"""A program that uses shared logs while everything around it is hurt, and writes down what it asked and was answered.
+
+  python -m devkit.chaos.log_client CONFIG HISTORY SEED MODE [ADDRESS ...]
+
+It appends, reads, fills and trims at positions that the sequencers at these addresses hand out, until SIGTERM. With
+mode `finish` it fills every hole of each log instead, appends once more, and ends; with `create` it makes the logs. A
+line of JSON goes to HISTORY before each request and after each answer, so that a kill loses at most the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from remora import app
+from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
+from remora.config import load
+from remora.model.errors import StoreError
+from remora.model.log import LogKind, LogName, PositionTaken, PositionTrimmed, StaleEpoch, Token
+from remora.ports.log import Logs
+
+POOL = b"default.rgw.log"
+LOGS, COUNTERS = ("orders", "audit"), ("ids",)
+APPENDERS_PER_LOG, COUNTING = 3, 3
+ANSWER_S, FINISH_S = 1.5, 60.0
+OUTCOMES: dict[type[StoreError], str] = {StaleEpoch: "stale", PositionTaken: "taken", PositionTrimmed: "trimmed"}
+
+
+def log_name(name: str) -> LogName:
+    return LogName(POOL, name.encode())
+
+
+class History:
+    """The file with what this process asked and was answered."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._number = 0
+
+    def begin(self, log: str, what: str, **values: object) -> int:
+        self._number += 1
+        self._write({"n": self._number, "log": log, "what": what, "began": time.monotonic(), **values})
+        return self._number
+
+    def end(self, number: int, outcome: str, **values: object) -> None:
+        self._write({"n": number, "ended": time.monotonic(), "outcome": outcome, **values})
+
+    def _write(self, line: dict[str, object]) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+class Writer:
+    """Everything that is done with one log."""
+
+    def __init__(self, logs: Logs, history: History, addresses: Sequence[str], seed: str) -> None:
+        self._logs = logs
+        self._history = history
+        self._addresses = addresses
+        self._rng = random.Random(seed)
+        self._seed = seed
+        self._late: defaultdict[str, list[Token]] = defaultdict(list)
+        self._last: defaultdict[str, int] = defaultdict(int)
+
+    async def append_for_ever(self, log: str) -> None:
+        """Append with what sequencers give, at once or later, and now and then do something else."""
+        address = self._rng.choice(self._addresses)
+        while True:
+            async with SequencerClient([address], timeout_s=ANSWER_S, repeats=False) as client:
+                while (token := await self.next(client, address, log)) is not None:
+                    await self._use(client, address, log, token)
+            address = self._rng.choice(self._addresses)
+
+    async def count_for_ever(self, log: str) -> None:
+        """Ask for numbers, one or several at a time."""
+        while True:
+            address = self._rng.choice(self._addresses)
+            async with SequencerClient([address], timeout_s=ANSWER_S, repeats=False) as client:
+                while (await self.next(client, address, log, self._rng.choice([1, 1, 1, 7]))) is not None:
+                    await self._pause()
+
+    async def _use(self, client: SequencerClient, address: str, log: str, token: Token) -> None:
+        last = self._last[log] = max(self._last[log], token.position)
+        die = self._rng.random()
+        if die < 0.08:
+            self._late[log].append(token)  # written when others have gone on, or an epoch is over
+        else:
+            await self.append(log, token)
+        if self._late[log] and die > 0.9:
+            await self.append(log, self._late[log].pop(self._rng.randrange(len(self._late[log]))))
+        if 0.2 < die < 0.3:
+            await self.read(log, self._rng.randint(max(1, last - 40), last))
+        if 0.3 < die < 0.36:
+            await self.tail(client, address, log)
+        if 0.36 < die < 0.4:
+            await self.fill(log, Token(token.epoch, self._rng.randint(max(1, token.position - 10), token.position)))
+        if 0.4 < die < 0.405 and last > 60:
+            await self.trim(log, last - 50)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0, 0.02))
+
+    # ------------------------------------------------------------------------------------- requests
+
+    async def next(self, client: SequencerClient, address: str, log: str, wanted: int = 1) -> Token | None:
+        """A position; None where this server gives none."""
+        number = self._history.begin(log, "next", server=address)
+        try:
+            token, granted = await client.next_range(log_name(log), wanted)
+        except (OutcomeUnknown, SequencerUnavailable):
+            return None
+        self._history.end(number, "ok", epoch=token.epoch, position=token.position, count=granted)
+        return token
+
+    async def tail(self, client: SequencerClient, address: str, log: str) -> None:
+        number = self._history.begin(log, "tail", server=address)
+        try:
+            token = await client.tail(log_name(log))
+        except SequencerUnavailable:
+            return
+        self._history.end(number, "ok", epoch=token.epoch, position=token.position)
+
+    async def append(self, log: str, token: Token) -> bool:
+        """Write at a position; whether that was acknowledged."""
+        data = f"{self._seed} {token.epoch} {token.position} {self._rng.getrandbits(64):x}"
+        write = self._logs.append(log_name(log), token.epoch, token.position, data.encode())
+        return await self._written(write, log, "append", token, data=data)
+
+    async def fill(self, log: str, token: Token) -> bool:
+        """Write a position off; whether that was acknowledged."""
+        return await self._written(self._logs.fill(log_name(log), token.epoch, token.position), log, "fill", token)
+
+    async def _written(self, write: Awaitable[None], log: str, what: str, token: Token, **values: str) -> bool:
+        number = self._history.begin(log, what, epoch=token.epoch, position=token.position, **values)
+        try:
+            await write
+        except StoreError as exc:
+            if outcome := OUTCOMES.get(type(exc)):
+                self._history.end(number, outcome)
+            return False
+        self._history.end(number, "ok")
+        return True
+
+    async def trim(self, log: str, upto: int) -> None:
+        number = self._history.begin(log, "trim", position=upto)
+        try:
+            await self._logs.trim(log_name(log), upto)
+        except StoreError:
+            return
+        self._history.end(number, "ok")
+
+    async def read(self, log: str, position: int) -> str:
+        """What stands at a position; empty where the store does not answer."""
+        number = self._history.begin(log, "read", position=position)
+        try:
+            cell, data = await self._logs.read(log_name(log), position)
+        except StoreError:
+            return ""
+        self._history.end(number, str(cell), data=data.decode())
+        return str(cell)
+
+    # --------------------------------------------------------------------------------------- the end
+
+    async def finish(self, log: str) -> None:
+        """Fill all holes up to the tail, and append behind it; tried again until the store and a server answer."""
+        while not await self._is_finished(log):
+            await self._pause()
+
+    async def _is_finished(self, log: str) -> bool:
+        for address in self._addresses:
+            async with SequencerClient([address], timeout_s=ANSWER_S, repeats=False) as client:
+                token = await self.next(client, address, log)
+                if token is None:
+                    continue
+                if log in COUNTERS:
+                    return True
+                for position in range(1, token.position):
+                    cell = await self.read(log, position)
+                    is_hole = cell in ("", "unwritten")
+                    if is_hole and not await self.fill(log, Token(token.epoch, position)):
+                        return False
+                return await self.append(log, token)
+        return False
+
+
+async def main(config: str, history: str, seed: str, mode: str, *addresses: str) -> None:
+    """See the module."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with app.open_logs(load(config), waits=False) as logs:
+        writer = Writer(logs, History(Path(history)), addresses, seed)
+        if mode == "create":
+            await _create(logs)
+        elif mode == "finish":
+            async with asyncio.timeout(FINISH_S):
+                await asyncio.gather(*map(writer.finish, (*LOGS, *COUNTERS)))
+        else:
+            await _until(stop, writer)
+
+
+async def _create(logs: Logs) -> None:
+    for kind, names in ((LogKind.LOG, LOGS), (LogKind.COUNTER, COUNTERS)):
+        for name in names:
+            await logs.create(log_name(name), kind, 4)
+
+
+async def _until(stop: asyncio.Event, writer: Writer) -> None:
+    work: list[Callable[[], Any]] = [
+        *(lambda log=log: writer.append_for_ever(log) for log in LOGS for _ in range(APPENDERS_PER_LOG)),
+        *(lambda log=log: writer.count_for_ever(log) for log in COUNTERS for _ in range(COUNTING)),
+    ]
+    tasks = [asyncio.ensure_future(each()) for each in work]
+    stopped = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for each in done - {stopped}:
+        each.result()  # none ends by itself but with an error
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""A store in RADOS: topics of remora's own, and topics of a radosgw whose queues are filled as that one fills them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import rados
+
+from devkit.chaos.clusters import ChaosError, Cluster
+from devkit.chaos.stands import QUEUE_BYTES, Fed, Stand, Wanted, own
+from devkit.clusters.ceph import Gateway
+from devkit.entries.queues import Described, metadata
+from devkit.processes.daemon import rados_section
+from remora.config import RadosSettings
+from remora.model.shard import Shard
+from remora.storage.rados import RadosStore
+
+POOL = "default.rgw.log"
+QUEUES_PER_MODE = 2
+CONNECT_S = 60.0
+
+
+@asynccontextmanager
+async def in_rados(cluster: Cluster, wanted: Wanted) -> AsyncIterator[Stand]:
+    """A zone of this run alone in a cluster that is the chaos runs' own: what earlier runs left there is removed."""
+    place = f"{POOL}:{wanted.run}"
+    settings = RadosSettings(
+        conf=cluster.env["conf"],
+        name=cluster.env["admin_client"],
+        keyring=cluster.env["admin_keyring"],
+        pool=POOL,
+        namespace=wanted.run,
+        log_pool=place,
+        topics_pool=place,
+        op_timeout_s=5.0,
+    )
+    await asyncio.to_thread(_empty, cluster)
+    async with RadosStore(settings) as store:
+        await _connected(store)
+        of_gateways = await asyncio.to_thread(_make_queues, cluster, wanted)
+        topics = [await own(store, wanted, name) for name in wanted.modes]
+        sections: dict[str, dict[str, object]] = {"store": {"kind": "rados"}, "rados": rados_section(settings)}
+        yield Stand(store, sections, [*topics, *of_gateways])
+
+
+def _make_queues(cluster: Cluster, wanted: Wanted) -> list[Fed]:
+    """The radosgw's queues, and the metadata of their topics."""
+    found = [
+        Fed(name, of.is_exact, [Shard(name)], takes_ingest=False, uri=of.uri, args=of.args, by_gateways=[Shard(name)])
+        for mode, of in wanted.modes.items()
+        for name in (f"{wanted.run}-gateway-{mode}-{number}" for number in range(QUEUES_PER_MODE))
+    ]
+    with _client(cluster, wanted.run) as ioctx:
+        for each in found:
+            Gateway(ioctx).make_queue(each.name, QUEUE_BYTES)
+        ioctx.write_full("pubsub.", metadata([Described(each.name, each.uri, each.args) for each in found]))
+    return found
+
+
+def _empty(cluster: Cluster) -> None:
+    with _client(cluster, "remora") as ioctx:
+        Gateway(ioctx).empty()
+
+
+@contextmanager
+def _client(cluster: Cluster, namespace: str) -> Iterator[rados.Ioctx]:
+    """A client of its own, through Debian's binding."""
+    keyring = {"keyring": cluster.env["admin_keyring"]}
+    with (
+        rados.Rados(conffile=cluster.env["conf"], name=cluster.env["admin_client"], conf=keyring) as administrator,
+        administrator.open_ioctx(POOL) as ioctx,
+    ):
+        ioctx.set_namespace(namespace)
+        yield ioctx
+
+
+async def _connected(store: RadosStore) -> None:
+    deadline = time.monotonic() + CONNECT_S
+    while not store.connected:
+        if time.monotonic() > deadline:
+            raise ChaosError("the cluster does not answer")
+        await asyncio.sleep(0.05)

@@ -1,0 +1,107 @@
+"""Where HTTP and AMQP topics of a run are delivered to, and what has arrived. Shares no code with what delivers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+from urllib.parse import unquote
+
+from devkit.clusters.rabbitmq import RabbitMQ, running_rabbitmq
+from devkit.receivers.receiver import DROPPED, OK, Arrival, Reply, receiving, status
+from devkit.verdicts.verdict import Copy, Place
+
+REFUSED_SHARE, DROPPED_SHARE = 0.01, 0.002
+"""Of an HTTP receiver's requests: answered with 503, and not at all."""
+
+
+class Arrivals(Protocol):
+    """One topic's other end."""
+
+    uri: str
+    args: str
+
+    async def read(self) -> Sequence[Copy]:
+        """All records so far, in the order of their arrival."""
+        ...
+
+
+class OverHttp:
+    """A receiver that refuses some requests and cuts some connections, as often as chance will have it."""
+
+    args = ""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._seen: list[Copy] = []
+        self.uri = ""
+
+    def plan(self, arrival: Arrival) -> Reply:
+        """What a request is answered with; it has arrived if that is a success."""
+        drawn = self._chance.random()
+        if drawn < REFUSED_SHARE:
+            return status(503)
+        if drawn < REFUSED_SHARE + DROPPED_SHARE:
+            return DROPPED
+        headers = arrival.headers
+        self._seen.append(_copy(arrival.body, headers, unquote(headers["remora-shard"]), len(self._seen)))
+        return OK
+
+    async def read(self) -> Sequence[Copy]:
+        return list(self._seen)
+
+
+class OverAmqp:
+    """An exchange with a durable queue, which is emptied at each look."""
+
+    def __init__(self, broker: RabbitMQ, exchange: str, queue: str) -> None:
+        self.broker, self._queue = broker, queue
+        self._seen: list[Copy] = []
+        self.uri, self.args = f"amqp://{broker.address}", f"amqp-exchange={exchange}"
+
+    async def read(self) -> Sequence[Copy]:
+        for message in await self.broker.read(self._queue):
+            headers = message.properties.headers
+            self._seen.append(_copy(message.body, headers, headers["remora-shard"], len(self._seen)))
+        return list(self._seen)
+
+
+def _copy(body: bytes, headers: Mapping[str, str], shard: str, offset: int) -> Copy:
+    """A record that arrived now; one queue of messages is one partition."""
+    event = json.loads(body)["Records"][0]
+    key = f"{event['s3']['bucket']['name']}/{event['s3']['object']['key']}".encode()
+    return Copy(
+        event_id=event["eventId"],
+        key=key,
+        place=Place.read(shard, headers["remora-pos"]),
+        end=Place.read(shard, headers["remora-next"]),
+        partition=0,
+        offset=offset,
+        at=time.time(),
+        nbytes=len(body),
+        number=headers.get("remora-seq", ""),
+    )
+
+
+@asynccontextmanager
+async def over_http(chance: random.Random) -> AsyncIterator[OverHttp]:
+    """A receiver that runs."""
+    made = OverHttp(chance)
+    async with receiving(made.plan) as receiver:
+        made.uri = f"{receiver.url}/events"
+        yield made
+
+
+@asynccontextmanager
+async def over_amqp() -> AsyncIterator[OverAmqp]:
+    """A broker of its own, and a queue in it."""
+    running = running_rabbitmq()
+    broker = await asyncio.to_thread(running.__enter__)
+    try:
+        yield OverAmqp(broker, *await broker.bound())
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)

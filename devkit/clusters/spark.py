@@ -1,0 +1,61 @@
+"""One Spark session for all tests of a process, started when the first one asks for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from devkit.paths import SCRIPTS
+from remora.replay.session import JARS, ONCE
+
+QUICK_JVM = os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM that lives for seconds."""
+
+_SETTINGS = ONCE | {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of two tasks at a time, with the Kafka connector; jobs that open one get it."""
+    if not (shutil.which("java") and shutil.which("mvn")):
+        if os.environ.get("CI"):
+            pytest.fail("Spark needs java and mvn: run scripts/setup")
+        pytest.skip("Spark needs java and mvn: run scripts/setup")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    builder = builder.config("spark.jars", ",".join(connector_jars()))
+    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+def connector_jars() -> list[str]:
+    """Spark's Kafka connector, as `scripts/dev/spark-jars` brings it."""
+    folder = os.environ.get(JARS)
+    if not folder:
+        done = subprocess.run([SCRIPTS / "dev/spark-jars"], capture_output=True, text=True, check=True)
+        folder = os.environ[JARS] = done.stdout.strip().splitlines()[-1]
+    return [str(jar) for jar in sorted(Path(folder).glob("*.jar"))]

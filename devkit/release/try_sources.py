@@ -1,0 +1,251 @@
+"""Lets real object stores send their events to remora, and says what arrived; called by scripts/try-sources."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from devkit.demo.stand import Daemon, DemoError, kafka_alone, make_kafka_topic, radosgw_client
+
+KEYS = (
+    "plain",
+    "a b",
+    "a+b",
+    "100%",
+    "100%25",
+    "a%20b",
+    "ä ö/ü",
+    "deep/er/and deeper",
+    "x&y=z?#",
+    "semi;colon,'quote'\"",
+    "fish-\N{FISH}",
+)
+"""What is put before remora is killed; the first three are deleted again."""
+
+DELETED = 3
+OUTAGE = 20
+"""This many objects are put while remora is away."""
+
+USER, SECRET = "remora-sources", "remora-sources-secret"
+PARTITIONS = 4
+QUIET_S, PATIENCE_S = 6.0, 120.0
+"""Nothing more is expected when nothing came for the first time, and in any case after the second."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A store: its program with arguments and variables, and what docs/sources.md promises of it."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    arguments: Sequence[str] = ()
+    loses_nothing: bool = False
+    notifications: Mapping[str, Any] = field(default_factory=dict)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def source_of(name: str, program: str, folder: Path, port: int, url: str) -> Source:
+    """How a store is run. `folder` is its own."""
+    data = folder / "data"
+    data.mkdir()
+    if name == "versitygw":
+        argv = [program, "--access", USER, "--secret", SECRET, "--port", f"127.0.0.1:{port}", "--region", "us-east-1"]
+        argv += ["--event-webhook-url", url, "posix", str(data)]
+        return Source(name, argv, {}, arguments=("--arg", "remora-keys=literal"))
+    events = folder / "events"
+    events.mkdir()
+    env = {
+        "MINIO_ROOT_USER": USER,
+        "MINIO_ROOT_PASSWORD": SECRET,
+        "MINIO_NOTIFY_WEBHOOK_ENABLE_REMORA": "on",
+        "MINIO_NOTIFY_WEBHOOK_ENDPOINT_REMORA": url,
+        "MINIO_NOTIFY_WEBHOOK_QUEUE_DIR_REMORA": str(events),
+    }
+    argv = [program, "server", str(data), "--quiet", "--address", f"127.0.0.1:{port}"]
+    argv += ["--console-address", f"127.0.0.1:{free_port()}"]
+    wanted = {
+        "QueueConfigurations": [
+            {"QueueArn": "arn:minio:sqs::REMORA:webhook", "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}
+        ]
+    }
+    return Source(name, argv, env, loses_nothing=True, notifications=wanted)
+
+
+@contextlib.asynccontextmanager
+async def running(source: Source, log: Path) -> AsyncIterator[None]:
+    """The store, until the block ends."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *source.argv, env=dict(os.environ) | dict(source.env), stdout=output, stderr=output
+        )
+    try:
+        yield
+        if process.returncode is not None:
+            raise DemoError(f"{source.name} ended with {process.returncode}: see {log}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def bucket_made(s3: Any, bucket: str) -> None:
+    """Make a bucket, as soon as the store answers."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            await s3.create_bucket(Bucket=bucket)
+        except Exception as exc:
+            if time.monotonic() > deadline:
+                raise DemoError(f"the store does not make a bucket: {exc}") from exc
+            await asyncio.sleep(0.2)
+        else:
+            return
+
+
+async def listed(s3: Any, bucket: str) -> set[str]:
+    """The keys as S3 lists them."""
+    answer = await s3.list_objects_v2(Bucket=bucket)
+    return {each["Key"] for each in answer.get("Contents", ())}
+
+
+async def arrived(bootstrap: str, topic: str, least: int) -> list[dict[str, Any]]:
+    """The events in Kafka, in the order of each partition, when at least this many are there or no more come."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed")
+    await consumer.start()
+    found: list[dict[str, Any]] = []
+    try:
+        parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        consumer.assign(parts)
+        await consumer.seek_to_beginning(*parts)
+        until, last = time.monotonic() + PATIENCE_S, time.monotonic()
+        while time.monotonic() < until and not (len(found) >= least and time.monotonic() - last > QUIET_S):
+            if len(found) < least and time.monotonic() - last > 5 * QUIET_S:
+                break
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                for record in records:
+                    event = json.loads(record.value)["Records"][0]
+                    key = record.key.decode().partition("/")[2]
+                    found.append({"key": key, "name": event["eventName"], "inside": event["s3"]["object"]["key"]})
+                    last = time.monotonic()
+    finally:
+        await consumer.stop()
+    return found
+
+
+async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> list[str]:
+    """Run one store and tell what came of its events; what is otherwise than promised."""
+    folder = work / source_name
+    folder.mkdir()
+    topic, bucket, ingest = f"from-{source_name}", "bucket", free_port()
+    await make_kafka_topic(bootstrap, topic, PARTITIONS)
+    url = f"http://127.0.0.1:{ingest}/v1/topics/{topic}/events"
+    port = free_port()
+    source = source_of(source_name, program, folder, port, url)
+    sections = f'[sqlite]\ndirectory = "{folder / "queues"}"\n\n[ingest]\nlisten = "127.0.0.1:{ingest}"\n'
+    env = {
+        "region": "us-east-1",
+        "s3": {"endpoint": f"http://127.0.0.1:{port}", "access_key": USER, "secret_key": SECRET},
+    }
+    async with Daemon(folder, sections) as daemon, radosgw_client("s3", env) as s3:
+        await daemon.until_ready()
+        await daemon.ask(
+            "topic", "create", topic, "--endpoint", f"kafka://{bootstrap}", "--shards", "4", *source.arguments
+        )
+        async with running(source, folder / "store.log"):
+            await bucket_made(s3, bucket)
+            if source.notifications:
+                await s3.put_bucket_notification_configuration(
+                    Bucket=bucket, NotificationConfiguration=source.notifications
+                )
+            for key in KEYS:
+                await s3.put_object(Bucket=bucket, Key=key, Body=b"body")
+            known = await listed(s3, bucket)
+            for key in KEYS[:DELETED]:
+                await s3.delete_object(Bucket=bucket, Key=key)
+            first = await arrived(bootstrap, topic, len(KEYS) + DELETED)
+
+            await daemon.kill()
+            for number in range(OUTAGE):
+                await s3.put_object(Bucket=bucket, Key=f"away-{number}", Body=b"body")
+            await daemon.__aenter__()
+            await daemon.until_ready()
+            await s3.put_object(Bucket=bucket, Key="last", Body=b"body")
+            every = await arrived(bootstrap, topic, len(first) + 1 + (OUTAGE if source.loses_nothing else 0))
+    return told(source, known, first, every)
+
+
+def told(source: Source, known: set[str], first: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[str]:
+    """Print what arrived; what is otherwise than promised."""
+    created = {each["key"] for each in first if "Created" in each["name"]}
+    removed = {each["key"] for each in first if "Removed" in each["name"]}
+    wrong = sorted(created - known)
+    missing = sorted(known - created)
+    others = [each["key"] for each in first if each["inside"] != each["key"]]
+    away = {each["key"] for each in every if each["key"].startswith("away-")}
+    copies = len(every) - len({(each["key"], each["name"]) for each in every})
+    inverted = [
+        key
+        for key in KEYS[:DELETED]
+        if [each["name"].split(":")[0] for each in first if each["key"] == key] == ["ObjectRemoved", "ObjectCreated"]
+    ]
+    lost = OUTAGE - len(away)
+    print(f"{source.name}: {len(known)} keys that S3 lists, {len(created & known)} of them arrived as they are")
+    print(
+        f"  removals that arrived: {len(removed)} of {DELETED}; before the creation of their key: {inverted or 'none'}"
+    )
+    print(f"  while remora was away: {OUTAGE} objects, {lost} of their events were lost; {copies} events came twice")
+    problems = [f"{source.name}: {key!r} arrived and is no key that S3 lists" for key in wrong]
+    problems += [f"{source.name}: no event of {key!r} arrived" for key in missing]
+    problems += [f"{source.name}: the body of {key!r} names another key" for key in others]
+    if "last" not in {each["key"] for each in every}:
+        problems.append(f"{source.name}: no event arrived after remora was back")
+    if source.loses_nothing and lost:
+        problems.append(f"{source.name}: it lost {lost} events, and docs/sources.md says that it loses none")
+    if source.loses_nothing and (inverted or len(removed) < DELETED):
+        problems.append(f"{source.name}: events of a key are missing or out of order")
+    return problems
+
+
+async def main() -> int:
+    """Try each `NAME=PROGRAM` of the command line; 1 when one does not do what is promised."""
+    work = Path(tempfile.mkdtemp(prefix="remora-sources-"))
+    problems: list[str] = []
+    try:
+        async with kafka_alone(f"demo-{os.getpid()}", keep=False) as bootstrap:
+            for each in sys.argv[1:]:
+                name, _, program = each.partition("=")
+                problems += await tried(name, program, bootstrap, work)
+    except DemoError as exc:
+        problems.append(str(exc))
+    for problem in problems:
+        print(f"WRONG  {problem}")
+    if not problems:
+        print(f"PASS  {', '.join(each.partition('=')[0] for each in sys.argv[1:])}")
+        shutil.rmtree(work)
+    else:
+        print(f"logs: {work}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
