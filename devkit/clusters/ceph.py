@@ -1,7 +1,7 @@
 """A real Ceph cluster for tests, and what a radosgw does to it, through Debian's own binding.
 
-The cluster is called `store`; one that runs already is used as it is
-and left running. REMORA_TEST_CEPH=20 tests against that release.
+The clusters are called `store16` and `store20`. One that runs already is used as it is; all are left running for the
+next run, and `scripts/test --down` removes them.
 """
 
 from __future__ import annotations
@@ -228,22 +228,17 @@ async def _is_connected(store: RadosStore | RadosLogStore) -> bool:
 
 
 @pytest.fixture(scope="session")
-def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
+def ceph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ceph:
     """A running cluster; skips where Ceph is not installed, except in CI."""
     if (rados is None or shutil.which("ceph-osd") is None) and not os.environ.get("CI"):
         pytest.skip("Ceph is not installed; see scripts/setup")
-    release = os.environ.get("REMORA_TEST_CEPH", "16")
-    name = "store" if release == "16" else f"store{release}"
-    ran = subprocess.run([_DEV_CEPH, "status", "--name", name], capture_output=True, check=False).returncode == 0
+    release = request.config.getoption("--ceph") or "20"
+    name = f"store{release}"
     _dev_ceph("up", "--name", name, "--release", release, "--no-rgw")
-    try:
-        env = json.loads(_dev_ceph("env", "--json", "--name", name))
-        if release != "16":
-            env |= _admin_for_old_clients(name, tmp_path_factory.mktemp("ceph") / "keyring")
-        yield Ceph(name, env)
-    finally:
-        if not ran:
-            _dev_ceph("down", "--name", name)
+    env = json.loads(_dev_ceph("env", "--json", "--name", name))
+    if release != "16":
+        env |= _admin_for_old_clients(name, tmp_path_factory.mktemp("ceph") / "keyring")
+    return Ceph(name, env)
 
 
 @pytest.fixture

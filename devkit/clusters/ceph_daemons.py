@@ -140,6 +140,7 @@ class Cluster:
             self.down(keep=False)
             self._create(osds, with_rgw, extra)
             return
+        daemons.thaw(self.state)
         stopped = [name for name in self.state.env()["daemons"] if name not in daemons.running(self.state)]
         for name in stopped:
             self.start(name, wait=False)

@@ -60,6 +60,13 @@ def send(state: State, name: str, signum: signal.Signals) -> None:
                     _wait_until_still(pid, name)
 
 
+def thaw(state: State) -> None:
+    """Let every daemon of a cluster go on that an ended program has frozen."""
+    for name in running(state):
+        with suppress(DevError):  # it has just ended
+            send(state, name, signal.SIGCONT)
+
+
 def stop(state: State, names: list[str], signum: signal.Signals, patience_s: float = 40.0) -> None:
     """Signal these daemons and wait until they are gone; what outlives the patience is killed."""
     for name in names:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,17 @@ class Kafka:
         await asyncio.to_thread(_dev_kafka, "start", "--name", self.name, daemon)
 
 
-@contextlib.contextmanager
-def running_kafka(purpose: str, *options: str) -> Iterator[Kafka]:
-    """A cluster of one's own, removed afterwards."""
+def _need_java() -> None:
     if not (shutil.which("java") and shutil.which("mvn")):
         if os.environ.get("CI"):
             pytest.fail("Kafka needs java and mvn: run scripts/setup")
         pytest.skip("Kafka needs java and mvn: run scripts/setup")
+
+
+@contextlib.contextmanager
+def running_kafka(purpose: str, *options: str) -> Iterator[Kafka]:
+    """A cluster of one's own, removed afterwards."""
+    _need_java()
     name = f"test-{purpose}-{os.getpid()}"
     _dev_kafka("down", "--name", name)  # what a killed process of this number has left
     try:
@@ -86,13 +91,18 @@ def _dev_kafka(*args: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[Kafka]:
+def kafka() -> Kafka:
     """One broker with every kind of listener, which no test hurts; topics keep tests apart.
 
-    Those with Kerberos are missing where Debian's krb5-kdc is; see `devkit.clusters.kerberos`.
+    All processes of a run share it, and it is left running for the next run; `scripts/test --down` removes it. Its name
+    says what it listens to and in which month its certificates were made. The listeners with Kerberos are missing where
+    Debian's krb5-kdc is; see `devkit.clusters.kerberos`.
     """
-    with running_kafka("shared", "--sasl-ssl", *(["--kerberos"] if has_kdc() else [])) as running:
-        yield running
+    _need_java()
+    options = ["--sasl-ssl", *(["--kerberos"] if has_kdc() else [])]
+    name = f"tests{''.join(options)}-{datetime.now(UTC):%Y-%m}"
+    env = Path(_dev_kafka("up", "--name", name, *options).strip().splitlines()[-1])
+    return Kafka(name, json.loads(env.read_text()))
 
 
 @pytest.fixture(scope="module")

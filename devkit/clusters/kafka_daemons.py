@@ -102,6 +102,7 @@ class Cluster:
             kinds = PLAIN_LISTENERS + [kind for option in options for kind in choice[option]]
             self._create(brokers, kinds, heap, extra)
             return
+        daemons.thaw(self.state)
         stopped = [name for name in self.state.env()["daemons"] if name not in daemons.running(self.state)]
         for name in stopped:
             self.start(name, wait=False)

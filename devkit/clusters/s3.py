@@ -225,9 +225,8 @@ class User:
             await self.drop_topic(arn)
 
 
-@contextlib.contextmanager
-def running_zone(release: int) -> Iterator[Zone]:
-    """The zone of a release; one that runs already is used as it is and left running."""
+def running_zone(release: int) -> Zone:
+    """The zone of a release; made where it does not run, and left running for the next run."""
     if shutil.which("radosgw") is None:
         _missing("Ceph is not installed: run scripts/setup")
     if (
@@ -235,14 +234,28 @@ def running_zone(release: int) -> Iterator[Zone]:
         and subprocess.run([_DEV_CEPH.parent / "dev/ceph20-root", "--print"], capture_output=True).returncode
     ):
         _missing(f"Ceph {release} is not there: run scripts/setup --all")
-    name = f"{os.environ.get('REMORA_TEST_ZONE', 'zone')}{release}"
-    ran = subprocess.run([_DEV_CEPH, "status", "--name", name], capture_output=True, check=False).returncode == 0
+    name = f"zone{release}"
     _dev_ceph("up", "--name", name, "--release", str(release))
-    try:
-        yield Zone(name, release, json.loads(_dev_ceph("env", "--json", "--name", name)))
-    finally:
-        if not ran:
-            _dev_ceph("down", "--name", name)
+    return Zone(name, release, json.loads(_dev_ceph("env", "--json", "--name", name)))
+
+
+@pytest.fixture(scope="session")
+def zone16() -> Zone:
+    """A radosgw 16.2."""
+    return running_zone(16)
+
+
+@pytest.fixture(scope="session")
+def zone20() -> Zone:
+    """A radosgw 20.2."""
+    return running_zone(20)
+
+
+@pytest.fixture(params=[16, 20], scope="session")
+def zone(request: pytest.FixtureRequest) -> Zone:
+    """Each of the releases in turn."""
+    found: Zone = request.getfixturevalue(f"zone{request.param}")
+    return found
 
 
 def _missing(why: str) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from devkit.processes.programs import program
 
+pytestmark = pytest.mark.full("a benchmark measures nothing that a commit breaks")
+
 BENCH = Path(__file__).parents[2] / "scripts/bench"
 
 
@@ -133,7 +135,6 @@ def test_limits_compares_with_kafkas_own_program(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.kafka
-@pytest.mark.long
 def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> None:
     """Every shard goes on being delivered through each kind of handover, and the longest gaps are told."""
     found = figures(tmp_path, "handover", "--quiet", "1", "--pace", "5", "--name", name)
@@ -311,7 +312,6 @@ def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str) -
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.long
 def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> None:
     """A topic of a good replay gets its verdict, and what that took is told."""
     found = figures(tmp_path, "replay-verify", "--records", "2000", "--memory", "512m", "--name", name)

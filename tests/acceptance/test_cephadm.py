@@ -34,6 +34,7 @@ def python_of(release: int) -> list[str]:
 
 
 @pytest.mark.ceph
+@pytest.mark.full("the specification is a release's")
 @pytest.mark.parametrize("release", [16, 20])
 def test_ceph_takes_the_specification(release: int) -> None:
     """Ceph's ServiceSpec reads and validates it, and hands every member of it to the container."""

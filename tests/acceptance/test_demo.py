@@ -10,6 +10,8 @@ import pytest
 
 from devkit.processes.programs import program
 
+pytestmark = pytest.mark.full("the demo shows to people what other tests guard")
+
 DEMO = Path(__file__).parents[2] / "scripts/demo"
 
 

@@ -19,7 +19,7 @@ from support.ingest import ndjson, record
 
 __all__ = ["image"]
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.full("the image is a release's")]
 
 ROOT = Path(__file__).parents[2]
 VOLUME = "/var/lib/remora"

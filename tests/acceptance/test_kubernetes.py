@@ -27,7 +27,10 @@ KUSTOMIZE = ROOT / "deploy/kustomize"
 RELEASES = ("1.33.0", "1.37.0")
 """The oldest and the newest release of Kubernetes whose schemas are compared with."""
 
-pytestmark = pytest.mark.timeout(1800)  # helm is built where it is missing
+pytestmark = [
+    pytest.mark.full("the chart is a release's"),
+    pytest.mark.timeout(1800),  # helm is built where it is missing
+]
 
 OPERATORS = {"PodMonitor", "PrometheusRule"}
 """Resources of the Prometheus operator, which Kubernetes itself has no schema of."""

@@ -16,7 +16,7 @@ from devkit.processes.programs import program
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full("the package is a release's"), pytest.mark.timeout(900)]
 
 STEPS = 19
 """How many things scripts/try-package looks at."""

@@ -21,7 +21,12 @@ from remora.replay.layout import RunDirectory
 from remora.replay.results import PASS, Verdict
 from support.replayed import RUN_ID, Rec, events, fill, good, new_topic, prepare
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.full("Spark in local mode guards the jobs at the gate"),
+    pytest.mark.timeout(1800),
+]
 
 _BOTH = """
 import sys

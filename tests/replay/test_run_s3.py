@@ -6,14 +6,14 @@ import asyncio
 import json
 import socket
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 
+from devkit.clusters.s3 import Zone, fresh
 from devkit.processes.daemon import remora, write_config
 from remora.replay.errors import ReplayRefused
 from remora.replay.run.journal import Line, Outcome
@@ -114,15 +114,6 @@ async def test_a_gateway_that_is_not_there_got_nothing() -> None:
 # ------------------------------------------------------------------------------------ a real radosgw
 
 
-@pytest.fixture
-def zone() -> Iterator[Any]:
-    """A radosgw 16.2."""
-    from devkit.clusters.s3 import running_zone
-
-    with running_zone(16) as running:
-        yield running
-
-
 class _Kept:
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -146,11 +137,10 @@ async def replayed(gateway: Gateway, events: Sequence[Event]) -> list[Outcome]:
 
 
 @pytest.mark.ceph
-async def test_a_real_radosgw_notifies_of_what_is_replayed(zone: Any, tmp_path: Path) -> None:
+async def test_a_real_radosgw_notifies_of_what_is_replayed(zone20: Zone, tmp_path: Path) -> None:
     """Each event makes its notification, in order per key, with its mark; a DELETE has that of what it removes."""
-    from devkit.clusters.s3 import fresh
-
-    env, topic, bucket = zone.env, fresh("replay"), fresh("replayed")
+    zone, topic, bucket = zone20, fresh("replay"), fresh("replayed")
+    env = zone.env
     gateway = Gateway(env["s3"]["endpoint"], env["region"], env["s3"]["access_key"], env["s3"]["secret_key"], "")
     operations = ("PUT", "COPY", "MPU_COMPLETE", "PUT", "DELETE", "PUT")
     events = [

@@ -121,11 +121,13 @@ TESTED = '@pytest.mark.guarantee("no-loss")\ndef test_kept() -> None:\n    """An
         (TESTED, "is stale"),
         (TESTED.replace("no-loss", "no-los"), "no section of docs/guarantees.md: no-los (test_kept)"),
         ("def test_kept() -> None: ...", "promises without a test: no-loss"),
+        (f'@pytest.mark.full("why")\n{TESTED}', "promises that no test of the gate guards: no-loss"),
+        (f'pytestmark = pytest.mark.full("why")\n{TESTED}', "promises that no test of the gate guards: no-loss"),
     ],
-    ids=["a test that is not listed", "a mark of no promise", "a promise without a test"],
+    ids=["unlisted", "a mark of no promise", "a promise without a test", "a test of the full run", "a full module"],
 )
 def test_an_appendix_that_is_wrong_is_refused(tmp_path: Path, module: str, complaint: str) -> None:
-    """An unlisted test, a mark that names no promise, and a promise without a test each fail the check, by name."""
+    """An unlisted test, a mark that names no promise, and a promise without a test at the gate each fail."""
     document = _checkout(tmp_path, module)
 
     done = _guarantees(tmp_path, "--check")
