@@ -26,7 +26,7 @@ class DevError(Exception):
 
 def cache_home() -> Path:
     """The folder for everything that is downloaded or runs; never inside the repository."""
-    fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remora"
+    fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remora-dev"
     return Path(os.environ.get("REMORA_DEV_HOME") or fallback).resolve()
 
 

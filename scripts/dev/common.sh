@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-cache=${REMORA_DEV_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/remora}
+cache=${REMORA_DEV_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/remora-dev}
 export repo cache
 
 say() { echo "remora: $*" >&2; }
