@@ -68,7 +68,10 @@ class State:
         _replace(self / "env.json", json.dumps(values, indent=2) + "\n")
 
     def remove(self) -> None:
+        """Removes the folder; $DEVKIT_LOGS names another one that keeps its logs, for whoever looks into a failure."""
         if self.path.exists():
+            if (kept := os.environ.get("DEVKIT_LOGS")) and (self / "log").exists():
+                shutil.copytree(self / "log", Path(kept) / self.kind / self.name, dirs_exist_ok=True)
             shutil.rmtree(self.path)
 
     def reserve_ports(self, names: list[str]) -> dict[str, int]:

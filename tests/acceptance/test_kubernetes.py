@@ -43,7 +43,7 @@ def helm() -> str:
     """Helm; missing, with nothing to build it by, it skips the test on a laptop and fails it in CI."""
     if not shutil.which("helm"):
         program("go", "golang")
-    done = subprocess.run([ROOT / "scripts/dev/helm"], capture_output=True, text=True, check=False)
+    done = subprocess.run([ROOT / "scripts/dev/go-tool", "helm"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
