@@ -32,6 +32,7 @@ from devkit.bench.delivered import Delivered, arrived, kafka_topics, read_back
 from devkit.bench.embedded import NOBODY, Embedded
 from devkit.bench.events import Bodies, Documents, write_wrk_script
 from devkit.bench.pacing import paced
+from devkit.processes.ports import free_port
 from devkit.processes.processes import children_cpu_s, memory_bytes, preferred, spent
 from remora.client import IngestClient
 from remora.model.topic import Topic
@@ -209,7 +210,7 @@ class _Ingest:
     ) -> Turn:
         folder = self._folder / name
         folder.mkdir()
-        embedded = Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{programs.free_port()}")
+        embedded = Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{free_port()}")
         try:
             async with self._endpoint(delivering, name) as endpoint:
                 shards = self._options.shards

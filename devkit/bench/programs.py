@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import aiohttp
 from devkit.bench.clusters import BenchError, Clusters
 from devkit.bench.embedded import Embedded
 from devkit.paths import ROOT
+from devkit.processes.ports import free_port
 from devkit.receivers import slow_receiver
 
 # One process that answers at once and writes nothing. radosgw opens a connection for every entry that it has listed,
@@ -185,14 +185,6 @@ def _daemon(conf: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.send_signal(signal.SIGTERM)
         if process.wait(60) != 0:
             raise BenchError(f"remora ended with {process.returncode}: {_last_words(log)}")
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

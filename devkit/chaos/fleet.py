@@ -195,7 +195,7 @@ class _Fleet:
     def _senders_of(self, topic: Fed) -> list[Client | Gateway]:
         account = self._accounts[topic.name] = Account()
         number, seed = len(self._accounts), self._options.seed
-        sockets = [str(host.ingest) for host in self._hosts]
+        sockets = [host.ingest.removeprefix("unix:") for host in self._hosts]
         clients = [
             Client(f"c{number}{each}", topic.name, sockets, seed, PAUSE_S, account)
             for each in "abcdefg"[:CLIENTS_PER_TOPIC]
@@ -281,12 +281,12 @@ class _Fleet:
 
     async def _balances(self) -> Mapping[str, Sequence[Balance]]:
         """What `remora ledger` says of each shard, by topic."""
-        code, out, complaints = await self._hosts[0].command("ledger", "--json")
-        if not out:
-            raise ChaosError(f"remora ledger ended with {code}: {complaints}")
+        ledger = await self._hosts[0].command("ledger", "--json")
+        if not ledger.out:
+            raise ChaosError(f"remora ledger ended with {ledger.code}: {ledger.err}")
         return {
             topic["topic"]: [Balance(each["queue"], *(each[name] for name in BOOKED)) for each in topic["shards"]]
-            for topic in json.loads(out)
+            for topic in ledger.json
         }
 
     async def _stop(self) -> None:

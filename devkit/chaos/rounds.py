@@ -31,11 +31,10 @@ from aiokafka.admin import NewTopic
 from devkit.bench.embedded import Embedded
 from devkit.chaos.clients import Client, Ledger
 from devkit.chaos.clusters import ChaosError, make_kafka_topics
-from devkit.chaos.hosts import children
 from devkit.chaos.reading import Reader
 from devkit.chaos.requests import Connection
 from devkit.paths import SCRIPTS
-from devkit.processes.processes import gone
+from devkit.processes.processes import children, gone
 from devkit.verdicts.verdict import Arrived, Fate, Kill, judge
 from remora.model.topic import Topic
 

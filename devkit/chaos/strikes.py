@@ -113,7 +113,7 @@ class Strikes:
 
     def _worker(self, stroke: Stroke) -> tuple[Host, int]:
         host = self._host(stroke)
-        workers = sorted(host.workers)
+        workers = sorted(host.delivering)
         return host, workers[stroke.target // len(self._hosts) % len(workers)]
 
     # -------------------------------------------------------------------------------------- processes
@@ -283,14 +283,14 @@ class Strikes:
 
     async def _drain(self, stroke: Stroke) -> str:
         host = self._host(stroke)
-        code, _, complaints = await host.command("drain", "--timeout", str(DRAIN_S))
-        if code not in (0, 3):
-            self.surprises.append(f"remora drain ended with {code}: {complaints}")
+        drained = await host.command("drain", "--timeout", str(DRAIN_S))
+        if drained.code not in (0, 3):
+            self.surprises.append(f"remora drain ended with {drained.code}: {drained.err}")
         await asyncio.sleep(2 * stroke.strength)
-        undone, _, complaints = await host.command("drain", "--undo")
-        if undone:
-            self.surprises.append(f"remora drain --undo ended with {undone}: {complaints}")
-        return f"{host.name}, exit code {code}, and undone"
+        undone = await host.command("drain", "--undo")
+        if undone.code:
+            self.surprises.append(f"remora drain --undo ended with {undone.code}: {undone.err}")
+        return f"{host.name}, exit code {drained.code}, and undone"
 
     async def _reload(self, stroke: Stroke) -> str:
         host, entries = self._host(stroke), 256 << stroke.target % 3
@@ -343,7 +343,7 @@ class Strikes:
         """Change topics of remora's own, as soon as their store takes it."""
         deadline = time.monotonic() + PATIENCE_S
         for topic in topics:
-            while (done := await self._hosts[0].command("topic", "set", topic, *options))[0]:
+            while (done := await self._hosts[0].command("topic", "set", topic, *options)).code:
                 if time.monotonic() > deadline:
                     raise ChaosError(f"remora topic set {topic} {' '.join(options)} ended with {done}")
                 await asyncio.sleep(0.5)

@@ -31,7 +31,7 @@ from devkit.demo.show import (
     tell,
     working_folder,
 )
-from devkit.demo.stand import REMORA, Daemon, DemoError, kafka_alone, make_kafka_topic, output_of, result_of
+from devkit.demo.stand import REMORA, DemoError, Shown, kafka_alone, make_kafka_topic, output_of, result_of
 from devkit.paths import DATA, ROOT, SCRIPTS
 from remora.replay import layout, results
 
@@ -64,7 +64,7 @@ class Demo:
         self.bootstrap = ""
         self.folder: Path
         self.run_directory: layout.RunDirectory
-        self.daemon: Daemon
+        self.daemon: Shown
 
     async def run(self) -> bool:
         """Everything; returns whether all is well."""
@@ -96,11 +96,14 @@ class Demo:
 
     async def _play(self, trace: layout.Trace) -> tuple[Samples, Samples]:
         """Replay it while things go wrong; the metrics from before and after the quiet end."""
-        self.daemon = Daemon(
+        self.daemon = Shown(
             self.folder,
-            f'[store]\nkind = "sqlite"\n\n[sqlite]\ndirectory = "{self.folder}/queues"\n\n'
-            f"[supervisor]\nworkers = {WORKERS}\n\n"
-            f'[ingest]\nlisten = "unix:{self.folder}/ingest.sock"\n',
+            {
+                "store": {"kind": "sqlite"},
+                "sqlite": {"directory": f"{self.folder}/queues"},
+                "supervisor": {"workers": WORKERS},
+                "ingest": {"listen": f"unix:{self.folder}/ingest.sock"},
+            },
         )
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self.daemon)
@@ -166,7 +169,7 @@ class Demo:
             tell("Kafka was killed")
             await self._moment(begins, DAEMON_DIES)
             with self.faults.lasting("daemon killed"):
-                await self.daemon.kill()
+                await self.daemon.kill_all()
                 tell("remora was killed")
                 await stack.enter_async_context(self.daemon)
                 await self.daemon.until_ready()

@@ -20,7 +20,7 @@ from typing import Any
 from devkit.demo import verdict
 from devkit.demo.s3_load import Load
 from devkit.demo.show import Checks, Samples, console, show_commands, show_metrics, step, tell, working_folder
-from devkit.demo.stand import Daemon, DemoError, Sink, clusters, make_kafka_topic, rados_sections, radosgw_client
+from devkit.demo.stand import DemoError, Shown, Sink, clusters, make_kafka_topic, rados_sections, radosgw_client
 from devkit.readers.consumer import Delivered, check, read_until
 
 PARTITIONS = 3
@@ -41,7 +41,7 @@ class Demo:
         self.bootstrap = ""
         self.folder: Path
         self.sink: Sink
-        self.daemon: Daemon
+        self.daemon: Shown
         self.load: Load
 
     async def run(self) -> bool:
@@ -62,7 +62,7 @@ class Demo:
         )
 
     async def _play(self, env: dict[str, Any]) -> None:
-        self.daemon = Daemon(self.folder, rados_sections(env))
+        self.daemon = Shown(self.folder, rados_sections(env))
         async with radosgw_client("s3", env) as s3, radosgw_client("sns", env) as sns, Sink() as self.sink:
             self.load = Load(s3, self.topic)
             async with self.daemon:

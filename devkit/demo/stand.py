@@ -7,14 +7,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from aiohttp import web
@@ -23,6 +21,8 @@ from aiokafka.errors import InvalidReplicationFactorError, for_code
 from prometheus_client.parser import text_string_to_metric_families
 
 from devkit.paths import SCRIPTS
+from devkit.processes.daemon import Daemon, Sections, merged
+from devkit.processes.ports import free_port
 
 REMORA = Path(sys.executable).with_name("remora")
 MOST_TRIES = 600
@@ -216,75 +216,47 @@ class Sink:
 # --------------------------------------------------------------------------------------------- daemon
 
 
-def rados_sections(env: dict[str, Any]) -> str:
+def rados_sections(env: dict[str, Any]) -> Sections:
     """The configuration of a daemon that delivers the queues of this cluster."""
-    rados = f'[rados]\nconf = "{env["conf"]}"\nname = "{env["client"]}"\nkeyring = "{env["keyring"]}"\n'
-    return f'[store]\nkind = "rados"\n\n[ingest]\nlisten = ""\n\n{rados}'
+    rados = {"conf": env["conf"], "name": env["client"], "keyring": env["keyring"]}
+    return {"store": {"kind": "rados"}, "ingest": {"listen": ""}, "rados": rados}
 
 
-class Daemon:
-    """One `remora run`, with a configuration file of the smallest kind."""
+class Shown(Daemon):
+    """A daemon with a configuration file of the smallest kind, which people may start again."""
 
-    def __init__(self, folder: Path, sections: str, program: Path = REMORA) -> None:
+    def __init__(self, folder: Path, sections: Sections, program: Path = REMORA) -> None:
         """`sections` are those of the store and the ingest API."""
+        own = {"admin": {"listen": f"127.0.0.1:{free_port()}"}}
+        super().__init__(folder, merged(own, sections), command=(str(program),))
+        del self.sections["supervisor"]["run_directory"]  # earlier releases do not know it
+        self.rewrite()
         self._program = program
-        self.config, self.log = folder / "remora.toml", folder / "remora.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.admin = "127.0.0.1:{1}".format(*probe.getsockname())
-        self.config.write_text(f'{sections}\n[admin]\nlisten = "{self.admin}"\n')
-        self._process: asyncio.subprocess.Process
 
-    async def __aenter__(self) -> Daemon:
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                self._program, "run", "-c", self.config, stdout=log, stderr=log, start_new_session=True
-            )
+    async def __aenter__(self) -> Shown:
+        await self.start(ready=False)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._process.returncode is None:
-            await self.kill()
-
-    async def kill(self) -> None:
-        """SIGKILL, of supervisor and workers: what a power cut does."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
-
-    async def stop(self) -> int:
-        """SIGTERM; the exit code after the drain."""
-        if self._process.returncode is None:
-            self._process.terminate()
-        return await self._process.wait()
+        await self.kill_all()
+        await self.close()
 
     async def ask(self, *arguments: str) -> str:
         """What a command of `remora` prints with the daemon's configuration."""
         return await output_of(self._program, *arguments, "-c", self.config)
 
     async def until_ready(self) -> None:
-        """Wait for /-/ready to say yes."""
-        async with asyncio.timeout(30):
-            while await self._status("/-/ready") != 200:
-                if self._process.returncode is not None:
-                    raise DemoError(f"remora ended with {self._process.returncode}: {self.last_words()}")
-                await asyncio.sleep(0.05)
+        """Wait for /-/ready to say yes. Raises DemoError."""
+        try:
+            await self.until(self.is_ready, "a start")
+        except AssertionError as exc:
+            raise DemoError(str(exc)) from exc
 
     async def metrics(self) -> dict[tuple[str, str, str], float]:
         """The present samples, by name, `topic` and `le`."""
-        async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}/metrics") as answer:
-            text = await answer.text()
+        _, text = await self.get("/metrics")
         return {
             (sample.name, sample.labels.get("topic", ""), sample.labels.get("le", "")): sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
-
-    def last_words(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-
-    async def _status(self, path: str) -> int:
-        try:
-            async with aiohttp.ClientSession() as session, session.get(f"http://{self.admin}{path}") as answer:
-                return answer.status
-        except aiohttp.ClientError:
-            return 0

@@ -118,6 +118,9 @@ class Daemon:
     its lives.
     """
 
+    answer_s = ANSWER_S
+    """How long its admin server may take."""
+
     def __init__(
         self, folder: Path, sections: Sections, command: Sequence[str] = REMORA, env: Mapping[str, str] | None = None
     ) -> None:
@@ -243,7 +246,7 @@ class Daemon:
         on_socket = listen.startswith("unix:")
         connector = aiohttp.UnixConnector(listen.removeprefix("unix:")) if on_socket else None
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=self.answer_s)) as session,
             session.get(f"http://{'localhost' if on_socket else listen}{path}", headers=headers) as answer,
         ):
             return answer.status, await answer.text()
@@ -317,9 +320,13 @@ class Daemon:
         """Whether it is, all its workers having answered within their time."""
         return await self._answers(path, 200)
 
-    def logged(self) -> str:
-        """All that it has logged so far."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+    def logged(self, offset: int = 0) -> str:
+        """What it has logged so far behind this many bytes."""
+        return self.log.read_bytes()[offset:].decode(errors="replace") if self.log.exists() else ""
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return "\n".join(self.logged().splitlines()[-15:])
 
     async def command(self, *arguments: str | Path, stdin: bytes = b"") -> Ended:
         """A command of `remora` with this daemon's configuration."""
@@ -329,8 +336,8 @@ class Daemon:
         """The condition's first true answer; fails when the daemon ends before, or with its log after the time."""
         deadline = time.monotonic() + timeout_s
         while not (answer := await condition()):
-            assert self.is_running, f"{what}: remora ended with {self.process.returncode}\n{self._tail()}"
-            assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{self._tail()}"
+            assert self.is_running, f"{what}: remora ended with {self.process.returncode}\n{self.last_words()}"
+            assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{self.last_words()}"
             await asyncio.sleep(0.02)
         return answer
 
@@ -343,9 +350,6 @@ class Daemon:
 
     async def _listens(self) -> bool:
         return await self._answers("/-/live", 200, 503)
-
-    def _tail(self) -> str:
-        return self.logged()[-4000:]
 
 
 @contextlib.asynccontextmanager

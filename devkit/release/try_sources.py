@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -18,7 +17,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from devkit.demo.stand import Daemon, DemoError, kafka_alone, make_kafka_topic, radosgw_client
+from devkit.demo.stand import DemoError, Shown, kafka_alone, make_kafka_topic, radosgw_client
+from devkit.processes.ports import free_port
 
 KEYS = (
     "plain",
@@ -55,13 +55,6 @@ class Source:
     arguments: Sequence[str] = ()
     loses_nothing: bool = False
     notifications: Mapping[str, Any] = field(default_factory=dict)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def source_of(name: str, program: str, folder: Path, port: int, url: str) -> Source:
@@ -161,12 +154,12 @@ async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> l
     url = f"http://127.0.0.1:{ingest}/v1/topics/{topic}/events"
     port = free_port()
     source = source_of(source_name, program, folder, port, url)
-    sections = f'[sqlite]\ndirectory = "{folder / "queues"}"\n\n[ingest]\nlisten = "127.0.0.1:{ingest}"\n'
+    sections = {"sqlite": {"directory": str(folder / "queues")}, "ingest": {"listen": f"127.0.0.1:{ingest}"}}
     env = {
         "region": "us-east-1",
         "s3": {"endpoint": f"http://127.0.0.1:{port}", "access_key": USER, "secret_key": SECRET},
     }
-    async with Daemon(folder, sections) as daemon, radosgw_client("s3", env) as s3:
+    async with Shown(folder, sections) as daemon, radosgw_client("s3", env) as s3:
         await daemon.until_ready()
         await daemon.ask(
             "topic", "create", topic, "--endpoint", f"kafka://{bootstrap}", "--shards", "4", *source.arguments
@@ -184,11 +177,10 @@ async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> l
                 await s3.delete_object(Bucket=bucket, Key=key)
             first = await arrived(bootstrap, topic, len(KEYS) + DELETED)
 
-            await daemon.kill()
+            await daemon.kill_all()
             for number in range(OUTAGE):
                 await s3.put_object(Bucket=bucket, Key=f"away-{number}", Body=b"body")
-            await daemon.__aenter__()
-            await daemon.until_ready()
+            await daemon.start()
             await s3.put_object(Bucket=bucket, Key="last", Body=b"body")
             every = await arrived(bootstrap, topic, len(first) + 1 + (OUTAGE if source.loses_nothing else 0))
     return told(source, known, first, every)

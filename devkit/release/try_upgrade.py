@@ -18,7 +18,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from devkit.demo.stand import REMORA, Daemon, DemoError, Ended, kafka_alone, make_kafka_topic, output_of, result_of
+from devkit.demo.stand import REMORA, DemoError, Ended, Shown, kafka_alone, make_kafka_topic, output_of, result_of
+from devkit.processes.daemon import Sections
 from remora.client import IngestClient
 from remora.model.exits import Exit
 
@@ -93,9 +94,9 @@ async def until(what: str, condition: Any) -> None:
         await asyncio.sleep(0.2)
 
 
-async def taken_in_before(old: Path, folder: Path, sections: str, bootstrap: str) -> Daemon:
+async def taken_in_before(old: Path, folder: Path, sections: Sections, bootstrap: str) -> Shown:
     """Have the earlier one take events in, deliver some, park one, and die."""
-    async with Daemon(folder, sections, old) as daemon:
+    async with Shown(folder, sections, old) as daemon:
         await daemon.until_ready()
         for name, endpoint in ((DONE, f"kafka://{bootstrap}"), (KEPT, NOWHERE)):
             await daemon.ask("topic", "create", name, "--endpoint", endpoint, "--shards", str(SHARDS))
@@ -114,7 +115,7 @@ async def taken_in_before(old: Path, folder: Path, sections: str, bootstrap: str
 
         await until("the earlier one parks what is too old", has_parked)
         await until("the earlier one removes what it has delivered", has_removed)
-        await daemon.kill()
+        await daemon.kill_all()
         return daemon
 
 
@@ -129,9 +130,9 @@ class Seen:
     code: int
 
 
-async def delivered_here(folder: Path, sections: str, bootstrap: str) -> Seen:
+async def delivered_here(folder: Path, sections: Sections, bootstrap: str) -> Seen:
     """Have this one deliver what the earlier one has left, and more."""
-    async with Daemon(folder, sections) as daemon:
+    async with Shown(folder, sections) as daemon:
         await daemon.until_ready()
         await daemon.ask("topic", "set", KEPT, "--endpoint", f"kafka://{bootstrap}")
         async with IngestClient(f"unix:{folder / 'ingest'}") as client:
@@ -151,9 +152,9 @@ async def delivered_here(folder: Path, sections: str, bootstrap: str) -> Seen:
         return Seen(found, books, letters, check, await daemon.stop())
 
 
-async def delivered_back(old: Path, folder: Path, sections: str, bootstrap: str) -> list[str]:
+async def delivered_back(old: Path, folder: Path, sections: Sections, bootstrap: str) -> list[str]:
     """Have the earlier one deliver what this one has left, and tell what is otherwise than it has to be."""
-    async with Daemon(folder, sections, old) as daemon:
+    async with Shown(folder, sections, old) as daemon:
         await daemon.until_ready()
         await daemon.ask("topic", "set", KEPT, "--endpoint", f"kafka://{bootstrap}")
         found = await delivered(bootstrap, KEPT, EVERY + BACK)
@@ -185,7 +186,10 @@ def problems_of(seen: Seen) -> list[str]:
 async def tried(old: Path, name: str, folder: Path, fixture: Path | None, bootstrap: str) -> list[str]:
     """Upgrade, and tell what is otherwise than it has to be."""
     queues = folder / "queues"
-    sections = f'[sqlite]\ndirectory = "{queues}"\nfiles = 1\n\n[ingest]\nlisten = "unix:{folder / "ingest"}"\n'
+    sections: Sections = {
+        "sqlite": {"directory": str(queues), "files": 1},
+        "ingest": {"listen": f"unix:{folder / 'ingest'}"},
+    }
     for topic in (DONE, KEPT):
         await make_kafka_topic(bootstrap, topic, PARTITIONS)
     before = await taken_in_before(old, folder, sections, bootstrap)
