@@ -36,8 +36,6 @@ RUNS: dict[str, list[str]] = {
     "isolation": ["isolation", "--entries", "100000", "--seconds", "8", "--rounds", "2"],
     "handover": ["handover"],
     "handover-rados": ["handover", "--store", "rados"],
-    "renewals": ["renewals"],
-    "renewals-rados": ["renewals", "--store", "rados"],
     "replay": ["replay", "--seconds", "6"],
     "replay-verify": ["replay-verify"],
     "sequencer": ["sequencer", "--seconds", "0.3", "--rounds", "3"],

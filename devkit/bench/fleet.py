@@ -9,8 +9,6 @@ or with --local in this process. Both run the same function, and give the same l
   hosts      a twentieth of the hosts joins, as many drain, and as many end without a word
 
 The figures are those of each minute. --lines keeps the answers, one below the other.
-
---inside runs the trace through each host by itself instead: see `inside.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devkit.bench import inside
 from devkit.bench.clusters import BenchError
-from remora.model.errors import ConfigError
 from remora.replay.errors import ReplayError, ReplayRefused
-from remora.simulate.fleet.trace import counts
 from remora.simulate.form import NoScript
 from remora.simulate.side_by_side import COLUMNS, in_pandas, line_of
 
@@ -49,21 +44,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", choices=tuple(SCENARIOS), action="append", help="can be repeated (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="a prepared trace instead of Zipf's law")
     parser.add_argument("--speed", type=float, default=1.0, help="of the trace (default: 1)")
-    parser.add_argument(
-        "--inside",
-        choices=tuple(inside.MODELS),
-        action="append",
-        help="what --trace does to each host; can be repeated",
-    )
-    parser.add_argument("--room", type=float, default=2.0, help="of a host, in mean loads, for --inside (default: 2)")
     parser.add_argument("--local", action="store_true", help="in this process, without Spark")
     parser.add_argument("--lines", type=Path, metavar="FILE", help="also write the answers, a line for each")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run all scenarios and print what they did; returns the figures. Raises BenchError."""
-    if options.inside:
-        return _inside(options)
     names = [(name, seed) for name in options.scenario or SCENARIOS for seed in range(1, options.seeds + 1)]
     began, began_cpu = time.monotonic(), time.process_time()
     lines = _answers([json.dumps(script(options, name, seed)) for name, seed in names], options)
@@ -85,27 +71,6 @@ def _answers(scripts: Sequence[str], options: argparse.Namespace) -> list[str]:
     if options.lines:
         options.lines.write_text("".join(f"{each}\n" for each in lines))
     return lines
-
-
-def _inside(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the trace through each host by itself, and print the sums over the hosts. Raises BenchError."""
-    if not options.trace:
-        raise BenchError("--inside needs --trace")
-    shards = options.shards or 11 * options.hosts
-    try:
-        seconds = counts(str(options.trace), shards, 1.0, options.speed)[: options.minutes * MINUTE_S]
-    except ConfigError as exc:
-        raise BenchError(str(exc)) from exc
-    of_hosts = inside.of_hosts(seconds, options.hosts, event_bytes=EVENT_BYTES, room=options.room)
-    chosen = {name: of_hosts[name] for name in dict.fromkeys(options.inside)}
-    lines = iter(_answers([json.dumps(each.document) for scripts in chosen.values() for each in scripts], options))
-    found: dict[str, Any] = {}
-    for name, scripts in chosen.items():
-        found[name] = inside.sums(scripts, [json.loads(next(lines)) for _ in scripts], name)
-        for figure, values in found[name].items():
-            print(f"{name}: {figure}: at most {max(values, default=0):,.0f}, mean {_mean(values):,.0f}")
-    print(f"{options.hosts} hosts, {len(seconds)} seconds of the trace")
-    return {"inside": found}
 
 
 def _mean(values: Sequence[float]) -> float:

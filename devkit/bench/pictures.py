@@ -32,8 +32,6 @@ def draw(name: str, figures: Figures, file: Path) -> None:
     """The picture of the benchmark of this name; nothing for one that has no figures of its own."""
     if name == "scale":
         _draw_axes(figures, file)
-    elif name == "fleet" and "inside" in figures:
-        _draw_seconds(figures["inside"], file)
     elif name == "fleet":
         _draw_minutes(figures["turns"], file)
     elif name == "shards":
@@ -96,21 +94,6 @@ def _draw_shards(rows: Sequence[Figures], file: Path) -> None:
         slowest.set(xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks], yscale="log")
         slowest.set(xlabel="queues", ylabel=None if column else "p99 of a commit, ms")
         slowest.minorticks_off()
-    figure.savefig(file)
-
-
-def _draw_seconds(models: Mapping[str, Mapping[str, Sequence[float]]], file: Path) -> None:
-    """A plot for each figure of each model, over the seconds of a trace."""
-    from matplotlib.figure import Figure
-
-    rows = [(name, what, values) for name, figures in models.items() for what, values in figures.items()]
-    figure = Figure(figsize=(8, 1.6 * len(rows)), layout="constrained")
-    for plot, (name, what, values) in zip(
-        figure.subplots(len(rows), squeeze=False, sharex=True)[:, 0], rows, strict=True
-    ):
-        plot.plot(values, color="black")
-        plot.set(title=f"{name}: {what}", ylim=(0, None))
-    plot.set(xlabel="seconds")
     figure.savefig(file)
 
 
@@ -238,11 +221,6 @@ def _isolation(figures: Figures) -> list[Panel]:
     ]
 
 
-def _renewals(figures: Figures) -> list[Panel]:
-    shares = {"renewals": [figures["renewals"] * 100], "looks at each other": [figures["looks"] * 100]}
-    return [Panel(f"of one processor on {figures['store']}, %", shares)]
-
-
 def _replay(figures: Figures) -> list[Panel]:
     late = figures["punctual"]
     return [
@@ -290,7 +268,6 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "handover": _handover,
     "idle": _idle,
     "isolation": _isolation,
-    "renewals": _renewals,
     "replay": _replay,
     "replay-verify": _replay_verify,
     "enqueue-radosgw": _enqueue,

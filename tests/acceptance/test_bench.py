@@ -65,15 +65,6 @@ def test_drain_measures_both_and_counts_every_event(tmp_path: Path, name: str) -
         assert set(turn["cpu_s_per_1000"]) == {"daemon", "sink", "osds"}
 
 
-def test_renewals_are_told_for_all_workers(tmp_path: Path) -> None:
-    """Every lock is renewed in each round, and the costs of renewals and looks are told."""
-    found = figures(tmp_path, "renewals", "--workers", "2", "--shards", "5", "--rounds", "2")
-
-    assert (found["workers"], found["shards"]) == (2, 5)
-    assert found["renewals"] > 0
-    assert found["looks"] > 0
-
-
 def test_sequencers_are_measured_beside_each_other(tmp_path: Path) -> None:
     """Each server has rates with every load, all checked by the load generator, and the gates are told."""
     found = figures(
