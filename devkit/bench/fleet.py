@@ -73,10 +73,6 @@ def _answers(scripts: Sequence[str], options: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else 0.0
-
-
 def in_spark(scripts: Sequence[str]) -> list[str]:
     """The answers of the scripts in their order, each computed by a task of its own."""
     from remora.replay.session import session  # slow to import, and needed without --local only

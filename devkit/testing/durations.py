@@ -24,7 +24,7 @@ _took: dict[str, float] = {}
 _long: set[str] = set()
 
 
-def begin(config: pytest.Config) -> None:
+def begin() -> None:
     """Forgets an earlier run of this process."""
     _took.clear()
     _long.clear()

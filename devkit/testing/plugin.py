@@ -42,13 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Sets how property tests run: without a stopwatch, and in CI on the same cases each time."""
     settings.register_profile(
         "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
     )
     settings.load_profile("unhurried")
-    durations.begin(config)
+    durations.begin()
 
 
 def pytest_report_header() -> str:
