@@ -1,0 +1,343 @@
+"""Removes guards one by one from a copy of the tree, and finds the tests that notice: what `scripts/mutate` does.
+
+A guard is a few lines that keep a promise: a comparison of a lock, an epoch, a bound. `devkit/mutations/*.toml` lists
+them, each with the lines that change. A guard that no test notices may go in the next change without anybody knowing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from devkit.selection import SERVERLESS, select
+
+ROOT = Path(__file__).parents[1]
+LISTS = Path(__file__).parent / "mutations"
+
+LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+
+PLUGINS = ("asyncio", "timeout", "hypothesispytest")
+"""All that these tests need; to find and load every plugin takes longer than many a test."""
+
+PYTEST = (
+    *(argument for name in PLUGINS for argument in ("-p", name)),
+    *("-x", "-q", "-rfE", "--no-header", "--tb=short", "-p", "no:cacheprovider", "--hypothesis-seed=0"),
+    *("-m", "not ceph and not kafka and not spark"),
+)
+"""How tests are run: without those that need a cluster or a broker, which take minutes to start."""
+
+NO_TESTS = 5
+NOTICED = (1, 2)
+"""pytest's exit codes: where no test ran, and where one failed or could not be loaded."""
+
+FIRST_FAILURE = re.compile(r"(?m)^(?:FAILED|ERROR) (\S+?\.py(?:::[^\[\n]+?(?:\[.*?\])?)?)(?: - .*)?$")
+TIMED_OUT = re.compile(r"Failed: Timeout|Timeout \(>|\+ Timeout \+")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lines of a file that guard something; `replace` stands in their place when the guard is gone."""
+
+    name: str
+    file: str
+    guards: str
+    """What it keeps from happening."""
+    find: str
+    replace: str
+    tests: tuple[str, ...] = ()
+    """Where given, the tests that must notice; else all near the file do."""
+
+
+class Outcome(StrEnum):
+    """What became of a guard's removal."""
+
+    NOTICED = "noticed"
+    HANGS = "hangs"
+    UNNOTICED = "UNNOTICED"
+    BROKEN = "BROKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A guard with the first test that failed without it, or what was wrong with the run."""
+
+    guard: str
+    outcome: Outcome
+    by: str = ""
+    seconds: float = 0.0
+    files: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.outcome:9} {self.guard:40} {self.seconds:6.1f} s  {self.by}"
+        return text.rstrip()
+
+
+class BadList(Exception):
+    """The list of guards does not fit the code; the text names the guard."""
+
+
+def load(folder: Path = LISTS) -> list[Guard]:
+    """All guards, by the names of the lists. Raises BadList where an entry is none."""
+    found: list[Guard] = []
+    for path in sorted(folder.glob("*.toml")):
+        for entry in tomllib.loads(path.read_text())["guard"]:
+            try:
+                guard = Guard(**entry | {"tests": tuple(entry.get("tests", ()))})
+            except TypeError as exc:
+                raise BadList(f"{path.name}: {entry.get('name', 'an entry without a name')}: {exc}") from exc
+            if any(each.name == guard.name for each in found):
+                raise BadList(f"{path.name}: there are two guards {guard.name}")
+            found.append(guard)
+    return found
+
+
+def without(guard: Guard, text: str) -> str:
+    """The text of the guard's file without it. Raises BadList unless the lines stand there once."""
+    found = guard.find.rstrip("\n")
+    count = text.count(found) if found else 0
+    if count != 1:
+        raise BadList(f"{guard.name}: its lines stand {count} times in {guard.file}, not once")
+    return text.replace(found, guard.replace.rstrip("\n"))
+
+
+def problem(guard: Guard, root: Path = ROOT) -> str:
+    """What is wrong with a guard, as the code is now; empty when it can be tried."""
+    path = root / guard.file
+    if not path.exists():
+        return f"{guard.name}: there is no file {guard.file}"
+    missing = [each for each in guard.tests if not (root / each.partition("::")[0]).exists()]
+    if missing:
+        return f"{guard.name}: there is no {missing[0]}"
+    text = path.read_text()
+    try:
+        changed = without(guard, text)
+        compile(changed, guard.file, "exec")
+    except BadList as exc:
+        return str(exc)
+    except SyntaxError as exc:
+        return f"{guard.name}: without it {guard.file} does not compile: {exc}"
+    return "" if changed != text else f"{guard.name}: nothing changes"
+
+
+def who_ought_to_notice(guard: Guard, root: Path = ROOT) -> list[str]:
+    """The tests that it names; else the near ones that need no server; else those of the suites that need none."""
+    if guard.tests:
+        return list(guard.tests)
+    selection = select(root, [guard.file])
+    near = [file for file in selection.near if file.startswith(SERVERLESS)]
+    return near or [file for file in selection.files if file.startswith(SERVERLESS)]
+
+
+@dataclass(slots=True)
+class Copy:
+    """A copy of the tree; what runs in it imports the daemon from there."""
+
+    root: Path
+    test_s: float
+    run_s: float
+
+    def run(self, tests: Sequence[str], *, pure: bool) -> tuple[int, str]:
+        """pytest's exit code and output; the code of SIGKILL where all of it took too long and was ended."""
+        paths = [str(self.root / each) for each in ("daemon", "tests", "scripts")]
+        surroundings = os.environ | {
+            "PYTHONPATH": os.pathsep.join([*paths, str(self.root)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        if pure:
+            surroundings["REMORA_PURE_PYTHON"] = "1"
+        command = [sys.executable, "-m", "pytest", *PYTEST, f"--timeout={self.test_s:g}", *tests]
+        with tempfile.TemporaryFile("w+") as output:
+            child = subprocess.Popen(
+                command,
+                cwd=self.root,
+                env=surroundings,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = child.wait(self.run_s)
+            except subprocess.TimeoutExpired:
+                code = -signal.SIGKILL
+            finally:
+                end_group(child)
+            output.seek(0)
+            return code, output.read()
+
+    @contextmanager
+    def without(self, guard: Guard) -> Iterator[None]:
+        """The copy without a guard while the block runs."""
+        path = self.root / guard.file
+        text = path.read_text()
+        self._write(path, without(guard, text))
+        try:
+            yield
+        finally:
+            self._write(path, text)
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        """Write a module anew; what was compiled of it goes, since its time may be the same to the second."""
+        path.unlink()
+        path.write_text(text)
+        for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            cached.unlink()
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+@dataclass(slots=True)
+class Runner:
+    """Tries guards, each in one of several copies."""
+
+    copies: queue.Queue[Copy]
+    root: Path = ROOT
+    _sound: dict[str, bool] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def attempt(self, guard: Guard) -> Result:
+        """Remove a guard, and find who notices."""
+        tests = who_ought_to_notice(guard, self.root)
+        if not tests:
+            return Result(guard.name, Outcome.BROKEN, f"no test is near to {guard.file}: name some")
+        copy = self.copies.get()
+        began = time.monotonic()
+        try:
+            pure = guard.file.startswith("daemon/remora/codec/")
+            with copy.without(guard):
+                code, output = copy.run(tests, pure=pure)
+            outcome, by = judged(code, output)
+            if outcome in (Outcome.NOTICED, Outcome.HANGS) and "::" in by and not self._passes(copy, by, pure=pure):
+                outcome, by = Outcome.BROKEN, f"{by} fails with the guard, too"
+        finally:
+            self.copies.put(copy)
+        return Result(guard.name, outcome, by, time.monotonic() - began, len(tests))
+
+    def _passes(self, copy: Copy, test: str, *, pure: bool) -> bool:
+        """Whether a test passes with all guards in place; it is asked once."""
+        key = f"{test} {pure}"
+        with self._lock:
+            known = self._sound.get(key)
+        if known is None:
+            known = copy.run([test], pure=pure)[0] == 0
+            with self._lock:
+                self._sound[key] = known
+        return known
+
+
+def judged(code: int, output: str) -> tuple[Outcome, str]:
+    """What pytest's answer says of a guard, and by whom."""
+    if code == -signal.SIGKILL:
+        return Outcome.HANGS, "the whole run, which was ended"
+    if code == 0:
+        return Outcome.UNNOTICED, ""
+    first = FIRST_FAILURE.search(output)
+    if code in NOTICED and first is not None:
+        return Outcome.HANGS if TIMED_OUT.search(output) else Outcome.NOTICED, first[1]
+    last = output.strip().splitlines()[-1:] or ["no output"]
+    return Outcome.BROKEN, "no test ran" if code == NO_TESTS else f"pytest ended with {code}: {last[0]}"
+
+
+@contextmanager
+def copies(count: int, test_s: float, run_s: float, root: Path = ROOT) -> Iterator[queue.Queue[Copy]]:
+    """So many copies of the tree, which are removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="remora-mutate-") as folder:
+        made: queue.Queue[Copy] = queue.Queue()
+        for number in range(count):
+            copy = Path(folder) / str(number)
+            shutil.copytree(root, copy, ignore=LEFT_BEHIND, symlinks=True)
+            made.put(Copy(copy, test_s, run_s))
+        yield made
+
+
+def attempt_all(guards: Sequence[Guard], runner: Runner, jobs: int) -> Iterator[Result]:
+    """The results, each as soon as it is there."""
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = [pool.submit(_attempted, guard, runner) for guard in guards]
+        try:
+            for each in as_completed(waiting):
+                yield each.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _attempted(guard: Guard, runner: Runner) -> Result:
+    try:
+        return runner.attempt(guard)
+    except Exception as exc:  # a defect here costs one row
+        return Result(guard.name, Outcome.BROKEN, f"{type(exc).__name__}: {exc}")
+
+
+def summary(results: Sequence[Result]) -> str:
+    """What was found, in a line or some."""
+    silent = sorted(each.guard for each in results if each.outcome is Outcome.UNNOTICED)
+    broken = sorted(each.guard for each in results if each.outcome is Outcome.BROKEN)
+    noticed = len(results) - len(silent) - len(broken)
+    lines = [f"{len(results)} guards: {noticed} noticed, {len(silent)} unnoticed, {len(broken)} not tried"]
+    lines += [f"  unnoticed: {name}" for name in silent] + [f"  not tried: {name}" for name in broken]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str], usage: str) -> int:
+    """The command; see `scripts/mutate`."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/mutate", description=usage, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="print the guards, and try none")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="of these names or files")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results into this file, too")
+    parser.add_argument("--test-seconds", type=float, default=120, metavar="S", help="when one test hangs (120)")
+    parser.add_argument("--run-seconds", type=float, default=1800, metavar="S", help="when all of a guard hang (1800)")
+    options = parser.parse_args(arguments)
+    try:
+        guards = [guard for guard in load() if is_wanted(guard, options.only)]
+        if problems := [text for guard in guards if (text := problem(guard))]:
+            raise BadList("\n".join(problems))
+    except BadList as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 2
+    if options.list:
+        for guard in guards:
+            print(f"{guard.name:40} {guard.file}: {guard.guards}")
+        return 0
+    results: list[Result] = []
+    with copies(options.jobs, options.test_seconds, options.run_seconds) as made:
+        for result in attempt_all(guards, Runner(made), options.jobs):
+            results.append(result)
+            print(result, flush=True)
+    print(summary(results))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
+    return 1 if any(each.outcome in (Outcome.UNNOTICED, Outcome.BROKEN) for each in results) or not results else 0
+
+
+def is_wanted(guard: Guard, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns fits a guard, or there is none."""
+    if not patterns:
+        return True
+    return any(fnmatch.fnmatch(text, f"*{each}*") for each in patterns for text in (guard.name, guard.file))
