@@ -1,0 +1,138 @@
+"""For how long a sequencer serves a log: not beyond its lock, counted from before it was asked for, nor as another's.
+
+The clock of a server is moved by the store that it asks, as when an answer is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.codec.sequencer import Result
+from remora.config import SqliteSettings
+from remora.model.errors import StoreError
+from remora.model.log import LogKind, LogLock, LogName, Registered
+from remora.policy import sequence
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.logs import Logs
+from support.samples import sample_value
+from support.sequencing import INIT_LOG, LEASE_S, Server, shown
+
+LOG = LogName(b"pool", b"log")
+FENCED = "remora_sequencer_fenced_total"
+
+pytestmark = pytest.mark.guarantee("positions-of-a-log")
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
+    """The logs as two processes see them."""
+    async with AsyncExitStack() as stack:
+        settings = SqliteSettings(directory=str(tmp_path / "store"), files=1)
+        made = [await stack.enter_async_context(SqliteStore(settings)) for _ in range(2)]
+        await made[0].logs.create(LOG, LogKind.LOG, 8)
+        yield [each.logs for each in made]
+
+
+class Slow:
+    """Logs whose answers come late, by parts of a lease: the store has acted long before its client knows."""
+
+    def __init__(self, logs: Logs, *, register: float = 0.0, renew: float = 0.0) -> None:
+        self._logs = logs
+        self._register_s, self._renew_s = register * LEASE_S, renew * LEASE_S
+        self.server: Server | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logs, name)
+
+    def _pass(self, seconds: float) -> None:
+        assert self.server is not None
+        self.server.late_s += seconds
+
+    async def register(self, lock: LogLock, address: str, reach: int) -> Registered:
+        found = await self._logs.register(lock, address, reach)
+        self._pass(self._register_s)
+        return found
+
+    async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
+        answers = await self._logs.renew_all(locks, lease_s)
+        self._pass(self._renew_s)
+        return answers
+
+
+def serving(logs: Slow) -> Server:
+    logs.server = Server(logs)
+    return logs.server
+
+
+async def renew(server: Server) -> None:
+    """Renew all locks now, whether that is due or not."""
+    await server.sequencing._renew(list(server.sequencing._served.values()))
+
+
+async def test_a_lock_that_a_renewal_finds_lost_ends_the_epoch(stores: Sequence[Logs]) -> None:
+    """The log is not served from then on, though the trust in its lock would have lasted, and the reason is counted."""
+    server = Server(stores[0])
+    assert await server.position(LOG, 1) == 1
+    await stores[1].seal(LOG)
+
+    await renew(server)
+
+    assert server.sequencing.served == 0
+    assert server.round(LOG, 1) == INIT_LOG
+    assert sample_value(server.sequencing._telemetry.registry, FENCED, {"reason": "lock"}) == 1
+
+
+async def test_trust_is_counted_from_before_a_renewal(stores: Sequence[Logs]) -> None:
+    """An answer that comes half a lease late leaves the rest of the trust, and not the whole of it."""
+    server = serving(Slow(stores[0], renew=0.5))
+    assert await server.position(LOG, 1) == 1
+
+    await renew(server)
+    assert shown(server.round(LOG, 1)) == 2
+    server.late_s += (sequence.TRUSTED - 0.5) * LEASE_S
+
+    assert server.round(LOG, 1) == INIT_LOG
+
+
+async def test_trust_is_counted_from_before_a_registration(stores: Sequence[Logs]) -> None:
+    """A registration whose answer comes half a lease late leaves the rest of the trust, and not the whole of it."""
+    server = serving(Slow(stores[0], register=0.5))
+    assert await server.position(LOG, 1) == 1
+
+    server.late_s += (sequence.TRUSTED - 0.5) * LEASE_S
+
+    assert server.round(LOG, 1) == INIT_LOG
+
+
+async def test_a_registration_that_outlasts_its_trust_is_not_served(stores: Sequence[Logs]) -> None:
+    """Its log is not served at all, not even until the next round looks, and the reason is told."""
+    server = serving(Slow(stores[0], register=0.9))
+
+    assert server.round(LOG, 1) == INIT_LOG
+    for task in list(server.sequencing._tasks):
+        await task
+
+    assert server.sequencing.served == 0
+    assert server.sequencing.states()[LOG].reason == "its registration took longer than its lease"
+
+
+async def test_an_epoch_of_another_owner_is_another_one(stores: Sequence[Logs]) -> None:
+    """A log that was removed and made anew has the same epoch under another server: the first one stops serving it."""
+    old, new = Server(stores[0]), Server(stores[1])
+    assert await old.position(LOG, 1) == 1
+    await stores[1].seal(LOG)  # its lock is free, as it is when a process has ended
+    await stores[1].remove(LOG)
+    await stores[1].create(LOG, LogKind.LOG, 8)
+    assert await new.position(LOG, 1) == 1
+
+    old.sequencing.missed(LOG, Result.AHEAD)
+    for task in list(old.sequencing._tasks):
+        await task
+
+    assert old.sequencing.served == 0
+    assert "its epoch is 1 by now" in old.sequencing.states()[LOG].reason
