@@ -1,0 +1,126 @@
+"""The straight way of a request to publish checks all that the long way does: tokens, limits, sizes and the stop.
+
+Each topic is known when the request comes, which alone lets it take this way; the store says whether it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.config import LimitSettings
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
+from remora.model.topic import Topic
+from remora.servers.ingest import tokens, topics
+from support.credit import Host, shaping
+from support.ingest import PromptStore, Site, ingest_site, own_topic, records
+
+PUBLISH = "/v1/topics/{}/events"
+
+
+class CountingStore(PromptStore):
+    """Counts what came the straight way."""
+
+    straight = 0
+
+    def publish_soon(
+        self,
+        topic: Topic,
+        events: Sequence[RoutedEvent],
+        once: IdempotencyKey | None,
+        done: Callable[[PublishResult | Exception], None],
+    ) -> None:
+        self.straight += 1
+        super().publish_soon(topic, events, once, done)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
+    """A store whose topics stay known, however slow the machine is."""
+    monkeypatch.setattr(topics, "FRESH_S", 3600.0)
+    return CountingStore(own_topic("t"), own_topic("u"))
+
+
+@asynccontextmanager
+async def knowing(store: CountingStore, folder: Path, token: str = "", **settings: Any) -> AsyncIterator[Site]:
+    """A server that knows both topics."""
+    async with ingest_site(store, folder, **settings) as site:
+        for name in ("t", "u"):
+            assert (await site.ask("GET", f"/v1/topics/{name}", headers=bearer(token))).status == 200
+        yield site
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+async def test_what_is_taken(store: CountingStore, tmp_path: Path) -> None:
+    """A plain request to a known topic goes this way and is stored."""
+    async with knowing(store, tmp_path) as site:
+        answer = await site.ask("POST", PUBLISH.format("t"), records("a"))
+
+    assert (answer.status, answer.json["stored"]) == (200, 1)
+    assert store.straight == len(store.published) == 1
+
+
+async def test_a_token_may_send_to_its_topics_only(store: CountingStore, tmp_path: Path) -> None:
+    """No token and an unknown one are 401, one of another topic is 403, and nothing of these is stored."""
+    of_t, of_all = tokens.new_token(), tokens.new_token()
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(f"{tokens.line_of('x', of_t, 't')}\n{tokens.line_of('y', of_all, '*')}\n")
+
+    async with knowing(store, tmp_path, of_all, tokens=str(path)) as site:
+        for token, topic, expected in (("", "t", 401), (tokens.new_token(), "t", 401), (of_t, "u", 403)):
+            answer = await site.ask("POST", PUBLISH.format(topic), records("a"), bearer(token))
+            assert answer.status == expected
+        assert store.is_untouched
+        assert (await site.ask("POST", PUBLISH.format("t"), records("a"), bearer(of_t))).status == 200
+
+    assert store.straight == 1
+
+
+async def test_limits_count(store: CountingStore, tmp_path: Path) -> None:
+    """What is taken is charged, and beyond the limit a request is told when to come back, and stores nothing."""
+    limit = LimitSettings(name="few", of="topic", events=1, burst_events=2)
+    bank = Host(shaping(), 1, (limit,)).bank()
+
+    async with knowing(store, tmp_path, bank=bank, limit=(limit,)) as site:
+        first = await site.ask("POST", PUBLISH.format("t"), records("a", "b", "c"))
+        second = await site.ask("POST", PUBLISH.format("t"), records("d"))
+
+    assert (first.status, second.status, second.code) == (200, 429, "RateLimited")
+    assert int(second.headers["Retry-After"]) >= 1
+    assert store.straight == len(store.published) == 1
+
+
+async def test_a_body_beyond_the_limit_is_refused(store: CountingStore, tmp_path: Path) -> None:
+    """A body longer than a request may have is 413, however short the bodies are that go this way."""
+    async with knowing(store, tmp_path, max_request_bytes=1024) as site:
+        answer = await site.ask("POST", PUBLISH.format("t"), records("a" * 1000, "b"))
+
+    assert answer.status == 413
+    assert store.is_untouched
+
+
+async def test_nothing_is_taken_while_the_daemon_stops(store: CountingStore, tmp_path: Path) -> None:
+    """A request whose head began before the stop and is complete after it is refused: nobody waits for its answer."""
+    body = b'{"Records":[]}'
+    async with knowing(store, tmp_path) as site:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "ingest.sock"))
+        writer.write(b"POST /v1/topics/t/events HTTP/1.1\r\nHost: x\r\n")
+        while not site.server.receiving:  # noqa: ASYNC110  # it becomes so within a turn or two of the loop
+            await asyncio.sleep(0)
+
+        site.server.finish()
+        writer.write(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        status = await reader.readline()
+        writer.close()
+
+    assert status.startswith(b"HTTP/1.1 503 ")
+    assert store.is_untouched
