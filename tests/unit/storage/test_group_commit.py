@@ -36,6 +36,23 @@ class IdleFile:
         return outcomes
 
 
+class SlowFile(IdleFile):
+    """A file whose transactions end when the test says so, after all of their requests were carried out."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self.has_run = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def write(
+        self, job: Callable[[sqlite3.Connection], list[object]], *, durable: bool, arrived: Sequence[Shard]
+    ) -> list[object]:
+        outcomes = await super().write(job, durable=durable, arrived=arrived)
+        self.has_run.set()
+        await self.may_end.wait()
+        return outcomes
+
+
 async def submitted(turns: Sequence[int]) -> list[list[object]]:
     """The transactions of requests, each made after a number of turns of the event loop, which it returns."""
     commits = GroupCommit()
@@ -130,3 +147,20 @@ async def test_a_caller_that_fails_is_no_trouble_to_the_others() -> None:
     assert (told, last) == ([0, 2], 3)
     assert reported == ["ValueError(1)"]
     assert file.transactions == [[0, 1, 2, 3]]
+
+
+@in_virtual_time
+async def test_a_request_joins_no_transaction_that_has_begun() -> None:
+    """What comes while a transaction runs has the next one: it would be answered without having been stored."""
+    commits = GroupCommit()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        file = SlowFile(connection)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(commits.submit(cast(File, file), cast(Any, lambda batch: "first")))
+            await file.has_run.wait()
+            second = tasks.create_task(commits.submit(cast(File, file), cast(Any, lambda batch: "second")))
+            await asyncio.sleep(1)
+            file.may_end.set()
+
+        assert [first.result(), second.result()] == ["first", "second"]
+        assert file.transactions == [["first"], ["second"]]
