@@ -370,3 +370,24 @@ def test_packing() -> None:
     assert sum(map(len, batches)) == 500
     assert [each for each, _ in refused] == [large, odd]
     assert ["max_message_size" in why for _, why in refused] == [True, False]
+
+
+async def test_nothing_is_sent_behind_a_refused_message() -> None:
+    """Once the broker has refused a message of a run no further one is sent, of no key: it may be refused like it."""
+    names = [b"%d" % n for n in range(3 * WINDOW)]
+    wire = Wire()
+    channel = Channel(1, wire, "exchange x", Arrived(), lambda: None)
+    run = run_of(names, names)
+    channel.submit(run)
+    wire.flush()
+    assert wire.written == names[:WINDOW]
+
+    channel.nacked(Confirm(2, False))
+    channel.acked(Confirm(3, False))
+    wire.flush()
+    assert wire.written == names[:WINDOW]
+
+    channel.acked(Confirm(1, False))
+    error = run.done.exception()
+    assert isinstance(error, EndpointUnavailable)
+    assert (error.arrived, error.tries) == (1, 1)
