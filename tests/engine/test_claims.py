@@ -93,6 +93,39 @@ async def test_a_release_leaves_a_claim_its_lock() -> None:
 
 
 @in_virtual_time
+async def test_a_release_waits_for_a_worker_that_comes_after_the_first_look() -> None:
+    """A worker that takes a free queue before it can read of the release has let it go when the command ends."""
+    store = a_store()
+
+    def before(call: str) -> None:
+        if call == "set_released":
+            store.steal("t", "remora/h/b/late")
+
+    store.before = before
+    was = await release(store, QUEUE)
+
+    assert was is None
+    assert store.queues["t"].holder is None
+
+
+@in_virtual_time
+async def test_a_release_leaves_the_gateway_that_comes_after_the_worker() -> None:
+    """A gateway that takes the queue while a release waits for the worker keeps its lock."""
+    store = a_store()
+    store.steal("t", "remora/h/b/w1")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(release(store, QUEUE))
+        await asyncio.sleep(1)
+        store.steal("t", "gatewaycookie016")
+
+    holder = store.queues["t"].holder
+    assert holder is not None
+    assert holder.cookie == "gatewaycookie016"
+    assert store.calls["evict"] == 0
+
+
+@in_virtual_time
 async def test_a_gateway_keeps_what_is_released_to_it() -> None:
     """Where a gateway holds the queue already, its lock stays, and no worker takes the queue when that ends."""
     store, endpoint = a_store(), FakeEndpoint()

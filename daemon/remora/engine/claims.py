@@ -80,17 +80,15 @@ async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     left = holder = (await store.inspection.stats(shard)).holder
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=True)
-        if holder is None or not holder.cookie.startswith(WORKER_COOKIE):
-            return holder
-        left = await _wait_while_held(store, shard, holder)
+        left = await _wait_while_held(store, shard)
     if left is not None:
         await store.locks.evict(shard, left)
     return holder
 
 
-async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolder) -> LockHolder | None:
+async def _wait_while_held(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     """Wait until no worker holds the queue, for a moment only; returns the worker that holds it still."""
-    left: LockHolder | None = holder
+    left: LockHolder | None = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RELEASE_S):
             while True:
