@@ -11,7 +11,7 @@ from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.metrics import Telemetry
-from remora.model.errors import EndpointError, EndpointMisconfigured
+from remora.model.errors import EndpointError, EndpointMisconfigured, StoreUnavailable
 from remora.model.topic import Target, Topic
 
 GARBAGE = b"no entry"
@@ -63,3 +63,34 @@ async def test_a_grave_that_is_missing_keeps_the_entry() -> None:
     assert [each.raw for each in endpoint.buried] == [GARBAGE]
     assert sorted(endpoint.events()) == [b"id-0", b"id-1"]
     assert list(store.parked.values()) == endpoint.buried
+
+
+@in_virtual_time
+async def test_a_letter_is_published_under_trust_only() -> None:
+    """A letter whose storing outlasts the trust in the lock is not published then: its shard may be another worker's.
+
+    It is published once the shard is owned again.
+    """
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", GARBAGE)
+    store.metadata["t"] = with_grave()
+    published_at: list[float] = []
+    now = asyncio.get_running_loop().time
+    works_again_at = now() + 200
+
+    def letter_failure() -> EndpointError | None:
+        published_at.append(now())
+        return None
+
+    def before(call: str) -> StoreUnavailable | None:
+        return StoreUnavailable("no answer") if call in ("renew", "acquire") and 1 < now() < works_again_at else None
+
+    endpoint.letter_failure = letter_failure
+    store.before = before
+    store.after = lambda call: 100.0 if call == "store_letters" and now() < works_again_at else None
+    async with running(a_worker(store, endpoint)):
+        await drained(store, within_s=600)
+
+    assert published_at
+    assert min(published_at) >= works_again_at
+    assert [each.raw for each in endpoint.buried] == [GARBAGE]
