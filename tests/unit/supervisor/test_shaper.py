@@ -81,6 +81,20 @@ def test_a_worker_that_ends_takes_its_debt_along() -> None:
     assert host.level(1) == 1_000
 
 
+def test_what_a_dead_worker_was_granted_is_not_waited_for() -> None:
+    """What it had under way ends with it: its place has nothing unacknowledged for the group, nor has its successor."""
+    host = Host(shaping(a_host(client_low=a_meter(300_000, 30_000))), 2)
+    slot = host.shaper.slots["uplink"]
+    host.memory.cells[host.memory.unacked(1, slot)] = 5_000
+    assert host.shaper.unacked("uplink") == 5_000
+
+    host.shaper.leave(1)
+    assert host.shaper.unacked("uplink") == 0
+    host.shaper.join(1)
+
+    assert host.shaper.unacked("uplink") == 0
+
+
 def test_disabling_a_scope_forgets_all_levels() -> None:
     """A disabled group passes everything, holds nothing, and begins from nothing when it is enabled again."""
     on = a_host(client_low=a_meter(100_000, 3_000))
