@@ -266,6 +266,19 @@ async def test_a_draw_above_the_ratio_quarantines_nothing() -> None:
 
 
 @in_virtual_time
+async def test_the_ratio_is_the_part_of_the_workers_that_quarantine() -> None:
+    """Each worker draws for itself: about the configured part of many leaves the destination, and the others stay."""
+    settings = QuarantineSettings(ratio=30)
+    workers = [Quarantines(settings, Telemetry(), Random(seed)) for seed in range(400)]
+    for each in workers:
+        for _ in range(settings.options.threshold):
+            each.failed("kafka://b:9092", "timeout")
+        each.close(asyncio.get_running_loop().time())
+
+    assert 80 < sum(bool(each.left_s) for each in workers) < 160
+
+
+@in_virtual_time
 async def test_exactly_once_is_quarantined_alike() -> None:
     """Commits that get no answer count as batches do, and the first commit that does brings all shards back."""
     store, broker = a_store(10), Broker()
