@@ -69,7 +69,7 @@ async def test_a_grave_that_is_missing_keeps_the_entry() -> None:
 async def test_a_letter_is_published_under_trust_only() -> None:
     """A letter whose storing outlasts the trust in the lock is not published then: its shard may be another worker's.
 
-    It is published once the shard is owned again.
+    It is published once the shard is owned again. Its storing ends after the trust, and before the loss is noticed.
     """
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", GARBAGE)
@@ -87,7 +87,7 @@ async def test_a_letter_is_published_under_trust_only() -> None:
 
     endpoint.letter_failure = letter_failure
     store.before = before
-    store.after = lambda call: 100.0 if call == "store_letters" and now() < works_again_at else None
+    store.after = lambda call: 20.0 if call == "store_letters" and now() < works_again_at else None
     async with running(a_worker(store, endpoint)):
         await drained(store, within_s=600)
 
