@@ -311,7 +311,7 @@ def main(arguments: Sequence[str], usage: str) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="of these names or files")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results into this file, too")
-    parser.add_argument("--test-seconds", type=float, default=120, metavar="S", help="when one test hangs (120)")
+    parser.add_argument("--test-seconds", type=float, default=300, metavar="S", help="when one test hangs (300)")
     parser.add_argument("--run-seconds", type=float, default=1800, metavar="S", help="when all of a guard hang (1800)")
     options = parser.parse_args(arguments)
     try:
