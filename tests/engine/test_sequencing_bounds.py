@@ -13,7 +13,7 @@ from remora.config import SqliteSettings
 from remora.engine.sequencing import sequencing as module
 from remora.engine.sequencing.sequencing import MOST_OF_ONE
 from remora.model.errors import StoreUnavailable
-from remora.model.log import MOST_POSITION, LogKind, LogName
+from remora.model.log import MOST_POSITION, LogKind, LogLock, LogName
 from remora.policy import sequence
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import Logs
@@ -156,3 +156,101 @@ async def test_a_log_ends_with_its_last_position(logs: Logs) -> None:
 
     assert server.round(LOG, 3) == INIT_LOG
     assert server.sequencing.states()[LOG].reason == "its positions are used up"
+
+
+class Gated:
+    """Logs whose bounds are raised when the test lets them; `epochs` are those of all attempts."""
+
+    def __init__(self, logs: Logs, failures: int = 0) -> None:
+        self._logs = logs
+        self._failures = failures
+        self.epochs: list[int] = []
+        self.gate = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logs, name)
+
+    async def raise_bound(self, lock: LogLock, epoch: int, bound: int) -> None:
+        self.epochs.append(epoch)
+        await self.gate.wait()
+        if self._failures:
+            self._failures -= 1
+            raise StoreUnavailable("the disk is full")
+        await self._logs.raise_bound(lock, epoch, bound)
+
+
+async def near_its_bound(logs: Any) -> Server:
+    """A server that has handed out so much of a counter that its bound is to be raised, and has begun to."""
+    server = Server(logs)
+    assert await server.position(IDS, 1) == 1
+    counter = server.sequencing.core.counters[IDS]
+    counter.position = counter.bound - 10
+    server.round(IDS, 1)
+    await asyncio.sleep(0)
+    return server
+
+
+async def test_a_bound_is_raised_once_at_a_time(logs: Logs) -> None:
+    """However many rounds find it low while the store is asked."""
+    gated = Gated(logs)
+    server = await near_its_bound(gated)
+
+    for _ in range(3):
+        server.round(IDS, 1)
+        await asyncio.sleep(0)
+
+    assert gated.epochs == [1]
+    gated.gate.set()
+    await settled(server)
+
+
+async def test_a_bound_that_another_server_has_raised_ends_the_epoch(logs: Logs) -> None:
+    """A server whose lock is gone when it raises a bound does not serve the counter any more."""
+    gated = Gated(logs)
+    server = await near_its_bound(gated)
+    await logs.seal(IDS)
+
+    gated.gate.set()
+    async with asyncio.timeout(60):
+        await settled(server)
+
+    assert server.sequencing.served == 0
+    assert server.round(IDS, 1) == INIT_LOG
+    await settled(server)
+
+
+async def test_a_bound_is_raised_in_its_own_epoch_only(logs: Logs) -> None:
+    """An attempt that failed is not repeated once its epoch is over, though the counter is served in another one."""
+    gated = Gated(logs, failures=1)
+    server = await near_its_bound(gated)
+    server.sequencing._stop(IDS, 1, "gone")
+    gated.gate.set()
+
+    async with asyncio.timeout(60):
+        assert await server.position(IDS, 2) > 1
+        await settled(server)
+
+    assert gated.epochs == [1]
+    assert server.sequencing.served == 1
+
+
+async def test_a_server_that_stops_registers_nothing(logs: Logs) -> None:
+    """Requests that come while it stops begin no epoch, which nobody would end."""
+    server = Server(logs)
+    await server.sequencing.close()
+
+    assert server.round(LOG, 1) == INIT_LOG
+    await settled(server)
+
+    assert (await logs.projection(LOG)).epoch == 0
+
+
+async def test_only_logs_of_its_pools_are_served(logs: Logs) -> None:
+    """A log of another pool is not registered, and waits with the reason."""
+    server = Server(logs, pools=("other",))
+
+    assert server.round(LOG, 1) == INIT_LOG
+    await settled(server)
+
+    assert (await logs.projection(LOG)).epoch == 0
+    assert server.sequencing.states()[LOG].reason == "its pool is not among sequencer.pools"
