@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from devkit.selection import SERVERLESS, select
@@ -139,11 +140,14 @@ def problem(guard: Guard, root: Path = ROOT) -> str:
 
 def who_ought_to_notice(guard: Guard, root: Path = ROOT) -> list[str]:
     """The tests that it names; else the near ones that need no server; else those of the suites that need none."""
-    if guard.tests:
-        return list(guard.tests)
-    selection = select(root, [guard.file])
-    near = [file for file in selection.near if file.startswith(SERVERLESS)]
-    return near or [file for file in selection.files if file.startswith(SERVERLESS)]
+    return list(guard.tests) or _near(guard.file, root)
+
+
+@cache
+def _near(file: str, root: Path) -> list[str]:
+    selection = select(root, [file])
+    near = [test for test in selection.near if test.startswith(SERVERLESS)]
+    return near or [test for test in selection.files if test.startswith(SERVERLESS)]
 
 
 @dataclass(slots=True)
