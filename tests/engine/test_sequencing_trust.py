@@ -136,3 +136,17 @@ async def test_an_epoch_of_another_owner_is_another_one(stores: Sequence[Logs]) 
 
     assert old.sequencing.served == 0
     assert "its epoch is 1 by now" in old.sequencing.states()[LOG].reason
+
+
+async def test_a_later_epoch_of_the_same_owner_is_another_one(stores: Sequence[Logs]) -> None:
+    """A registration of the server's own that landed after all, long after it was given up, ends the one before."""
+    server = Server(stores[0])
+    assert await server.position(LOG, 1) == 1
+    await stores[0].register(server.sequencing._served[LOG].lock, "unix:/s", 0)
+
+    server.sequencing.missed(LOG, Result.AHEAD)
+    for task in list(server.sequencing._tasks):
+        await task
+
+    assert server.sequencing.served == 0
+    assert "its epoch is 2 by now" in server.sequencing.states()[LOG].reason
