@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-ROOTS = ("daemon", "tests", "scripts", "scripts/dev", "")
+ROOTS = ("daemon", "tests", "")
 """Folders from which modules are imported, as pyproject.toml and the programs in `scripts` have them."""
 
 SKIPPED = frozenset({".git", ".venv", "__pycache__", "node_modules", "build", "dist"})

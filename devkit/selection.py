@@ -39,7 +39,7 @@ from devkit.imports import Tree, is_test
 HOPS = 2
 """This many modules of the changed one's layer may stand between it and a test that is near."""
 
-EVERYTHING = frozenset({"pyproject.toml", "setup.py", "tests/conftest.py"})
+EVERYTHING = frozenset({"pyproject.toml", "setup.py", "tests/conftest.py", "devkit/testing/plugin.py"})
 
 PURE = tuple(f"daemon/remora/{layer}/" for layer in ("policy", "codec", "model", "config", "cli"))
 SERVERLESS = ("tests/unit/", "tests/engine/")
@@ -72,8 +72,8 @@ PROCESSES = tuple(
 STARTS_THE_PROGRAM = re.compile(r"[\"']-m[\"'], [\"']remora[\"']")
 
 BOTH_CEPH_RELEASES = ("daemon/remora/codec/", "daemon/remora/storage/rados/", "daemon/remora/storage/librados/")
-RELEASES = "16.2 20.2"
-NEWEST = "20.2"
+RELEASES = "20 16"
+NEWEST = "20"
 
 CODE_FOLDERS = frozenset({".", "daemon", "daemon/remora", "tests", "scripts"})
 """Folders that too many texts name for that to say anything."""
@@ -265,7 +265,8 @@ def _needle(file: str) -> re.Pattern[str]:
     """What a text has to say to name a file: its name, or one of the folders that it lies in, as a path or quoted."""
     path = Path(file)
     name = re.escape(path.name)
-    names = [rf"\b{name}\b" if path.suffix else rf"[\"'/]{name}[\"'\s]"]
+    # Programs without a suffix have names such as `test`: only a path to it, or a script beside it, names one.
+    names = [rf"\b{name}\b" if path.suffix else rf"(?:\b{path.parent.name}/|SCRIPTS / \"|with_name\(\"){name}\b"]
     for folder in path.parents:
         if folder.as_posix() in CODE_FOLDERS:
             continue

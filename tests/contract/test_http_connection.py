@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from devkit.receivers.streams import serving_streams
 from remora.endpoints.http.connection import Connection, Failed, Lost
 from remora.endpoints.http.reading import Answer
-from support.streams import serving_streams
 
 ACK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 REQUEST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from devkit.readers.samples import sample_value
 from remora.codec.sequencer import Result
 from remora.config import SqliteSettings
 from remora.model.errors import StoreError
@@ -19,7 +20,6 @@ from remora.model.log import LogKind, LogLock, LogName, Registered
 from remora.policy import sequence
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import Logs
-from support.samples import sample_value
 from support.sequencing import INIT_LOG, LEASE_S, Server, shown
 
 LOG = LogName(b"pool", b"log")

@@ -11,6 +11,8 @@ from random import Random
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeExactRoute
 from engine.test_delivery_parts import Stand, a_stand
 from engine.test_dispatching_parts import Parts
@@ -29,8 +31,6 @@ from remora.engine.lease import LeaseUncertain
 from remora.model.record import Page
 from remora.policy.lease import Term
 from remora.policy.lifetime import Limits
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
 OVER = Term(0.0, 0.0)
 LIMITS = Limits(max_retries=3)

@@ -32,16 +32,16 @@ TREE = {
     "daemon/remora/supervisor/child.py": "",
     "daemon/remora/storage/rados/locks.py": "",
     "tests/conftest.py": "",
-    "tests/support/kafka.py": "import pytest\n@pytest.fixture\ndef kafka(folder): ...",
+    "devkit/clusters/kafka.py": "import pytest\n@pytest.fixture\ndef kafka(folder): ...",
     "tests/support/folders.py": "import pytest\n@pytest.fixture\ndef folder(): ...",
-    "tests/support/daemon.py": "REMORA = (executable, '-m', 'remora')",
+    "devkit/processes/daemon.py": "REMORA = (executable, '-m', 'remora')",
     "tests/engine/conftest.py": "",
     "tests/engine/fakes.py": "from remora.engine.worker import Worker",
     "tests/engine/test_delivery.py": "from engine.fakes import Broker",
-    "tests/contract/conftest.py": "from support.kafka import kafka\nfrom support.folders import folder",
+    "tests/contract/conftest.py": "from devkit.clusters.kafka import kafka\nfrom support.folders import folder",
     "tests/contract/test_kafka.py": "def test_it(kafka): ...",
     "tests/contract/test_plain.py": "from remora.policy.acks import Window\ndef test_it(): ...",
-    "tests/acceptance/test_run.py": "from support.daemon import REMORA\nCONFIG = ROOT / 'config/remora.toml'",
+    "tests/acceptance/test_run.py": "from devkit.processes.daemon import REMORA\nCONFIG = ROOT / 'config/remora.toml'",
     "tests/acceptance/test_chaos.py": "CHAOS = 'scripts/chaos'",
     "tests/unit/policy/test_acks.py": "from remora.policy.acks import Window",
     "tests/unit/policy/test_far.py": "from remora.policy.far import x",
@@ -53,8 +53,8 @@ TREE = {
     "tests/unit/test_docs.py": "DOCUMENTS = (ROOT / 'docs').glob('*.md')",
     "tests/unit/test_cases.py": "DATA = 'data/cases.json'",
     "tests/data/cases.json": "{}",
-    "scripts/chaos": "#!/usr/bin/env python3\nfrom chaos_lib.plan import draw",
-    "scripts/chaos_lib/plan.py": "",
+    "scripts/chaos": "#!/usr/bin/env python3\nfrom devkit.chaos.plan import draw",
+    "devkit/chaos/plan.py": "",
     "scripts/dev/running": "#!/bin/bash",
     "docs/ingest.md": "",
     "config/remora.toml": "",
@@ -94,14 +94,14 @@ def why(selection: Selection, file: str) -> str:
         pytest.param("daemon/remora/codec/_fast.pyx", {"test_fast"}, id="Cython"),
         pytest.param("daemon/remora/cli/dlq.py", {"test_cli_dlq"}, id="loaded by its name"),
         pytest.param("daemon/remora/cli/rows.py", {"test_cli_dlq"}, id="imported by what is loaded by its name"),
-        pytest.param("tests/support/kafka.py", {"test_kafka"}, id="a fixture of conftest.py"),
+        pytest.param("devkit/clusters/kafka.py", {"test_kafka"}, id="a fixture of conftest.py"),
         pytest.param("tests/support/folders.py", {"test_kafka"}, id="a fixture that a fixture takes"),
         pytest.param("tests/contract/conftest.py", {"test_kafka", "test_plain"}, id="conftest.py of a folder"),
         pytest.param("tests/data/cases.json", {"test_cases"}, id="data"),
         pytest.param("docs/ingest.md", {"test_docs"}, id="a document by its folder"),
         pytest.param("config/remora.toml", {"test_run"}, id="configuration by its path"),
         pytest.param("scripts/chaos", {"test_chaos"}, id="a program"),
-        pytest.param("scripts/chaos_lib/plan.py", {"test_chaos"}, id="what a program imports"),
+        pytest.param("devkit/chaos/plan.py", {"test_chaos"}, id="what a program imports"),
         pytest.param("LICENSE", set[str](), id="nothing names it"),
     ],
 )
@@ -208,7 +208,7 @@ def test_nothing_selected_is_said_and_no_failure(tree: Path) -> None:
     assert (nothing.returncode, nothing.stdout) == (0, "")
     assert "nothing" in nothing.stderr
     assert something.stdout == "tests/unit/codec/test_s3.py: daemon/remora/codec/s3.py <- tests/unit/codec/test_s3.py\n"
-    assert ask(tree, "--ceph-releases").stdout == "16.2 20.2\n"
+    assert ask(tree, "--ceph-releases").stdout == "20 16\n"
     assert ask(tree, "no-such-commit").returncode == 2
 
 

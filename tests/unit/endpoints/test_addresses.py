@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from support.programs import ENVIRONMENT, program
+from devkit.processes.programs import ENVIRONMENT, program
 
 OWN, OTHER = "10.9.8.7", "10.9.8.6"
 
