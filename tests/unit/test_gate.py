@@ -95,6 +95,9 @@ def test_tests_that_share_a_server_run_in_one_process(tmp_path: Path) -> None:
 
     said = ran(tmp_path, "-p", "groups", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
 
+    in_processes = ran(tmp_path, "-n", "2", "--dist", "loadgroup")
+
+    assert "test_it.py::test_older@zone16" in in_processes
     for line in ("test_older: zone16;", "test_both[16]: zone16;", "test_newer: zone20;", "test_plain: None;"):
         assert line in said
     assert "test_hurts: " in said
