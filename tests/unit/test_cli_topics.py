@@ -661,7 +661,7 @@ def test_wrong_usage_of_rm(topic: Callable[..., Any], words: list[str]) -> None:
 # ------------------------------------------------------------------------------- hosts, users and damage
 
 WITHOUT_CEPH = """
-import ctypes, sys
+import ctypes, os, sys
 real = ctypes.CDLL.__init__
 def refusing(self, name, *args, **kwargs):
     if "rados" in str(name):
@@ -669,13 +669,22 @@ def refusing(self, name, *args, **kwargs):
     real(self, name, *args, **kwargs)
 ctypes.CDLL.__init__ = refusing
 sys.modules["rados"] = None
+def say_what_was_loaded():
+    print(*(name for name in sys.modules if "rados" in name and sys.modules[name]), file=sys.stderr, flush=True)
+end = os._exit
+def end_at_once(code):
+    say_what_was_loaded()
+    end(code)
+os._exit = end_at_once
 from remora.cli import main
 try:
     main()
 finally:
-    print(*(name for name in sys.modules if "rados" in name and sys.modules[name]), file=sys.stderr)
+    say_what_was_loaded()
 """
-"""Runs a command where neither librados nor its binding can be had, and names the modules for it that were loaded."""
+"""Runs a command where neither librados nor its binding can be had, and names the modules for it that were loaded.
+
+A command ends at once where a thread has not ended yet, if only by an instant: then nothing behind `main` runs."""
 
 
 def without_ceph(*words: str | Path) -> subprocess.CompletedProcess[str]:
