@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
-from remora.cli.ending import end_at_once
 from remora.cli.options import DEFAULT_CONFIG, config_file_option, load
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.process.ending import end_at_once
 from remora.supervisor.cores import usable_cores
 
 

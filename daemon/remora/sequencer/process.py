@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from random import Random
 
-import uvloop
 from prometheus_client import Metric
 
 from remora import __version__
@@ -30,6 +29,7 @@ from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import Host
 from remora.policy.sequence import Phase
+from remora.process.loop import run_loop
 from remora.process.sockets import listening_sockets, shown_address
 from remora.sequencer.owners import Owners
 from remora.servers.admin import Sources, serve_admin
@@ -55,8 +55,7 @@ def run(settings: Settings, report_s: float = 0.0, report: Report = print) -> Ex
     configure_logging(settings.log)
     _have_descriptors(settings.sequencer.max_connections)
     gc.freeze()  # what was imported stays
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, report_s, report))
+    return run_loop(_serve(settings, report_s, report))
 
 
 def _have_descriptors(connections: int) -> None:

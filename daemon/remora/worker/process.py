@@ -14,7 +14,6 @@ from random import Random
 from typing import assert_never
 
 import msgspec
-import uvloop
 
 from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers, open_tracer
@@ -33,6 +32,7 @@ from remora.process.credit import CreditMemory, HostCredit
 from remora.process.host_load import HostLoad
 from remora.process.lag import Kept, measure_lag
 from remora.process.liveness_lock import has_been_used, remember_store
+from remora.process.loop import run_loop
 from remora.process.pipe import (
     Ask,
     Dead,
@@ -74,8 +74,7 @@ def run(channel: int) -> Exit:
     """Work for the supervisor at the other end of this socket; returns the exit code."""
     gc.freeze()  # what was imported stays
     gc.set_threshold(COLLECT_AFTER)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(socket.socket(fileno=channel)))
+    return run_loop(_run(socket.socket(fileno=channel)))
 
 
 async def _run(channel: socket.socket) -> Exit:
