@@ -226,12 +226,12 @@ class SequencerClient:
         self._is_closed, self._asking = True, None
         if self._timer is not None:
             self._timer.cancel()
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
         if self._connection is not None:
             self._connection.close()
         self._fail_waiting("the client is closed")
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         await asyncio.sleep(0)  # the transport closes its socket in the next turn
 
     async def next(self, log: LogName) -> Token:
@@ -455,6 +455,9 @@ class SequencerClient:
                     else:
                         host, _, port = address.rpartition(":")
                         await loop.create_connection(lambda made=connection: made, host.strip("[]"), int(port), ssl=tls)
+                except asyncio.CancelledError:
+                    connection.close()  # it may be open already: made in the turn in which the cancellation came
+                    raise
                 except OSError:
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

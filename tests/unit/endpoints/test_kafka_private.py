@@ -18,10 +18,10 @@ from remora.endpoints.kafka.client import KafkaClient
 
 FILES = sorted(Path(remora.endpoints.kafka.__file__).parent.glob("*.py"))
 
-OF_CONNECTIONS = {("client.py", "_protocol"), ("client.py", "_transport")}
+OF_CONNECTIONS = {("client.py", "_loop"), ("client.py", "_protocol"), ("client.py", "_transport")}
 """The only private members of foreign objects; `client.py` says why."""
 
-OF_THE_CLIENT = {"_get_conn", "_md_synchronizer", "_sync_task", "_topics"}
+OF_THE_CLIENT = {"_conns", "_md_synchronizer", "_on_connection_closed", "_sync_task", "_topics"}
 """What `KafkaClient` uses of the class that it inherits."""
 
 
@@ -80,8 +80,9 @@ async def test_private_members_of_the_client() -> None:
 
 @in_virtual_time
 async def test_private_members_of_connections() -> None:
-    """A connection of the installed release has the member by which it is cut."""
-    assert "_protocol" in vars(AIOKafkaConnection("localhost", 1))
+    """A connection of the installed release has the members by which it connects and is cut."""
+    assert {"_loop", "_protocol"} <= vars(AIOKafkaConnection("localhost", 1)).keys()
+    assert "self._loop" in inspect.getsource(AIOKafkaConnection.connect)
 
 
 def test_no_class_beside_the_client_inherits_from_aiokafkas_parts() -> None:

@@ -14,6 +14,7 @@ from remora.endpoints.addresses import look_up
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.target import Server
 from remora.endpoints.blocking import run_blocking
+from remora.endpoints.dial import dial
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules
@@ -70,10 +71,9 @@ async def _open(
 ) -> Connection:
     shown = bool(server.tls and server.tls.certificate_location)
     connection = Connection(str(server), settings.heartbeat_s, on_end, shows_certificate=shown)
-    loop = asyncio.get_running_loop()
     name = server.host if context else None
     try:
-        await loop.create_connection(lambda: connection, address, server.port, ssl=context, server_hostname=name)
+        await dial(lambda: connection, address, server.port, ssl=context, server_hostname=name)
     except (OSError, ssl.SSLError) as exc:
         raise _explain(exc, server) from exc
     try:

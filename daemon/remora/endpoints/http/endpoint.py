@@ -14,6 +14,7 @@ from typing import Self
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import Settings
 from remora.endpoints.blocking import run_blocking
+from remora.endpoints.dial import dial
 from remora.endpoints.http.answers import (
     BATCHED_LANES,
     LANES,
@@ -151,10 +152,10 @@ class HttpEndpoint:
         for address in addresses:
             try:
                 async with asyncio.timeout(self._settings.connect_timeout_s / len(addresses)):
-                    _, writer = await asyncio.open_connection(address, port)
+                    transport, _ = await dial(asyncio.Protocol, address, port)
             except (OSError, TimeoutError):
                 continue
-            writer.transport.abort()
+            transport.abort()
             return True
         return False
 

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 from remora.config import HttpSettings
 from remora.endpoints.addresses import look_up
 from remora.endpoints.blocking import run_blocking
+from remora.endpoints.dial import dial
 from remora.endpoints.http.connection import Connection
 from remora.endpoints.http.target import Login, Server
 from remora.endpoints.tasks import CrashObserver, Tasks
@@ -104,10 +105,10 @@ class Pools:
         assert self._sweeper is not None
         self._ended = True
         self._sweeper.cancel()
-        await self._tasks.__aexit__(None, None, None)
         for pool in self._pools.values():
             for each in list(pool.open):
                 each.close()
+        await self._tasks.__aexit__(None, None, None)
 
     @property
     def count(self) -> int:
@@ -272,7 +273,7 @@ class Pools:
 
     async def _connect_to(self, address: str, pool: Pool, context: ssl.SSLContext | None) -> Connection:
         on_closed: Callable[[Connection], None] = lambda each: self._closed(pool, each)  # noqa: E731 # of this pool
-        _, connection = await asyncio.get_running_loop().create_connection(
+        _, connection = await dial(
             lambda: Connection(self._settings.request_timeout_s, on_closed),
             address,
             pool.peer.server.port,

@@ -3,37 +3,43 @@
 aiokafka's producer is not used. Of the client and its connections these private members are, here and nowhere else;
 `tests/unit/endpoints/test_kafka_private.py` holds this list against the code and against aiokafka:
 
-* `AIOKafkaClient._get_conn` is overridden. Every connection is made there, also those that renew the metadata, to
-  names that the cluster itself gave: aiokafka has no other place to resolve a name before it connects, nor one that
-  hands out the connections that have to be cut.
+* `AIOKafkaClient._get_conn` is overridden, and keeps what it opens in `_conns`. Every connection is made there, also
+  those that renew the metadata, to names that the cluster itself gave: aiokafka has no other place to resolve a name
+  before it connects, and it forgets a connection whose opening fails or is cancelled, while it still is there.
+* `AIOKafkaClient._on_connection_closed` is given to each connection, as aiokafka does: it renews the metadata.
 * `AIOKafkaClient._topics` loses one topic at a time. `set_topics` replaces the set instead; while the metadata is being
   renewed by age, that makes each `force_metadata_update` wait until it is so old again.
-* `AIOKafkaClient._sync_task` and `_md_synchronizer` are begun here where topics log in with Kerberos: aiokafka begins
-  them after it has made, with its own kind of log-in, a first connection.
+* `AIOKafkaClient._sync_task` and `_md_synchronizer` are begun here: aiokafka begins them after it has made a first
+  connection, which it forgets when it is cancelled before it is answered, and which cannot log in with Kerberos.
 * `AIOKafkaConnection._protocol`, and asyncio's `_transport` of it: `close` says goodbye, and forgets the transport
   before the other side has answered; and nothing else tells which of a name's addresses was connected to.
+* `AIOKafkaConnection._loop` is the event loop by which it connects; ours cuts what a cancelled opening has made.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import aiokafka.errors as kafka
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
 from remora.endpoints.addresses import look_up, refusal
 from remora.endpoints.blocking import PATIENCE_S, resolve
+from remora.endpoints.dial import DiallingLoop
 from remora.endpoints.kafka.kerberos import KerberosLogin, log_in
 from remora.endpoints.kafka.target import Broker
-from remora.model.errors import EndpointDenied, EndpointError, EndpointUnavailable, without_frames
+from remora.model.errors import EndpointDenied, EndpointError, without_frames
 from remora.policy.destinations import DestinationRules
+
+log = logging.getLogger("aiokafka.connections")
+"""Of aiokafka's, so that a kind of line comes once a minute: see `log_filter.py`."""
 
 CLOSE_PATIENCE_S = 2.0
 """How long brokers may take to answer the goodbye of a client's connections."""
@@ -69,63 +75,66 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             connections_max_idle_ms=None,  # a client that nothing uses is closed as a whole
             **options,
         )
-        self._options = options
-        self._made: dict[Any, Any] = {}  # by broker
+        self._options = {**options, "request_timeout_ms": int(request_timeout_s(settings) * 1000)}
+        self._made: list[Any] = []  # every connection that may still have a socket
         self._rules = rules
         self._broker, self._settings, self._kerberos = broker, settings, kerberos
-        self._let_in: WeakSet[Any] = WeakSet()  # connections that have logged in with Kerberos
         self._at_the_door = asyncio.Lock()
 
     async def bootstrap(self) -> None:
-        """Learn which brokers there are, and begin to keep that up to date."""
-        if self._kerberos is None:
-            await super().bootstrap()
-            return
-        request_timeout_ms = int(request_timeout_s(self._settings) * 1000)
-        options = {**self._options, "request_timeout_ms": request_timeout_ms}
-        async with connected(
-            self._broker, self._settings.client_id, self._kerberos, self._settings.connect_timeout_s, **options
-        ) as connection:
-            self.cluster.update_metadata(await connection.send(MetadataRequest([])))
+        """Learn which brokers there are, and begin to keep that up to date. Raises what aiokafka does."""
+        settings = self._settings
+        try:
+            async with connected(
+                self._broker, settings.client_id, self._kerberos, settings.connect_timeout_s, **self._options
+            ) as connection:
+                with writing():
+                    answer = await connection.send(MetadataRequest([]))
+        except OSError as exc:
+            raise kafka.KafkaConnectionError(f"{self._broker}: {exc}") from exc
+        self.cluster.update_metadata(answer)
         self._sync_task = asyncio.create_task(self._md_synchronizer(), name=f"metadata of {self._broker}")
 
-    async def _get_conn(self, node_id: Any, **options: Any) -> Any:
-        broker, known = self.cluster.broker_metadata(node_id), self._made.get(node_id)
-        if broker is not None and not (known and known.connected()):
-            try:
-                await admit(broker, self._rules)
-            except (OSError, EndpointUnavailable, EndpointDenied):
-                self.force_metadata_update()  # as aiokafka does for any broker that it cannot connect to
-                return None
-        connection = await super()._get_conn(node_id, **options)
-        if connection is not None and self._made.get(node_id) is not connection:
-            self._made[node_id] = connection
-            if broker is not None and why_denied(connection, broker, self._rules):
-                connection.close()
-                cut(connection)
-                return None
-        if connection is not None and self._kerberos is not None:
-            return await self._log_in(connection, self._kerberos)
-        return connection
+    async def _get_conn(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
+        place, broker = (node_id, group), self.cluster.broker_metadata(node_id)
+        if (known := self._open_at(place)) is not None:
+            return known
+        try:
+            if broker is None:
+                raise kafka.StaleMetadata(f"broker {node_id} is not known")
+            await admit(broker, self._rules)
+            async with self._at_the_door:
+                if self._open_at(place) is None:  # another one may have asked for it meanwhile, too
+                    self._conns[place] = await self._opened(broker)
+                return self._conns[place]
+        except (OSError, EndpointError, kafka.KafkaError) as exc:
+            without_frames(exc)
+            log.warning("%s: no connection: %s", broker or self._broker, str(exc) or type(exc).__name__)
+            self.force_metadata_update()  # as aiokafka does for any broker that it cannot connect to
+            return None
 
-    async def _log_in(self, connection: Any, kerberos: KerberosLogin) -> Any:
-        """The connection when it is let in, else None; another one asks for it meanwhile, too."""
-        async with self._at_the_door:
-            if connection in self._let_in:
-                return connection
-            try:
-                await log_in(connection, kerberos, self._settings.connect_timeout_s)
-            except (OSError, EndpointError, kafka.KafkaError) as exc:
-                without_frames(exc)
-                self.force_metadata_update()  # as aiokafka does for any broker that does not let it in
-                return None
-            else:
-                self._let_in.add(connection)
-                return connection
-            finally:
-                if connection not in self._let_in:  # also when this was cancelled: half a log-in cannot go on
-                    connection.close()
-                    cut(connection)
+    def _open_at(self, place: Any) -> Any:
+        """The connection that is open at this place, else None."""
+        known = self._conns.get(place)
+        return known if known is not None and known.connected() else None
+
+    async def _opened(self, broker: Any) -> Any:
+        """A new connection that is let in; whatever comes in between, nothing of it is left."""
+        self._made = [each for each in self._made if has_socket(each)]
+        settings, heard = self._settings, self._on_connection_closed
+        connection = new_connection(broker, settings.client_id, on_close=heard, **self._options)
+        try:
+            await connection.connect()
+            if why := why_denied(connection, broker, self._rules):
+                raise EndpointDenied(why)
+            if self._kerberos is not None:
+                await log_in(connection, self._kerberos, settings.connect_timeout_s)
+        except BaseException:
+            connection.close()
+            cut(connection)
+            raise
+        self._made.append(connection)
+        return connection
 
     def unfollow(self, topic: str) -> None:
         """Stop looking at a topic; the last one stays, because aiokafka asks for all when it has none."""
@@ -140,7 +149,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         except (TimeoutError, OSError, kafka.KafkaError) as exc:
             without_frames(exc)
         finally:
-            for connection in self._made.values():
+            for connection in self._made:
                 cut(connection)
 
 
@@ -170,11 +179,22 @@ def why_denied(connection: Any, broker: Broker, rules: DestinationRules) -> str:
     return refusal(broker.host, transport.get_extra_info("peername")[0], broker.port, rules, by_operator=True)
 
 
+def new_connection(broker: Any, client_id: str, **options: Any) -> Any:
+    """A connection of aiokafka's that is not open yet. Who opens it closes and cuts it, also where opening it fails."""
+    connection = AIOKafkaConnection(broker.host, broker.port, client_id=client_id, **options)
+    connection._loop = DiallingLoop(asyncio.get_running_loop())  # noqa: SLF001  # see the module
+    return connection
+
+
+def has_socket(connection: Any) -> bool:
+    """Whether something is left of an aiokafka connection, which may be closed and wait for the other side."""
+    return bool(connection._protocol and connection._protocol._transport)  # noqa: SLF001  # see the module
+
+
 def cut(connection: Any) -> None:
     """End an aiokafka connection without goodbye, also one that it has closed and that waits for the other side."""
-    transport = connection._protocol and connection._protocol._transport  # noqa: SLF001  # see the module
-    if transport is not None:
-        transport.abort()
+    if has_socket(connection):
+        connection._protocol._transport.abort()  # noqa: SLF001  # see the module
 
 
 @asynccontextmanager
@@ -186,7 +206,7 @@ async def connected(
     aiokafka forgets one that fails to log in, while TLS still says goodbye: to a broker that is slow with its answer,
     the socket would outlive its event loop. A log-in with Kerberos fails after `timeout_s`.
     """
-    connection = AIOKafkaConnection(broker.host, broker.port, client_id=client_id, **options)
+    connection = new_connection(broker, client_id, **options)
     patience_s = 0.0
     try:
         await connection.connect()
@@ -196,8 +216,10 @@ async def connected(
         patience_s = GOODBYE_S
     finally:
         closed = connection.close()
-        if closed is not None:
-            await asyncio.wait([closed], timeout=patience_s)
+        try:
+            if closed is not None:
+                await asyncio.wait([closed], timeout=patience_s)
+        finally:
             cut(connection)
 
 

@@ -17,6 +17,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
 from remora.endpoints.blocking import run_blocking
+from remora.endpoints.dial import dial
 from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.kerberos import KerberosLogin, get_tickets
@@ -217,13 +218,11 @@ async def _answers_tls(broker: Broker) -> bool:
     anyone.check_hostname = False
     anyone.verify_mode = ssl.CERT_NONE
     try:
-        _, writer = await asyncio.open_connection(broker.host, broker.port, ssl=anyone)
+        transport, _ = await dial(asyncio.Protocol, broker.host, broker.port, ssl=anyone)
     except OSError as exc:
         without_frames(exc)
         return False
-    writer.transport.abort()
-    with suppress(OSError):
-        await writer.wait_closed()
+    transport.abort()
     return True
 
 
