@@ -15,6 +15,11 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.certificates import Certificate, certificate
+from devkit.clusters.kafka import Kafka, create_topic
+from devkit.clusters.kerberos import join_realm
+from devkit.clusters.nginx import nginx
+from devkit.clusters.rabbitmq import RabbitMQ
 from remora.client.sequencer import SequencerClient, SequencerUnavailable
 from remora.config import AmqpSettings, DeliverySettings, DestinationsSettings, HttpSettings, KafkaSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
@@ -26,12 +31,7 @@ from remora.model.log import LogName
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from support.cancelling import Moment, Steps, leaves_nothing
-from support.certificates import Certificate, certificate
-from support.kafka import Kafka, create_topic
 from support.kafka_sender import INCARNATION, make_records, push_all
-from support.kerberos import join_realm
-from support.nginx import nginx
-from support.rabbitmq import RabbitMQ
 
 SHARD = Shard("shard", Origin.REMORA)
 
