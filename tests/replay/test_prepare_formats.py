@@ -223,13 +223,66 @@ def test_notifications_are_refused_by_name(origin: str) -> None:
         records("cloudtrail", document(trail(), notification))
 
 
-def test_documents_of_cloudtrail_on_lines() -> None:
-    """Several documents may stand in a file, one on each line; another text is refused by its line."""
-    two = document(trail()) + b"\n\n" + document(trail(eventID="e-2"))
+def lines_of(*texts: object) -> bytes:
+    return b"\n".join(each if isinstance(each, bytes) else json.dumps(each).encode() for each in texts)
 
-    assert [each.request for each in records("cloudtrail", two) if isinstance(each, Write)] == ["e-1", "e-2"]
-    with pytest.raises(ReplayRefused, match=r"a\.log:2: not a document of CloudTrail"):
-        records("cloudtrail", document(trail()) + b"\n{}")
+
+E1, E2, E3 = (trail(eventID=f"e-{number}") for number in (1, 2, 3))
+DIGEST = {"awsAccountId": "111", "digestStartTime": "2026-11-21T02:00:00Z", "logFiles": [{"s3Bucket": "b"}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(document(E1) + b"\n\n" + document(E2, E3), id="a document a line"),
+        pytest.param(document(E1) + document(E2) + document(E3), id="documents without line ends"),
+        pytest.param(lines_of(E1, E2, E3), id="an event a line"),
+        pytest.param(lines_of(E1, E2, E3).replace(b"\n", b"\r\n") + b"\r\n", id="CRLF"),
+        pytest.param(json.dumps([E1, E2, E3]).encode(), id="an array"),
+        pytest.param(json.dumps([{"Records": [E1]}, {"Records": [E2, E3]}]).encode(), id="an array of documents"),
+        pytest.param(json.dumps([E1, E2, E3], indent=2).encode(), id="an array over many lines"),
+        pytest.param(lines_of([E1], [E2, E3]), id="an array a line"),
+        pytest.param(json.dumps({"Records": [E1, E2, E3]}, indent="\t").encode(), id="a document over many lines"),
+        pytest.param(b"\n".join(json.dumps(e, indent=1).encode() for e in (E1, E2, E3)), id="events over many lines"),
+        pytest.param(b"\xef\xbb\xbf" + lines_of(E1, E2) + b"\n\xef\xbb\xbf" + lines_of(E3), id="marks of byte order"),
+        pytest.param(lines_of({"Records": []}, document(E1, E2, E3), {"Records": None}), id="empty documents"),
+        pytest.param(lines_of(*({"detail-type": "x", "detail": each} for each in (E1, E2, E3))), id="EventBridge"),
+    ],
+)
+def test_events_of_cloudtrail_however_they_are_laid_out(text: bytes) -> None:
+    """Documents, arrays and events by themselves, on one line or on many, give the same events and nothing else."""
+    found = records("cloudtrail", text)
+
+    assert [each.request for each in found if isinstance(each, Write)] == ["e-1", "e-2", "e-3"]
+    assert {each for each in found if isinstance(each, Dropped)} <= {Dropped("a blank line")}
+    assert detect(text.removeprefix(b"\xef\xbb\xbf"), "x", Mapping()).name == "cloudtrail"
+
+
+@pytest.mark.parametrize("text", [{"Records": []}, {"Records": None}, DIGEST])
+def test_files_of_cloudtrail_without_events(text: object) -> None:
+    """A document without records has nothing in it, and a digest is known as one; both are CloudTrail's files."""
+    for data in (json.dumps(text).encode(), json.dumps(text, indent=4).encode()):
+        assert detect(data, "x", Mapping()).name == "cloudtrail"
+        assert records("cloudtrail", data) == ([Dropped("a digest of CloudTrail's files")] if text is DIGEST else [])
+
+
+def test_broken_lines_of_cloudtrail_are_counted_one_by_one() -> None:
+    """A line that was cut, or is another text, is counted, and costs none of the events around it."""
+    cut = json.dumps(E2).encode()[:-40]
+    text = lines_of(E1, cut, E3, b"no JSON", {"a": 1}, b'"', b"}", E2)
+
+    found = list(FORMATS["cloudtrail"].records(BytesIO(text), Source("a.log")))
+
+    assert [
+        (each.line, outcome.request) for each in found for outcome in each.outcomes if isinstance(outcome, Write)
+    ] == [
+        (1, "e-1"),
+        (3, "e-3"),
+        (8, "e-2"),
+    ]
+    dropped = [(each.line, outcome) for each in found for outcome in each.outcomes if isinstance(outcome, Dropped)]
+    assert [line for line, _ in dropped] == [2, 4, 5, 6, 7]
+    assert all(outcome.reason.startswith(MALFORMED) for _, outcome in dropped)
 
 
 # ------------------------------------------------------------------------------------ radosgw

@@ -24,7 +24,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import reading, sources
 from remora.replay.prepare.entry import MALFORMED, READ, Dropped, Found, Outcome, Source, Write
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.inspect import format_of, inspect, trace_name
+from remora.replay.prepare.inspect import sort_out, inspect, trace_name
 from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
 from remora.replay.prepare.tables import csv_records, moment_us, parquet_records
@@ -167,16 +167,16 @@ def test_dropped_lines_are_counted_with_the_first_few() -> None:
 # ------------------------------------------------------------------------------------ which format
 
 
-def test_files_of_two_formats_are_refused(tmp_path: Path) -> None:
-    """All files must have one format; the one that has not is named, and empty files are nothing's."""
+def test_files_of_two_formats_that_are_named_are_refused(tmp_path: Path) -> None:
+    """All files that are named must have one format; the one that has not is named, and empty files are nothing's."""
     (tmp_path / "0.log").write_bytes(b"")
     (tmp_path / "1.log").write_bytes(journal(2))
-    form, full = format_of(sources.found([tmp_path]), Options())
-    assert (form.name, [file.path.name for file in full]) == ("rgw-journal", ["1.log"])
+    form = sort_out(sources.found([tmp_path]), Options())
+    assert (form.format.name, [file.path.name for file in form.full]) == ("rgw-journal", ["1.log"])
 
     (tmp_path / "2.csv").write_text(CSV + "0,1,PUT,b,k,1\n")
     with pytest.raises(ReplayRefused, match=r"2\.csv: is csv, but .*1\.log is rgw-journal"):
-        format_of(sources.found([tmp_path]), Options())
+        sort_out(sources.found([tmp_path / "1.log", tmp_path / "2.csv"]), Options())
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_wrong_file_or_mapping_is_refused(tmp_path: Path, text: str, options: 
     (tmp_path / "t.csv").write_text(text)
 
     with pytest.raises(ReplayRefused, match=message):
-        format_of(sources.found([tmp_path / "t.csv"]), options)
+        sort_out(sources.found([tmp_path / "t.csv"]), options)
 
 
 def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:

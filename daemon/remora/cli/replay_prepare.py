@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from remora.replay.session import session
 from remora.replay.shape import WRITES
 
 _SHOWN_CHARS = 110
+_SHOWN_FILES = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -184,8 +186,8 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
 
     Understood are AWS S3 server access logs, CloudTrail data events, radosgw's ops log and bucket logging (journal
     and standard), IBM's object-store traces, operation logs of warp and s3dlio, and any CSV with a header, or Parquet.
-    Files may be compressed (gzip, zstd, bzip2); of a folder, all files are taken in order of their names. All must
-    have the same format.
+    Files may be compressed (gzip, zstd, bzip2); of a folder, all files are taken in order of their names. All files
+    that are named must have the same format; what a folder has beside is left out, and told with its reason.
 
     Only what makes a notification is kept: successful writes and deletes. Every other line is counted by the reason why
     it is dropped, and the first ones are shown. The same input and options give the same events.
@@ -236,6 +238,7 @@ def _print(prepared: Prepared, out: Path) -> None:
     click.echo(f"{operations}; {size(trace.bytes)}{unknown}")
     click.echo(f"times within a second: {_spread(trace)}")
     _print_dropped(prepared)
+    _print_unread(trace.unread)
     _print_rates(trace, length_s)
 
 
@@ -264,6 +267,16 @@ def _print_dropped(prepared: Prepared) -> None:
         for example in prepared.examples.get(reason, ()):
             text = example.text if len(example.text) <= _SHOWN_CHARS else example.text[: _SHOWN_CHARS - 3] + "..."
             click.echo(f"      {example.where}  {text}".rstrip())
+
+
+def _print_unread(unread: dict[str, str]) -> None:
+    if not unread:
+        return
+    click.echo(f"\nNot read, or not to the end, {len(unread):,} of the files:")
+    for path, reason in islice(unread.items(), _SHOWN_FILES):
+        click.echo(f"  {path}  {printable(reason)}")
+    if len(unread) > _SHOWN_FILES:
+        click.echo(f"  and {len(unread) - _SHOWN_FILES:,} more, which are in trace.json")
 
 
 def _print_rates(trace: Trace, length_s: float) -> None:

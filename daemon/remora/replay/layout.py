@@ -59,7 +59,10 @@ class HotKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What was prepared. `sha256` is of the sources' contents, in their order; `dropped` counts lines by reason."""
+    """What was prepared. `sha256` is of the sources' contents, in their order; `dropped` counts lines by reason.
+
+    `unread` has those of the sources that were not read, or not to their end, and why; lines of the first are dropped.
+    """
 
     name: str
     sha256: str
@@ -76,6 +79,7 @@ class Trace(msgspec.Struct, frozen=True):
     dropped: dict[str, int]
     peak_per_s: int
     hottest: tuple[HotKey, ...]
+    unread: dict[str, str] = {}
 
 
 class Run(msgspec.Struct, frozen=True):

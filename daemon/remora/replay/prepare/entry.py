@@ -82,6 +82,11 @@ def malformed(reason: str) -> Dropped:
     return Dropped(MALFORMED + reason)
 
 
+def is_malformed(outcome: Outcome) -> bool:
+    """Whether this is of a line that is not of its format."""
+    return isinstance(outcome, Dropped) and outcome.reason.startswith(MALFORMED)
+
+
 def no_event(operation: str) -> Dropped:
     """An operation of which no store tells in a notification."""
     return Dropped(f"no event: {operation[:40]}")

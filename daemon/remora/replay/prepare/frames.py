@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from remora.replay.prepare.entry import MALFORMED
 from remora.replay.prepare.reading import DROPPED, LINES, REFUSED, WRITE
 from remora.replay.shape import DELETE, EVENT, WRITES
 
@@ -50,6 +51,22 @@ def dropped_lines(read: DataFrame) -> DataFrame:
     """One row: how many lines were dropped."""
     rows = read.select("kind", "count").where(F.col("kind") == DROPPED)
     return rows.agg(F.coalesce(F.sum("count"), F.lit(0)).alias("count")).select("count")
+
+
+def refused(read: DataFrame) -> DataFrame:
+    """The pieces that were not read to their end, and why."""
+    return read.select("kind", "piece", "reason").where(F.col("kind") == REFUSED).select("piece", "reason")
+
+
+def malformed(read: DataFrame) -> DataFrame:
+    """How many lines of each piece are not of its format (`wrong`), and how many there are of all."""
+    rows = read.select("kind", "piece", "reason", "count").where(F.col("kind").isin(WRITE, DROPPED))
+    is_wrong = F.coalesce(F.col("reason").startswith(MALFORMED), F.lit(False))
+    counted = rows.select("piece", F.coalesce("count", F.lit(1)).alias("count"), is_wrong.alias("is_wrong"))
+    by_piece = counted.groupBy("piece").agg(
+        F.sum(F.when(F.col("is_wrong"), F.col("count")).otherwise(0)).alias("wrong"), F.sum("count").alias("count")
+    )
+    return by_piece.where(F.col("wrong") > 0).select("piece", "wrong", "count")
 
 
 def lines(read: DataFrame) -> DataFrame:

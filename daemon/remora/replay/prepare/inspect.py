@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping as Mapping_
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.entry import MALFORMED, Source, Write
+from remora.replay.prepare.entry import MALFORMED, Source, Write, is_malformed
 from remora.replay.prepare.formats import FORMATS, Format, detect
 from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
-from remora.replay.prepare.sources import File, Piece, found, head, opened, pieces, shown
+from remora.replay.prepare.sources import File, Piece, bare, found, head, lines_in, opened, pieces, shown
 
 _TABLES = ("csv", "parquet")
 _TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A file of a folder that is left out, and why; `lines` are those that it has."""
+
+    path: Path
+    reason: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The one format of all files that are not empty, those files, and those of folders that are left out."""
+
+    format: Format
+    full: tuple[File, ...]
+    unread: tuple[Unread, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
-    """Files that were looked at: they are there, and all of one format as far as their beginnings tell."""
+    """Files that were looked at: they are there, and all of one format as far as their beginnings tell.
+
+    `unread` are those of folders that are not.
+    """
 
     name: str
     files: tuple[File, ...]
     format: Format
     pieces: tuple[Piece, ...]
+    unread: tuple[Unread, ...] = ()
 
 
 def inspect(paths: Sequence[Path], out: Path, options: Options) -> Input:
-    """Look at the beginning of every file. Raises ReplayRefused for what cannot be used."""
+    """Look at the beginning of every file. Raises ReplayRefused for what cannot be used.
+
+    A folder is not refused for a file in it, as long as another one can be read.
+    """
     _refuse_used(out)
     files = found(paths)
-    form, full = format_of(files, options)
+    sorted_ = sort_out(files, options)
+    form = sorted_.format
     _refuse_unused(form, options)
-    return Input(trace_name(paths), tuple(files), form, tuple(pieces(full, form)))
+    return Input(trace_name(paths), tuple(files), form, tuple(pieces(sorted_.full, form)), sorted_.unread)
 
 
 def _refuse_unused(form: Format, options: Options) -> None:
@@ -45,27 +72,69 @@ def _refuse_unused(form: Format, options: Options) -> None:
         raise ReplayRefused(f"--bucket: {form.title} tells the bucket by itself")
 
 
-def format_of(files: Sequence[File], options: Options) -> tuple[Format, list[File]]:
-    """The one format of all files that are not empty, and those files.
+def sort_out(files: Sequence[File], options: Options) -> Sorted:
+    """Which format the files have, and which of them do not.
 
-    Raises ReplayRefused with the name of the file that has another format, or none.
+    Of folders it is the format of most files. Raises ReplayRefused with the name of a file that was named and has
+    another format, or none; and where no file is left.
     """
-    chosen: tuple[Format, str] | None = None
-    full: list[File] = []
+    formats: dict[File, Format] = {}
+    wrong: dict[File, str] = {}
     for file in files:
-        begin = head(file)
-        if not begin.strip():
-            continue
-        name = shown(file.path)
-        form = FORMATS[options.format] if options.format else detect(begin, name, options.mapping)
-        if chosen is not None and form is not chosen[0]:
-            raise ReplayRefused(f"{name}: is {form.name}, but {chosen[1]} is {chosen[0].name}: prepare them apart")
-        chosen = (form, name)
-        _try(file, form, options)
-        full.append(file)
-    if chosen is None:
-        raise ReplayRefused(f"{', '.join(shown(file.path) for file in files[:3])}: there is nothing in it")
-    return chosen[0], full
+        try:
+            form = _format(file, options)
+        except ReplayRefused as exc:
+            if not file.is_of_folder:
+                raise
+            wrong[file] = bare(str(exc), file.path)
+        else:
+            if form is not None:
+                formats[file] = form
+    if not formats:
+        raise ReplayRefused(_nothing(files, wrong))
+    chosen, example = _chosen(formats)
+    for file, form in formats.items():
+        if form is not chosen:
+            reason = f"is {form.name}, but {shown(example.path)} is {chosen.name}: prepare them apart"
+            if not file.is_of_folder:
+                raise ReplayRefused(f"{shown(file.path)}: {reason}")
+            wrong[file] = reason
+    full = tuple(file for file, form in formats.items() if form is chosen)
+    unread = tuple(Unread(file.path, wrong[file], lines_in(file)) for file in files if file in wrong)
+    return Sorted(chosen, full, unread)
+
+
+def _chosen(formats: Mapping_[File, Format]) -> tuple[Format, File]:
+    """The format of the first file that was named, else that of most files of folders; and a file that has it."""
+    for file, form in formats.items():
+        if not file.is_of_folder:
+            return form, file
+    counts: dict[str, tuple[int, int]] = {}
+    for file, form in formats.items():
+        count, nbytes = counts.get(form.name, (0, 0))
+        counts[form.name] = count + 1, nbytes + file.nbytes
+    most = max(counts, key=lambda name: counts[name])
+    return FORMATS[most], next(file for file, form in formats.items() if form.name == most)
+
+
+def _nothing(files: Sequence[File], wrong: Mapping_[File, str]) -> str:
+    if not wrong:
+        return f"{', '.join(shown(file.path) for file in files[:3])}: there is nothing in it"
+    told = "; ".join(f"{shown(file.path)}: {reason}" for file, reason in list(wrong.items())[:3])
+    return f"none of the files can be read: {told}" if len(wrong) > 1 else told
+
+
+def _format(file: File, options: Options) -> Format | None:
+    """The format of a file; None where nothing is in it. Raises ReplayRefused with its name if it has none."""
+    begin = head(file)
+    if not begin.strip():
+        return None
+    name = shown(file.path)
+    form = FORMATS[options.format] if options.format else detect(begin, name, options.mapping)
+    if form.name == "parquet" and file.compression is not None:
+        raise ReplayRefused(f"{name}: Parquet inside a compressed file cannot be read: uncompress it")
+    _try(file, form, options)
+    return form
 
 
 def _try(file: File, form: Format, options: Options) -> None:
@@ -76,7 +145,7 @@ def _try(file: File, form: Format, options: Options) -> None:
             source = Source(shown(file.path), options.bucket, options.mapping)
             for tried, line in enumerate(form.records(stream, source), start=1):
                 for outcome in line.outcomes:
-                    if isinstance(outcome, Write) or not outcome.reason.startswith(MALFORMED):
+                    if isinstance(outcome, Write) or not is_malformed(outcome):
                         return
                     first = first or (line.line, outcome.reason.removeprefix(MALFORMED))
                 if tried == _TRIED:

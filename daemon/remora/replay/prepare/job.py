@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,9 @@ from remora.replay.paths import location, pattern
 from remora.replay.prepare import frames, reading
 from remora.replay.prepare.entry import MALFORMED
 from remora.replay.prepare.formats import Format
-from remora.replay.prepare.inspect import Input
+from remora.replay.prepare.inspect import Input, Unread
 from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
-from remora.replay.prepare.sources import Piece, sha256, shown
+from remora.replay.prepare.sources import Piece, bare, sha256, shown
 from remora.replay.shape import WRITES
 
 FILE_EVENTS = 500_000
@@ -29,6 +30,7 @@ LOT_BYTES = 32 << 20
 """Small files are read several by one task."""
 
 HOTTEST = 10
+LEFT_OUT = "in a file that was left out"
 _MOST_REASONS = 200
 
 
@@ -60,13 +62,14 @@ class _Read:
     is_whole_seconds: bool
     dropped: dict[str, int]
     examples: dict[str, tuple[Example, ...]]
+    unread: dict[str, str]
 
 
 def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> Prepared:
     """Make `out` from the files; raises ReplayRefused, and leaves it as it was, if that cannot be."""
-    name, form, cut, files = given.name, given.format, given.pieces, given.files
+    name, form, files = given.name, given.format, given.files
     with _beside(out) as work:
-        read = _read(spark, work, cut, form, options, name)
+        read = _read(spark, work, given, options)
         spread = options.spread or (EVEN if read.is_whole_seconds else NONE)
         marked = _marked(spark, work, read, form, options, spread)
         left_out = {row["reason"]: row["count"] for row in _left_out(marked).collect()} if marked is not None else {}
@@ -95,6 +98,7 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
             dropped=read.dropped | left_out,
             peak_per_s=_only(frames.peak(events).collect())["peak_per_s"],
             hottest=_hottest(events),
+            unread=read.unread,
         )
         write(prepared.trace, trace)
         _publish(prepared.path, out)
@@ -104,36 +108,85 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def _read(spark: SparkSession, work: Path, cut: Sequence[Piece], form: Format, options: Options, name: str) -> _Read:
+def _read(spark: SparkSession, work: Path, given: Input, options: Options) -> _Read:
+    cut = given.pieces
     lots = _lots(cut)
-    given = spark.createDataFrame(
+    pieces = spark.createDataFrame(
         [
             (piece.index, bytearray(piece.path), piece.compression, piece.start, piece.end, lot)
             for piece, lot in zip(cut, lots, strict=True)
         ],
         reading.PIECES,
     )
-    task = reading.reader(form.name, options.bucket, options.mapping)
-    lotted = given.repartitionById(max(lots, default=0) + 1, "lot")
+    task = reading.reader(given.format.name, options.bucket, options.mapping)
+    lotted = pieces.repartitionById(max(lots, default=0) + 1, "lot")
     rows = _kept(spark, lotted.mapInArrow(task, reading.READ), work / "read")
     summary = frames.summary(rows, reading.EXAMPLES, _MOST_REASONS).collect()
-    for row in summary:
-        if row["kind"] == reading.REFUSED:
-            raise ReplayRefused(row["reason"])
+    is_cut = any(row["kind"] == reading.REFUSED for row in summary)
+    unread = {shown(each.path): each.reason for each in given.unread} | (_cut_short(rows, given) if is_cut else {})
     counts, examples = _dropped(rows, [row for row in summary if row["kind"] == reading.DROPPED], cut)
     writes = next((row for row in summary if row["kind"] == reading.WRITE), None)
-    _refuse_malformed(writes["count"] if writes else 0, counts, examples)
+    if any(reason.startswith(MALFORMED) for reason in counts):
+        unread |= _other_files(rows, given, writes["count"] if writes else 0, counts, examples)
+    _count_left_out(given.unread, counts, examples)
     if writes is None:
-        raise ReplayRefused(f"{name}: there is no write in it{_why(counts)}")
-    return _Read(rows, writes["count"], writes["first_us"], writes["is_whole_seconds"], counts, examples)
+        raise ReplayRefused(f"{given.name}: there is no write in it{_why(counts)}")
+    return _Read(rows, writes["count"], writes["first_us"], writes["is_whole_seconds"], counts, examples, unread)
+
+
+def _cut_short(rows: DataFrame, given: Input) -> dict[str, str]:
+    """The files that were not read to their end, and why. Raises ReplayRefused for one that was named itself."""
+    named = {file.path for file in given.files if not file.is_of_folder}
+    found: dict[str, str] = {}
+    for row in frames.refused(rows).orderBy("piece").collect():
+        path = _path(given.pieces[row["piece"]])
+        if path in named:
+            raise ReplayRefused(row["reason"])
+        found.setdefault(shown(path), bare(row["reason"], path))
+    return found
+
+
+def _path(piece: Piece) -> Path:
+    return Path(os.fsdecode(piece.path))
+
+
+def _other_files(
+    rows: DataFrame, given: Input, writes: int, counts: dict[str, int], examples: dict[str, tuple[Example, ...]]
+) -> dict[str, str]:
+    """The files of folders that are mostly not of the format: what is of it in them counts all the same.
+
+    Raises ReplayRefused where no other file is left, or where most of what was named is of another format.
+    """
+    wrong: dict[Path, int] = {}
+    lines: dict[Path, int] = {}
+    for row in frames.malformed(rows).collect():
+        path = _path(given.pieces[row["piece"]])
+        wrong[path] = wrong.get(path, 0) + row["wrong"]
+        lines[path] = lines.get(path, 0) + row["count"]
+    other = {path for path in wrong if wrong[path] * 2 > lines[path]}
+    of_folders = {file.path for file in given.files if file.is_of_folder}
+    if not other & of_folders or other >= {_path(piece) for piece in given.pieces}:
+        _refuse_malformed(writes, counts, examples)
+    return {
+        shown(path): f"mostly another format: {wrong[path]:,} of {lines[path]:,} lines are malformed"
+        for path in sorted(other & of_folders)
+    }
+
+
+def _count_left_out(unread: Sequence[Unread], counts: dict[str, int], examples: dict[str, tuple[Example, ...]]) -> None:
+    """Account for the lines of files that were left out."""
+    if any(each.lines for each in unread):
+        counts[LEFT_OUT] = sum(each.lines for each in unread)
+        examples[LEFT_OUT] = tuple(
+            Example(shown(each.path), each.reason) for each in unread[: reading.EXAMPLES] if each.lines
+        )
 
 
 def _lots(cut: Sequence[Piece]) -> list[int]:
     """Which task reads a piece: consecutive ones together up to LOT_BYTES."""
     lots, lot, filled = [], 0, 0
     for piece in cut:
-        path = Path(piece.path.decode("utf-8", "surrogateescape"))
-        nbytes = piece.end - piece.start if piece.end is not None else path.stat().st_size
+        nbytes = piece.end - piece.start if piece.end is not None else _path(piece).stat().st_size
         if filled and filled + nbytes > LOT_BYTES:
             lot, filled = lot + 1, 0
         lots.append(lot)

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
-from remora.replay.prepare.entry import Dropped, Found, Outcome, Records, Source, malformed
+from remora.replay.prepare.entry import Dropped, Found, Outcome, Records, Source, is_malformed, malformed
 
 MOST_LINE_BYTES = 16 << 20
 """No log has longer lines; a binary file has."""
 
 BLANK = Dropped("a blank line")
+TOO_LONG = malformed(f"longer than {MOST_LINE_BYTES >> 20} MiB")
+MOST_JOINED = 32
+"""A key with more line breaks than that is not looked for."""
+
+_BOM = "\ufeff"
+_NOTHING = " \t\f\v\r\n\0"
+"""What a line without contents may have; a system that crashed leaves zeros at the end of its files."""
 
 
 def numbered(stream: BinaryIO) -> Iterator[tuple[int, str | None]]:
-    """The lines from 1, without their ends; None for one that is too long. What is not UTF-8 becomes surrogates."""
+    """The lines from 1, without their ends; None for one that is too long. What is not UTF-8 becomes surrogates.
+
+    Files that were put one behind the other may have a mark of the byte order at the begin of any line.
+    """
     line = 0
     while raw := stream.readline(MOST_LINE_BYTES):
         line += 1
@@ -23,7 +33,12 @@ def numbered(stream: BinaryIO) -> Iterator[tuple[int, str | None]]:
                 pass
             yield line, None
         else:
-            yield line, raw.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
+            yield line, raw.rstrip(b"\r\n").decode("utf-8", "surrogateescape").removeprefix(_BOM)
+
+
+def is_blank(text: str) -> bool:
+    """Whether there is nothing in a line."""
+    return not text.strip(_NOTHING)
 
 
 def each_line(parse: Callable[[str], Sequence[Outcome]]) -> Records:
@@ -37,11 +52,41 @@ def each_line_of(parser: Callable[[Source], Callable[[str], Sequence[Outcome]]])
     def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
         parse = parser(source)
         for line, text in numbered(stream):
-            if text is None:
-                yield Found(line, (malformed(f"longer than {MOST_LINE_BYTES >> 20} MiB"),), "")
-            elif not text.strip():
-                yield Found(line, (BLANK,), "")
+            yield Found(line, _outcomes(text, parse), text or "")
+
+    return records
+
+
+def _outcomes(text: str | None, parse: Callable[[str], Sequence[Outcome]]) -> Sequence[Outcome]:
+    if text is None:
+        return (TOO_LONG,)
+    return (BLANK,) if is_blank(text) else parse(text)
+
+
+def each_joined(parse: Callable[[str], Sequence[Outcome]], begins: Callable[[str], bool]) -> Records:
+    """Records of a format that writes line breaks within a name as they are.
+
+    A line that `begins` a record and is none is put together with those behind it that begin none.
+    """
+
+    def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+        waiting: list[tuple[int, str]] = []
+        for line, text in numbered(stream):
+            if waiting and text is not None and not begins(text) and len(waiting) < MOST_JOINED:
+                waiting.append((line, text))
+                joined = "\n".join(each for _, each in waiting)
+                outcomes = parse(joined)
+                if not any(map(is_malformed, outcomes)):
+                    yield Found(waiting[0][0], outcomes, joined)
+                    waiting = []
+                continue
+            yield from (Found(at, _outcomes(each, parse), each) for at, each in waiting)
+            waiting = []
+            outcomes = _outcomes(text, parse)
+            if text is not None and begins(text) and any(map(is_malformed, outcomes)):
+                waiting = [(line, text)]
             else:
-                yield Found(line, parse(text), text)
+                yield Found(line, outcomes, text or "")
+        yield from (Found(at, _outcomes(each, parse), each) for at, each in waiting)
 
     return records

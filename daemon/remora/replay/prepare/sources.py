@@ -6,8 +6,8 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare.formats import Format
+from remora.replay.prepare.streams import LOOKED_AT_BYTES, as_utf8, uncompressed, wide_encoding
 
 PIECE_BYTES = 32 << 20
 HEAD_BYTES = 256 << 10
@@ -24,11 +25,18 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is when the work begins; what is appended later is not read. `compression` is Arrow's word."""
+    """A file as it is when the work begins; what is appended later is not read. `compression` is Arrow's word.
+
+    `is_wide`: it is plain, and in UTF-16. `is_of_folder`: nobody named the file itself, so that it may be another one
+    than is wanted. `trouble` is why it cannot be opened.
+    """
 
     path: Path
     nbytes: int
     compression: str | None
+    is_wide: bool = False
+    is_of_folder: bool = False
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +61,69 @@ def shown(path: Path | bytes) -> str:
 def found(paths: Sequence[Path]) -> list[File]:
     """The files, and those in folders at any depth, by name; as with Spark, none whose name begins with . or _.
 
-    Raises ReplayRefused for a path that is not there, and for a folder without files.
+    Raises ReplayRefused for a path that is not there, and for a folder without files. A file of a folder that cannot be
+    opened is one with a `trouble`.
     """
     files: list[File] = []
     for path in paths:
         if not path.is_dir():
             files.append(_file(path))
             continue
-        within = [each for each in sorted(path.rglob("*")) if each.is_file() and not _is_hidden(each.relative_to(path))]
+        within = [each for each in sorted(path.rglob("*")) if not each.is_dir() and not _is_hidden(each, path)]
         if not within:
             raise ReplayRefused(f"{shown(path)}: there are no files in it")
-        files += map(_file, within)
+        files += map(_file_of_folder, within)
     return files
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+
+
+def _file_of_folder(path: Path) -> File:
+    # Whatever else stands in folders: to open a pipe would wait for its writer.
+    if path.exists() and not path.is_file():
+        return File(path.absolute(), 0, None, is_of_folder=True, trouble="it is no file")
+    try:
+        return replace(_file(path), is_of_folder=True)
+    except ReplayRefused as exc:
+        return File(path.absolute(), 0, None, is_of_folder=True, trouble=bare(str(exc), path))
+
+
+def bare(reason: str, path: Path | bytes) -> str:
+    """Why a file was refused, without its name in front."""
+    return reason.removeprefix(shown(path)).lstrip(": ")
 
 
 def _file(path: Path) -> File:
     try:
         with path.open("rb") as stream:
-            begin = stream.read(4)
+            begin = stream.read(LOOKED_AT_BYTES)
             nbytes = os.fstat(stream.fileno()).st_size
     except OSError as exc:
         raise ReplayRefused(f"{shown(path)}: {exc.strerror}") from exc
     compression = next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), None)
-    return File(path.absolute(), nbytes, compression)
+    is_wide = compression is None and wide_encoding(begin) is not None
+    return File(path.absolute(), nbytes, compression, is_wide)
 
 
 @contextmanager
-def opened(path: Path, compression: str | None, start: int = 0, end: int | None = None) -> Iterator[BinaryIO]:
-    """The uncompressed contents; of a plain file only the lines that begin within these bytes.
+def opened(path: Path, compression: str | None, start: int = 0, end: int | None = None) -> Iterator[io.BufferedReader]:
+    """The uncompressed contents as UTF-8 without a mark of the byte order; of a plain file only the lines that begin
+    within these bytes.
 
     Reading raises OSError where compressed data is damaged or ends early.
     """
     with path.open("rb") as raw:
         if compression is not None:
-            with pa.CompressedInputStream(raw, compression) as stream:
-                yield io.BufferedReader(stream)
+            with uncompressed(raw, compression) as stream:
+                yield as_utf8(stream)
             return
         if start > 0:
             raw.seek(start - 1)
             raw.readline()
-        yield raw if end is None else io.BufferedReader(_Until(raw, end))
+        stream = raw if end is None else io.BufferedReader(_Until(raw, end))
+        yield as_utf8(stream) if start == 0 else stream
 
 
 class _Until(io.RawIOBase):
@@ -125,12 +152,33 @@ class _Until(io.RawIOBase):
 
 
 def head(file: File) -> bytes:
-    """How the uncompressed contents begin. Raises ReplayRefused for damaged ones."""
+    """How the uncompressed contents begin, as far as they can be read. Raises ReplayRefused where none of them can."""
+    if file.trouble is not None:
+        raise ReplayRefused(f"{shown(file.path)}: {file.trouble}")
+    parts: list[bytes] = []
+    left = HEAD_BYTES
     try:
         with opened(file.path, file.compression) as stream:
-            return stream.read(HEAD_BYTES)
+            while left and (data := stream.read1(left)):
+                parts.append(data)
+                left -= len(data)
     except OSError as exc:
-        raise ReplayRefused(f"{shown(file.path)}: {exc}") from exc
+        if not parts:
+            raise ReplayRefused(f"{shown(file.path)}: {exc.strerror or exc}") from exc
+    return b"".join(parts)
+
+
+def lines_in(file: File) -> int:
+    """The lines of a file that is not read for what it says, as far as they can be read; a binary one has none."""
+    lines, last = 0, b"\n"
+    with suppress(OSError, ReplayRefused):
+        if b"\0" in head(file):
+            return 0
+        with opened(file.path, file.compression) as stream:
+            while data := stream.read1(1 << 20):
+                lines += data.count(b"\n")
+                last = data[-1:]
+    return lines + (last != b"\n")
 
 
 def pieces(files: Sequence[File], form: Format) -> list[Piece]:
@@ -144,14 +192,12 @@ def pieces(files: Sequence[File], form: Format) -> list[Piece]:
 
 def _cuts(file: File, form: Format) -> Sequence[tuple[int, int | None]]:
     if form.name == "parquet":
-        if file.compression is not None:
-            raise ReplayRefused(f"{shown(file.path)}: Parquet inside a compressed file cannot be read: uncompress it")
         try:
             groups = pq.ParquetFile(file.path).num_row_groups
         except (pa.ArrowException, OSError) as exc:
             raise ReplayRefused(f"{shown(file.path)}: not a whole Parquet file: {exc}") from exc
         return [(group, group + 1) for group in range(groups)]
-    if file.compression is not None or not form.splittable:
+    if file.compression is not None or file.is_wide or not form.splittable:
         return [(0, None)]
     return [(start, min(start + PIECE_BYTES, file.nbytes)) for start in range(0, file.nbytes, PIECE_BYTES)]
 
@@ -160,6 +206,8 @@ def sha256(files: Sequence[File]) -> str:
     """Of the contents as they lie there, one file behind the other."""
     digest = hashlib.sha256()
     for file in files:
+        if file.trouble is not None:
+            continue
         left = file.nbytes
         with file.path.open("rb") as stream:
             while left and (data := stream.read(min(left, 1 << 20))):

@@ -8,9 +8,10 @@ from io import BytesIO
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import tables
-from remora.replay.prepare.entry import MALFORMED, Dropped, Records, Source
+from remora.replay.prepare.entry import Dropped, Records, Source, is_malformed
 from remora.replay.prepare.formats import cloudtrail, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
-from remora.replay.prepare.lines import BLANK, each_line, each_line_of
+from remora.replay.prepare.formats.s3_operations import begins
+from remora.replay.prepare.lines import BLANK, each_joined, each_line, each_line_of
 from remora.replay.prepare.mapping import UNITS_NS, Mapping
 
 _TRIED_LINES = 20
@@ -50,7 +51,7 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
 
 
 def _says_nothing(dropped: Dropped) -> bool:
-    return dropped in (BLANK, rgw_ops.FRAME) or dropped.reason.startswith(MALFORMED)
+    return dropped in (BLANK, rgw_ops.FRAME) or is_malformed(dropped)
 
 
 def _lines(name: str, title: str, records: Records, *, has_requests: bool = False) -> Format:
@@ -66,12 +67,12 @@ def _is_csv(head: bytes) -> bool:
 _ALL = (
     _lines("s3-access", "AWS S3 server access log", each_line(s3_access.parse), has_requests=True),
     Format("cloudtrail", "CloudTrail data events", cloudtrail.records, cloudtrail.recognises, has_requests=True),
-    _lines("rgw-ops", "radosgw ops log", each_line(rgw_ops.parse), has_requests=True),
-    _lines("rgw-journal", "radosgw bucket logging, journal", each_line(rgw_bucket_logging.parse_journal)),
+    _lines("rgw-ops", "radosgw ops log", rgw_ops.records, has_requests=True),
+    _lines("rgw-journal", "radosgw bucket logging, journal", each_joined(rgw_bucket_logging.parse_journal, begins)),
     _lines(
         "rgw-standard",
         "radosgw bucket logging, standard",
-        each_line(rgw_bucket_logging.parse_standard),
+        each_joined(rgw_bucket_logging.parse_standard, begins),
         has_requests=True,
     ),
     _lines("ibm-cos", "IBM object-store trace (SNIA)", each_line_of(ibm_cos.parser)),

@@ -8,56 +8,87 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
+from urllib.parse import unquote
 
-from remora.replay.prepare.entry import Dropped, Outcome, clf_us, failed, malformed, number, write
-from remora.replay.prepare.formats.s3_operations import event_of
+from remora.replay.prepare.entry import Dropped, Outcome, clf_us, failed, malformed, no_event, number, write
+from remora.replay.prepare.formats.s3_operations import Beginning, beginnings, event_of
+from remora.replay.shape import DELETE
 
-# Keys may have spaces: the parts before and behind them are counted off from both ends.
-_JOURNAL = re.compile(
-    r"(?P<owner>\S+) (?P<bucket>\S+) \[(?P<time>[^\]]*)\] (?P<operation>(?:REST|BATCH|S3|WEBSITE)\.[A-Z0-9_.]+) "
-    r"(?P<key>.*) (?P<size>\d{1,19}|-) (?P<version>\S+) (?P<etag>\S+)",
-    re.DOTALL | re.ASCII,
+# A request that deletes several objects has a record of this for each of them; in the standard format there is one more
+# for the request itself, without a key.
+_MULTI_DELETE = "REST.POST.DELETE_MULTI_OBJECT"
+# Keys may have blanks: what is before and behind them is counted off from both ends.
+_JOURNAL = re.compile(r"(?P<key>.+) (?P<size>\d{1,19}|-) (?P<version>\S+) (?P<etag>\S+)", re.DOTALL | re.ASCII)
+# The turn-around is a number with its unit, there is no total time, and the referer stands without quotes.
+_ANSWER = re.compile(
+    r'" (?P<status>\d{3}|-) (?P<error>\S+) (?P<length>\d+|-) (?P<size>\d{1,19}|-) - \d+ms(?= |$)', re.ASCII
 )
-# The request's target is encoded, so that the last `"METHOD target HTTP/x" status` is it, whatever is in the key. The
-# turn-around is a number with its unit, there is no total time, and the referer stands without quotes.
-_STANDARD = re.compile(
-    r"(?P<owner>\S+) (?P<bucket>\S+) \[(?P<time>[^\]]*)\] (?P<address>\S+) (?P<user>\S+) (?P<request>\S+) "
-    r"(?P<operation>(?:REST|BATCH|S3|WEBSITE)\.[A-Z0-9_.]+) (?P<key>.*) "
-    r'"(?P<uri>[A-Z]+ \S* HTTP/[\d.]+)" (?P<status>\d{3}|-) (?P<error>\S+) (?P<length>\d+|-) (?P<size>\d{1,19}|-) - '
-    r'(?P<turn>\d+ms) (?P<referer>\S*) "?(?P<agent>.*?)"? (?P<version>\S+)(?: \S+){6,}',
-    re.DOTALL | re.ASCII,
-)
+_REQUEST = re.compile(r"[A-Z]+ (?P<target>\S*) HTTP/[\d.]+", re.ASCII)
+_MOST_TRIED = 8
 
 
 def parse_journal(line: str) -> Sequence[Outcome]:
     """What one line of a journal says; there is no status in it."""
-    found = _JOURNAL.fullmatch(line)
-    if found is None:
+    begun = next(beginnings(line), None)
+    found = _JOURNAL.fullmatch(begun.rest.rstrip()) if begun is not None and not begun.request else None
+    if begun is None or found is None:
         return (malformed("not the eight parts of a radosgw journal"),)
-    return (_outcome(found, None),)
+    return (_outcome(begun, found["key"], found["size"], None),)
 
 
 def parse_standard(line: str) -> Sequence[Outcome]:
     """What one line of the standard format says."""
-    found = _STANDARD.fullmatch(line)
-    if found is None:
-        return (malformed("not the fields of radosgw's standard bucket logging"),)
-    request = None if found["request"] == "-" else f"{found['request']} {found['operation']} {found['key']}"
-    status = found["status"]
-    event = event_of(found["operation"])
-    if not isinstance(event, Dropped) and status != "-" and int(status) >= 300:
-        return (failed(status),)
-    return (_outcome(found, request),)
+    for begun in beginnings(line):
+        if begun.requester and (found := _answered(begun.rest)) is not None:
+            return (_standard(begun, *found),)
+    return (malformed("not the fields of radosgw's standard bucket logging"),)
 
 
-def _outcome(found: re.Match[str], request: str | None) -> Outcome:
-    event = event_of(found["operation"])
+def _answered(rest: str) -> tuple[str, re.Match[str]] | None:
+    """The key, and the answer behind the request.
+
+    Keys and agents stand as they are, and may look like a request with its answer; the request's target is encoded,
+    and has neither blanks nor quotes. Of several requests that is the one which is for the key in front of it; else
+    the last one.
+    """
+    found: tuple[str, re.Match[str]] | None = None
+    for answer in islice(_ANSWER.finditer(rest), _MOST_TRIED):
+        key, quote, uri = rest[: answer.start()].rpartition(' "')
+        request = _REQUEST.fullmatch(uri)
+        if not key or not quote or request is None:
+            continue
+        found = key, answer
+        if unquote(request["target"].partition("?")[0]).endswith(f"/{key}"):
+            break
+    return found
+
+
+def _standard(begun: Beginning, key: str, answer: re.Match[str]) -> Outcome:
+    status = answer["status"]
+    if not isinstance(_event(begun, key), Dropped) and status != "-" and int(status) >= 300:
+        return failed(status)
+    request = None
+    if begun.request != "-":
+        # Objects that one request deletes share its id, and so may versions of one object.
+        version = begun.rest[answer.end() :].rpartition('"')[2].split(" ")[1:2]
+        request = " ".join([begun.request, begun.operation, *version, key])
+    return _outcome(begun, key, answer["size"], request)
+
+
+def _event(begun: Beginning, key: str) -> str | Dropped:
+    if begun.operation == _MULTI_DELETE:
+        return no_event("a request to delete several objects") if key == "-" else DELETE
+    return event_of(begun.operation)
+
+
+def _outcome(begun: Beginning, key: str, size: str, request: str | None) -> Outcome:
+    event = _event(begun, key)
     if isinstance(event, Dropped):
         return event
     try:
-        ts_us = clf_us(found["time"])
+        ts_us = clf_us(begun.time)
     except ValueError:
         return malformed("time is not like 21/Nov/2026:02:14:07 +0000")
-    bucket = found["bucket"].rpartition(":")[2]  # tenant:bucket
-    key = "" if found["key"] == "-" else found["key"]
-    return write(ts_us, event, bucket, key, number(found["size"]), request=request)
+    bucket = begun.bucket.rpartition(":")[2]  # tenant:bucket
+    return write(ts_us, event, bucket, key, number(size), request=request)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
 from remora.replay.prepare.entry import READ, Dropped, no_event
 from remora.replay.shape import COPY, DELETE, MPU_COMPLETE, PUT
 
@@ -28,3 +33,44 @@ def event_of(operation: str) -> str | Dropped:
     if operation in ("REST.COPY.OBJECT_GET", "REST.COPY.PART_GET", "REST.OPTIONS.PREFLIGHT"):
         return Dropped(READ)
     return no_event(operation)
+
+
+class Beginning(NamedTuple):
+    """A line up to its operation, and the `rest` behind that. Owner and requester may have blanks in their names."""
+
+    owner: str
+    bucket: str
+    time: str
+    address: str
+    requester: str
+    request: str
+    operation: str
+    rest: str
+
+
+_TIME = re.compile(r" \[([^\]]*)\](?= )")
+_OPERATION = re.compile(r" ((?:REST|BATCH|S3|WEBSITE|SOAP)\.[A-Z0-9_.]+) ", re.ASCII)
+_MOST_TRIED = 8
+
+
+def beginnings(line: str) -> Iterator[Beginning]:
+    """The ways to read a line's beginning, the likeliest first: a requester's name may look like an operation.
+
+    A journal has none of address, requester and request: they are empty.
+    """
+    time = _TIME.search(line)
+    if time is None:
+        return
+    owner, _, bucket = line[: time.start()].rpartition(" ")
+    if not owner or not bucket:
+        return
+    for operation in islice(_OPERATION.finditer(line, time.end()), _MOST_TRIED):
+        address, _, named = line[time.end() + 1 : operation.start()].partition(" ")
+        requester, _, request = named.rpartition(" ")
+        if bool(address) == bool(request):
+            yield Beginning(owner, bucket, time[1], address, requester, request, operation[1], line[operation.end() :])
+
+
+def begins(line: str) -> bool:
+    """Whether a line begins as those of S3's logs do."""
+    return next(beginnings(line), None) is not None
