@@ -24,7 +24,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import reading, sources
 from remora.replay.prepare.entry import MALFORMED, READ, Dropped, Found, Outcome, Source, Write
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.inspect import sort_out, inspect, trace_name
+from remora.replay.prepare.inspect import inspect, sort_out, trace_name
 from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
 from remora.replay.prepare.tables import csv_records, moment_us, parquet_records

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from remora.replay.prepare.entry import Found, Outcome, is_malformed, malformed
-from remora.replay.prepare.lines import BLANK, TOO_LONG
+from remora.replay.prepare.lines import BLANK, TOO_LONG, is_blank
 
 MOST_LINES = 100_000
 """An object that is not closed after these lines is none."""
@@ -43,7 +43,7 @@ def _of_line(text: str | None, parse: Parse, *, is_within: bool) -> Sequence[Out
     """What a line says by itself; None for one that must be looked into. Within an object only an object is whole."""
     if text is None:
         return (TOO_LONG,)
-    if not text.strip():
+    if is_blank(text):
         return None if is_within else (BLANK,)
     if is_within and not text.startswith("{"):
         return None
@@ -107,5 +107,5 @@ class _Part:
     def given_up(self) -> Iterator[Found]:
         """Each of the lines as none of an object; then it begins anew."""
         for line, text in self.lines:
-            yield Found(line, (_NO_OBJECT if text.strip() else BLANK,), text)
+            yield Found(line, (BLANK if is_blank(text) else _NO_OBJECT,), text)
         self.__init__()  # type: ignore[misc]  # nothing is left of what was

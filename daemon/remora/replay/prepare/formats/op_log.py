@@ -165,7 +165,7 @@ def _outcome(cells: Sequence[str], places: dict[str, int], bucket: str) -> Outco
     event = _EVENTS.get(op)
     if event is None:
         return Dropped(READ) if op in _READS else no_event(op)
-    if cells[places["error"]].strip('" '):
+    if cells[places["error"]].strip():
         return Dropped("failed with an error")
     try:
         if key == _BATCH or ("n_objects" in places and (number(cells[places["n_objects"]]) or 1) > 1):
