@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare import reading, sources
-from remora.replay.prepare.entry import MALFORMED, READ, Dropped, Found, Outcome, Source, Write
-from remora.replay.prepare.formats import FORMATS
+from remora.replay.prepare import reading, sources, streams
+from remora.replay.prepare.entry import MALFORMED, NOT_UTF8, READ, Dropped, Found, Outcome, Source, Write
+from remora.replay.prepare.formats import FORMATS, detect
 from remora.replay.prepare.inspect import inspect, sort_out, trace_name
 from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
@@ -93,6 +93,105 @@ def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path, compress: 
 
     (refused,) = [row["reason"] for row in found if row["kind"] == reading.REFUSED]
     assert refused.startswith(f"{path}: behind line ")
+
+
+ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, zstandard.compress])
+def test_files_are_read_whatever_encoded_them(
+    tmp_path: Path, compress: Any, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UTF-16 of both byte orders, marked or not, and UTF-8 with a mark are read as the text that they are.
+
+    The keys have letters beyond the first plane, whose halves a chunk may part.
+    """
+    monkeypatch.setattr(sources, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(streams, "_CHUNK_BYTES", 77)
+    path = tmp_path / "log"
+    text = journal(100).decode().replace("key", "🌊 ü").replace("\n", "\r\n")
+    path.write_bytes(compress(text.encode(encoding)))
+
+    found = rows(sources.found([path]), "rgw-journal")
+
+    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"🌊 ü {n}" for n in range(100)]
+    assert detect(sources.head(sources.found([path])[0]), "x", Mapping()).name == "rgw-journal"
+
+
+def test_broken_utf16_is_no_text(tmp_path: Path) -> None:
+    """Half of a pair, and an odd byte at the end, make their line's key one that is not UTF-8, and hurt no other."""
+    path = tmp_path / "log"
+    lines = journal(3).decode().splitlines(keepends=True)
+    text = "".join([lines[0], lines[1].replace("key", "\ud800"), lines[2]])
+    path.write_bytes(b"\xff\xfe" + text.encode("utf-16-le", "surrogatepass") + b"x")
+
+    found = rows(sources.found([path]), "rgw-journal")
+
+    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == ["key 0", "key 2"]
+    assert {row["reason"]: row["count"] for row in found if row["kind"] == reading.DROPPED} == {
+        NOT_UTF8: 1,
+        MALFORMED + "not the eight parts of a radosgw journal": 1,
+    }
+
+
+def test_the_zeros_of_other_files_are_no_utf16() -> None:
+    """Only a text of two bytes a letter is taken for UTF-16: no log with zeros in it, and nothing that is shorter."""
+    assert streams.wide_encoding(b"") is None
+    assert streams.wide_encoding(b"a\0") is None
+    assert streams.wide_encoding(journal(1) + bytes(900)) is None
+    assert streams.wide_encoding(bytes(1000)) is None
+    assert streams.wide_encoding(b"{\0}\0") == "utf-16-le"
+    assert streams.wide_encoding(b"\0{\0}") == "utf-16-be"
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(1), bytes(511), bytes(200_000)])
+def test_zeros_behind_the_members_of_gzip_are_passed_over(tmp_path: Path, padding: bytes) -> None:
+    """As with gzip itself, zeros behind a member, and between two, are nothing."""
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(journal(10)) + padding + gzip.compress(journal(10)) + padding)
+
+    found = rows(sources.found([path]), "rgw-journal")
+
+    assert [row["kind"] for row in found].count(reading.WRITE) == 20
+    assert [row for row in found if row["kind"] == reading.REFUSED] == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:-5], id="cut in its last bytes"),
+        pytest.param(lambda data: data[:-8] + bytes(8), id="another sum"),
+        pytest.param(lambda data: data[: len(data) // 2] + bytes(99) + data[len(data) // 2 + 99 :], id="overwritten"),
+        pytest.param(lambda data: data + b"behind", id="something behind it"),
+    ],
+)
+def test_damaged_gzip_is_told_and_what_is_before_it_read(tmp_path: Path, damage: Any) -> None:
+    """Whatever is wrong with gzip's data, the lines before are read, and the file is named with the last of them."""
+    path = tmp_path / "log.gz"
+    path.write_bytes(
+        damage(gzip.compress(b"".join(LINE.format(n % 60, os.urandom(9).hex()).encode() for n in range(9999))))
+    )
+
+    found = rows(sources.found([path]), "rgw-journal")
+
+    count = [row["kind"] for row in found].count(reading.WRITE)
+    (refused,) = [row["reason"] for row in found if row["kind"] == reading.REFUSED]
+    assert count > 3000
+    assert refused.startswith(f"{path}: behind line ")
+
+
+def test_the_lines_of_a_file_that_is_left_out(tmp_path: Path) -> None:
+    """Lines are counted whether the last one is ended or not, in whatever form; a binary file has none."""
+
+    def count(data: bytes) -> int:
+        (tmp_path / "x").write_bytes(data)
+        return sources.lines_in(sources.found([tmp_path / "x"])[0])
+
+    assert [count(data) for data in (b"", b"a", b"a\n", b"a\n\nb")] == [0, 1, 1, 3]
+    assert count(gzip.compress(b"a\nb\n")) == 2
+    assert count("a\nb\n".encode("utf-16")) == 2
+    assert count(b"a\n\0\x01\x02\n") == 0
 
 
 def test_folders_are_read_in_order_of_names(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def malformed(read: DataFrame) -> DataFrame:
     by_piece = counted.groupBy("piece").agg(
         F.sum(F.when(F.col("is_wrong"), F.col("count")).otherwise(0)).alias("wrong"), F.sum("count").alias("count")
     )
-    return by_piece.where(F.col("wrong") > 0).select("piece", "wrong", "count")
+    return by_piece.select("piece", "wrong", "count")
 
 
 def lines(read: DataFrame) -> DataFrame:
