@@ -222,6 +222,7 @@ cdef struct Row:
     uint32_t sequence
     uint32_t trace
     int64_t created_ns
+    int64_t event_ns
     int64_t ordinal
 
 
@@ -277,6 +278,7 @@ cdef class Records:
             row.ordinal,
             copied(position + row.position + row.next_position, row.sequence),
             copied(position + row.position + row.next_position + row.sequence, row.trace),
+            row.event_ns,
         )
 
     cdef int make_room(self, Py_ssize_t rows) except -1:
@@ -322,12 +324,12 @@ cdef class Records:
         cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
         cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5]
         cdef bytes sequence = <bytes?>event[7], trace = <bytes?>event[8]
-        cdef int64_t created_ns = event[3], ordinal = event[6]
+        cdef int64_t created_ns = event[3], ordinal = event[6], event_ns = event[9]
         cdef Row* row = self.add(
             PyBytes_GET_SIZE(key), PyBytes_GET_SIZE(body), PyBytes_GET_SIZE(event_id), position, next_position, sequence,
             trace, alike
         )
-        row.created_ns, row.ordinal = created_ns, ordinal
+        row.created_ns, row.event_ns, row.ordinal = created_ns, event_ns, ordinal
         put(put(put(put(put(put(put(row.at, key), body), event_id), position), next_position), sequence), trace)
         return 0
 
@@ -340,8 +342,8 @@ cdef Records as_records(records):
     cdef Py_ssize_t left = len(records)
     made.make_room(left)
     for each in records:
-        if not isinstance(each, tuple) or len(<tuple>each) != 9:
-            raise TypeError("an event's record has nine parts")
+        if not isinstance(each, tuple) or len(<tuple>each) != 10:
+            raise TypeError("an event's record has ten parts")
         made.add_event(<tuple>each, left)
         left -= 1
     return made
@@ -432,11 +434,12 @@ cdef class FastRendering:
                 trace, i, count - i
             ):
                 try:
-                    key, body, event_id, created_ns = plain(entries[i])
+                    key, body, event_id, created_ns, event_ns = plain(entries[i])
                 except CodecError as exc:
                     refused[i] = exc
                 else:
-                    event = key, body, event_id, created_ns, positions[i], positions[i + 1], i, numbered, trace
+                    place = positions[i], positions[i + 1], i
+                    event = key, body, event_id, created_ns, *place, numbered, trace, event_ns
                     records.add_event(event, count - i)
         return records, refused
 
@@ -525,13 +528,13 @@ cdef class FastRendering:
         if p - attributes != 12 + event_size or p + behind > end or end > n:
             return False
 
-        cdef int64_t created_ns = 0
+        cdef int64_t created_ns = 0, event_ns = <int64_t>sec * NS + nsec
         if version > 1:
             created_ns = <int64_t>u32(d + p) * NS + u32(d + p + 4)
         if not created_ns:
             created_ns = sequencer_ns(&sequencer)
         if not created_ns:
-            created_ns = <int64_t>sec * NS + nsec
+            created_ns = event_ns
 
         if new_opaque_json is not None and version > 2:
             opaque_json = new_opaque_json
@@ -586,7 +589,7 @@ cdef class FastRendering:
             PyBytes_GET_SIZE(key_prefix) + raw_key.size, pieces.size, raw_id.size, position, next_position, sequence, trace,
             alike
         )
-        row.created_ns, row.ordinal = created_ns, ordinal
+        row.created_ns, row.event_ns, row.ordinal = created_ns, event_ns, ordinal
         cdef char* to = put_text(put(row.at, key_prefix), raw_key)
         for i in range(pieces.count):
             to = put_text(to, pieces.each[i])

@@ -68,7 +68,7 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     common, before, small = before_position(shard), len(prefix), _SMALL
     made: list[bytes] = []
     for place, event in enumerate(records, first):
-        key, body, event_id, _, position, next_position, _, sequence, trace = event
+        key, body, event_id, _, position, next_position, _, sequence, trace, _ = event
         if sequence or trace:
             made.append(_encode_any(shard, prefix, event, place))
             continue
@@ -117,7 +117,7 @@ def in_batches(
     last: dict[int, tuple[int, int]] = {}  # the batch that a partition's next record may join, and its bytes
     lanes = murmur2.partitions([record[0] for record in records], partitions)
     for record, lane in zip(records, lanes, strict=True):
-        key, body, event_id, _, position, next_position, _, sequence, trace = record
+        key, body, event_id, _, position, next_position, _, sequence, trace, _ = record
         nbytes = around + len(key) + len(body) + len(event_id) + len(position) + len(next_position)
         if sequence:
             nbytes += SEQUENCE_BYTES + len(sequence)

@@ -57,6 +57,7 @@ class Renderer:
             rendering_plain.body(entry, opaque),
             event.event_id,
             rendering_plain.created_ns(entry),
+            event.event_time.ns,
         )
 
     def _learn(self, entry: EventEntry) -> None:

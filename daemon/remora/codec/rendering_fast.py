@@ -20,8 +20,8 @@ from remora.codec.trace_context import traceparent_of
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
-Rendered = tuple[bytes, bytes, bytes, int]
-"""The record's key, its body, the event's id, and its age zero in ns since the epoch."""
+Rendered = tuple[bytes, bytes, bytes, int, int]
+"""The record's key, its body, the event's id, its age zero and its own time, both in ns since the epoch."""
 
 _HEADERS = Struct("<BBIBBI").unpack_from  # of the entry, then of the event inside
 _U32 = Struct("<I").unpack_from
@@ -96,10 +96,10 @@ class FastRendering:
                 except CodecError as exc:
                     refused[i] = exc
                     continue
-            key, body, event_id, created_ns = made
+            key, body, event_id, created_ns, event_ns = made
             numbered = _numbered(sequence, entry) if sequence else b""
             at, behind, trace = positions[i], positions[i + 1], traceparent_of(entry)
-            records.append(new(Record, (key, body, event_id, created_ns, at, behind, i, numbered, trace)))
+            records.append(new(Record, (key, body, event_id, created_ns, at, behind, i, numbered, trace, event_ns)))
         return records, refused
 
     def _render(self, d: bytes, new_opaque_json: bytes | None) -> Rendered | None:
@@ -185,7 +185,8 @@ class FastRendering:
             created_ns = created_sec * 1_000_000_000 + created_nsec
         else:
             created_ns = 0
-        created_ns = created_ns or _sequencer_ns(sequencer) or sec * 1_000_000_000 + nsec
+        event_ns = sec * 1_000_000_000 + nsec
+        created_ns = created_ns or _sequencer_ns(sequencer) or event_ns
 
         if new_opaque_json is not None and version > 2:
             opaque_json = new_opaque_json
@@ -212,7 +213,7 @@ class FastRendering:
             event_id,
             opaque_json,
         )
-        return record_key, body, raw_id, created_ns
+        return record_key, body, raw_id, created_ns, event_ns
 
     def _find_source(self, d: bytes) -> bool:
         q = 16 + d[12]

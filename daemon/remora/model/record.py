@@ -14,7 +14,8 @@ class Record(NamedTuple):
     that radosgw itself would post. `position` and `next_position` are the markers of this entry and of the one behind
     it, as ASCII bytes. `created_ns` is when the event's age begins, in ns since the epoch. `ordinal` is the entry's
     index in its page. `sequence` is `<topic id>:<number>` in the topic's order of commits, `traceparent` the trace
-    context of the request that the event came with, as W3C writes it; both are empty where there is none.
+    context of the request that the event came with, as W3C writes it; both are empty where there is none. `event_ns` is
+    the event's own time, the object's modification, in ns since the epoch: the body has its microseconds only.
     """
 
     key: bytes
@@ -26,6 +27,7 @@ class Record(NamedTuple):
     ordinal: int
     sequence: bytes = b""
     traceparent: bytes = b""
+    event_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ def plainly(data: bytes, opaque: bytes | None = None) -> Rendered | str:
         rendering_plain.body(entry, opaque),
         entry.event.event_id,
         rendering_plain.created_ns(entry),
+        entry.event.event_time.ns,
     )
 
 
@@ -48,7 +49,7 @@ def rendered(renderer: Renderer, data: bytes, opaque: bytes | None = None) -> Re
     """What the renderer makes of it; a refusal as its text."""
     records, refused = renderer.render(listing_of(data), opaque)
     assert len(records) + len(refused) == 1
-    return records[0][:4] if records else str(refused[0])
+    return (*records[0][:4], records[0].event_ns) if records else str(refused[0])
 
 
 def fast(renderer: Renderer, data: bytes) -> Rendered | None:
@@ -58,7 +59,7 @@ def fast(renderer: Renderer, data: bytes) -> Rendered | None:
         raise CodecError("entry", 0, "left to the plain way")
 
     records, _ = renderer._fast.render([data], [b"0/0", b"0/1"], None, plain)
-    return records[0][:4] if records else None
+    return (*records[0][:4], records[0].event_ns) if records else None
 
 
 def test_the_compiled_way_is_there() -> None:
@@ -97,7 +98,7 @@ def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[renderin
 def test_entries_of_every_version_agree_with_the_plain_way(
     way: type[rendering_fast.FastRendering], some: Sequence[tuple[EventEntry, bytes | None]]
 ) -> None:
-    """Key, body, event id and age are the same on first and on second sight, with and without opaque data."""
+    """Key, body, event id, age and time are the same on first and on second sight, with and without opaque data."""
     renderer = Renderer(way)
 
     for entry, opaque in [*some, *some]:
@@ -117,7 +118,8 @@ def test_a_listing_is_divided_in_order(
     for _ in range(2):  # the second time from what the renderer remembers
         records, refused = renderer.render(page, opaque)
 
-        found = {each.ordinal: each[:4] for each in records} | {place: str(exc) for place, exc in refused.items()}
+        found: dict[int, Rendered | str] = {each.ordinal: (*each[:4], each.event_ns) for each in records}
+        found |= {place: str(exc) for place, exc in refused.items()}
         assert [found[place] for place in range(len(some))] == [plainly(data, opaque) for data in some]
         assert len(records) + len(refused) == len(some)
         assert [each.ordinal for each in records] == sorted(each.ordinal for each in records)

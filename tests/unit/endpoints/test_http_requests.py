@@ -109,6 +109,17 @@ def test_positions_as_ids() -> None:
     assert found[b"Idempotency-Key"] == b'"t.1/inc:0/7"'
 
 
+def test_a_time_in_nanoseconds() -> None:
+    """The time in the header has the entry's nanoseconds, and the one in a batch too; the body has microseconds."""
+    raw = raw_entry("k", created=1_700_000_000 + 2**-20)  # 953.67 ns, and a number that a float has
+    (sent,), _ = Renderer().render(Page([b"0/0", b"0/1"], [raw], False))
+    maker = RequestMaker(parse_target(Target("http://host/", "remora-batch=cloudevents", "t")), None, "t", "inc")
+
+    assert headers(request("cloudevents=true", of=sent))[b"ce-time"] == b"2023-11-14T22:13:20.000000953Z"
+    assert b'"time":"2023-11-14T22:13:20.000000953Z"' in maker.batch([sent], NOW)
+    assert b'"eventTime":"2023-11-14T22:13:20.000000Z"' in sent.body
+
+
 def test_a_time_that_is_none() -> None:
     """An event without a modification time has no ce-time."""
     page = Page([b"0/0", b"0/1"], [raw_entry("k", created=0.0)], False)

@@ -12,6 +12,7 @@ import msgspec
 
 from remora import __version__
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
+from remora.codec.rendering_plain import second_text
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.http.credentials import Credential
 from remora.endpoints.http.signing import message_id, signature
@@ -69,7 +70,6 @@ class _S3(msgspec.Struct):
 class _Event(msgspec.Struct):
     source: str = msgspec.field(name="eventSource")
     region: str = msgspec.field(name="awsRegion")
-    time: str = msgspec.field(name="eventTime")
     name: str = msgspec.field(name="eventName")
     ids: _Ids = msgspec.field(name="responseElements")
     s3: _S3
@@ -89,15 +89,20 @@ def cloud_event(record: Record) -> CloudEvent:
     except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is not UTF-8 stands in the body as it is
         found: Any = json.loads(record.body.decode("utf-8", "surrogateescape"))
         event = msgspec.convert(found, _Envelope).records[0]
-    whole, dot, digits = event.time.removesuffix("Z").partition(".")
-    time = f"{whole}.{digits:0<9}Z" if dot and "T" in whole else ""
     return CloudEvent(
         _raw(f"{event.ids.request}.{event.ids.id_2}"),
         _raw(f"com.amazonaws.{event.name}"),
         _raw(f"{event.source}.{event.region}.{event.s3.bucket.name}"),
-        time.encode(),
+        _time(record.event_ns),
         record.key.partition(b"/")[2],
     )
+
+
+def _time(ns: int) -> bytes:
+    """A time in nanoseconds, as radosgw writes it here; empty where the body has a duration instead of a time."""
+    second, nanosecond = divmod(ns, 1_000_000_000)
+    before, after = second_text(second & 0xFFFF_FFFF)
+    return b"%b%09d%b" % (before, nanosecond, after) if after else b""
 
 
 def _raw(text: str) -> bytes:
@@ -133,7 +138,7 @@ class RequestMaker:
 
     def one(self, record: Record, timestamp: int) -> bytes:
         """The request for one record; `timestamp` is now, in seconds since the epoch."""
-        _, body, event_id, _, position, next_position, _, sequence, trace = record
+        _, body, event_id, _, position, next_position, _, sequence, trace, _ = record
         prefix = self._prefix
         return b"%b%b%b%b%b: %b%b\r\n%b: %b%b\r\n%b: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             self._head,
