@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import mmap
 import os
+import re
 import resource
 import signal
+import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -174,6 +177,103 @@ async def test_a_worker_without_memory_ends_and_is_replaced(folder: Path) -> Non
         assert f"its address space is limited to {size >> 20} MiB (ulimit -v, LimitAS=)" in daemon.logged()
         assert "Traceback" not in daemon.logged()
         assert await daemon.metric("remora_worker_ends_total") == 1
+
+
+SMALL_BURSTS = {bucket: {"guaranteed": "100KiB", "burst": "10KiB"} for bucket in ("max", "client_high", "client_low")}
+
+DEALT: dict[str, dict[str, Any]] = {
+    "scope": {"shaping": {"scope": [{"name": "uplink", "of": "host", "enabled": True, "meters": SMALL_BURSTS}]}},
+    "limit": {"ingest": {"limit": [{"name": "all", "of": "topic", "events": 1000, "burst_events": 100}]}},
+}
+"""What has the supervisor deal credit out to its workers."""
+
+
+async def started(daemon: Daemon, number: int) -> int:
+    """The pid of the worker process that was started as the `number`th, as soon as it was."""
+    async with asyncio.timeout(START_S):
+        while len(pids := re.findall(r" worker_started: .* pid=(\d+)", daemon.logged())) < number:  # noqa: ASYNC110  # a log
+            await asyncio.sleep(0.005)
+    return int(pids[number - 1])
+
+
+@pytest.mark.guarantee("many-workers-and-hosts")
+@pytest.mark.parametrize(("dealt", "workers"), [("scope", 2), ("limit", 2), ("scope", 1)])
+async def test_a_worker_and_its_successor_are_killed_beside_shaped_traffic(
+    folder: Path, dealt: str, workers: int
+) -> None:
+    """The supervisor goes on, all workers come back, and what waits for credit or comes in is served as before."""
+    async with serving(folder, supervisor={"workers": workers}, **DEALT[dealt]) as daemon:
+        victim = (await daemon.workers())[1]
+        before = daemon.logged().count(" worker_started: ")
+
+        os.kill(victim, signal.SIGKILL)
+        for number in (before + 1, before + 2):
+            os.kill(await started(daemon, number), signal.SIGKILL)
+
+        async def all_ready() -> bool:
+            return await daemon.metric("remora_workers") == workers
+
+        await daemon.until(all_ready, "all workers")
+        await holds_all(daemon, but=victim)
+        await publish(daemon, "t", "a", "b")
+        assert await daemon.metric("remora_worker_ends_total") == 3
+        assert await daemon.metric("remora_crashes_total") == 0
+        assert "Traceback" not in daemon.logged()
+        assert await daemon.stop() == Exit.OK
+
+
+def interpreter(folder: Path) -> Path:
+    """A Python of its own for a daemon, with all that this one has."""
+    home = folder / "python"
+    (home / "bin").mkdir(parents=True)
+    for each in ("pyvenv.cfg", "lib"):
+        if (Path(sys.prefix) / each).exists():
+            (home / each).symlink_to(Path(sys.prefix) / each)
+    program = home / "bin" / "python"
+    program.symlink_to(Path(sys.executable).resolve())
+    return program
+
+
+@contextlib.contextmanager
+def away(program: Path) -> Iterator[None]:
+    """An interpreter that is not there meanwhile, as in an upgrade."""
+    hidden = program.rename(program.with_name("away"))
+    yield
+    hidden.rename(program)
+
+
+@contextlib.contextmanager
+def no_descriptors(pid: int) -> Iterator[None]:
+    """A process that may open nothing more meanwhile."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    highest = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest - 3, before[1]))
+    yield
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"), [("interpreter", "No such file or directory"), ("descriptors", "Too many open files")]
+)
+async def test_a_worker_that_cannot_be_started_for_a_moment_is_started_later(
+    folder: Path, why: str, reason: str
+) -> None:
+    """The others go on, the log says the reason once, and the worker comes as soon as the host can start one."""
+    program = interpreter(folder)
+    async with running_daemon(folder, sections(folder), command=[str(program), "-m", "remora"]) as daemon:
+        await daemon.until(lambda: whole(daemon), "two workers")
+        victim, other = (await daemon.workers()).values()
+        with away(program) if why == "interpreter" else no_descriptors(daemon.pid):
+            os.kill(victim, signal.SIGKILL)
+            await logs(daemon, "worker_not_started")
+
+        await daemon.until(lambda: whole(daemon), "two workers")
+        assert other in (await daemon.workers()).values()
+        assert await daemon.metric("remora_worker_start_failures_total") >= 1
+        said = [line for line in daemon.logged().splitlines() if " worker_not_started: " in line]
+        assert len(said) == 1
+        assert reason in said[0]
+        assert await daemon.metric("remora_crashes_total") == 0
 
 
 @pytest.mark.guarantee("many-workers-and-hosts")

@@ -16,6 +16,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.started("0.1.0", "remora.toml", 2)
     telemetry.running("0.1.0")
     telemetry.worker_started(1, 4711)
+    telemetry.worker_not_started(1, "Resource temporarily unavailable", 0.5)
     telemetry.worker_ready(1, 4711, 0.7)
     telemetry.worker_hangs(1, 4711, 20.0)
     telemetry.worker_ended(1, 4711, "killed by SIGKILL", 0.0)

@@ -23,6 +23,9 @@ class ProcessEvents(EventGroup):
         )
         self._workers = gauge("remora_workers", "Worker processes that are ready.")
         self._worker_ends = counter("remora_worker_ends", "Worker processes that ended without being asked to.")
+        self._start_failures = counter(
+            "remora_worker_start_failures", "Times that the host could not start a worker process; it is tried again."
+        )
         self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
         self._ready = gauge("remora_ready", "1 when /-/ready says so.")
         self._delivery_ready = gauge("remora_delivery_ready", "1 when /-/ready/delivery says so.")
@@ -53,6 +56,14 @@ class ProcessEvents(EventGroup):
     def worker_started(self, number: int, pid: int) -> None:
         """A worker process was started."""
         say(logging.INFO, "worker_started", "a worker process was started", number=number, pid=pid)
+
+    def worker_not_started(self, number: int, why: str, pause_s: float) -> None:
+        """The host could not start a worker process; that is tried again after the pause."""
+        self._start_failures.inc()
+        self._say_seldom(
+            logging.ERROR, "worker_not_started", ("worker not started", number), "a worker process cannot be started",
+            number=number, reason=why, pause_s=round(pause_s, 3),
+        )  # fmt: skip
 
     def worker_ready(self, number: int, pid: int, seconds: float) -> None:
         """A worker process works, `seconds` after it was started."""

@@ -231,8 +231,8 @@ class Group:
         )
 
     def tick(self, order: Sequence[int]) -> None:
-        """Deal out one tick's credit, to the members in this order. A disabled group gets none."""
-        if not self.enabled:
+        """Deal out one tick's credit, to the members in this order. A disabled group, or one of nobody, gets none."""
+        if not (self.enabled and order):
             return
         self._rotate()
         open_tiers = [tier for tier in self._priorities if not tier.pass_full(self._tick_us)]

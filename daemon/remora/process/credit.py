@@ -56,6 +56,11 @@ class CreditMemory:
         enabled."""
         return slot
 
+    def open_up(self, slot: int) -> None:
+        """Let everything pass in a group from now on, and forget what was charged: it is disabled."""
+        state = self.cells[self.state(slot)]
+        self.cells[self.state(slot)] = ((state >> 1) + (state & 1)) * 2
+
     def moves(self, place: int, slot: int = 0) -> int:
         """The cell in which a worker counts its movements in a group; those of all groups lie side by side."""
         return (1 + place) * MOST_GROUPS + slot

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, assert_never
 
 import msgspec
@@ -28,6 +29,10 @@ from remora.process.pipe import (
     ToSupervisor,
     WantGroup,
 )
+from remora.supervisor.alone import Alone
+
+POLL_S = 0.05
+"""How often a worker is looked at whose end no descriptor tells any longer."""
 
 _MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """The service manager's words to its own child, which is the supervisor."""
@@ -38,28 +43,46 @@ who asks (fewer misses when an address is looked up), and 32 MiB at the heap's e
 listing needs them again. A tenth of a busy worker's processor time. Other C libraries do not know the variable."""
 
 
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A worker process that waits for its first message, and the supervisor's end of its pipe."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    end: int
+    """A descriptor that can be read from when the process has ended."""
+
+
 class Child:
     """A worker process. Calls `hear` with each of its messages, and with None when it has ended."""
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        spawned: Spawned,
         cookie: str,
         number: int,
         hear: Callable[[Child, ToSupervisor | None], None],
+        alone: Alone,
     ) -> None:
         self.number = number
         self.cookie = cookie
-        self.pid = process.pid
+        self.pid = spawned.process.pid
         self.started_at = asyncio.get_running_loop().time()
         self.ready_at: float | None = None
         self.heartbeat: Heartbeat | None = None
         self.failed: Failed | None = None
         self.code: int | None = None
         """The exit code, negative for a signal; None while it runs."""
-        self._process = process
+        self.is_given_up = False
+        """Whether the supervisor ended it for a defect of its own."""
+        self._process = spawned.process
+        self._channel = spawned.channel
+        self._end = spawned.end
         self._on_message = hear
-        self._pipe: Pipe
+        self._alone = alone
+        self._pipe: Pipe | None = None
+        self._unsent: list[Message] = []
+        """What it is to get as soon as its pipe is open."""
         self._asked: dict[int, asyncio.Future[bytes]] = {}
         self._questions = 0
 
@@ -79,31 +102,61 @@ class Child:
             return "it could not allocate memory, and said why"
         return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
 
-    async def run(self, channel: socket.socket, start: Start) -> None:
+    async def run(self, start: Start) -> None:
         """Tell it to start, and hear what it says, until it has ended and is reaped."""
+        what = f"worker {self.number}"
+        with self._alone.step(what):
+            await self._serve(start)
+        if self.code is None:
+            await self._alone.task(what, self._give_up)
+        with self._alone.step(what):
+            self._on_message(self, None)
+
+    async def _serve(self, start: Start) -> None:
+        """Do what `run` says; what fails here leaves the process to `_give_up`."""
         ended = asyncio.Event()
-        descriptor = os.pidfd_open(self.pid)
         loop = asyncio.get_running_loop()
-        loop.add_reader(descriptor, ended.set)
-        self._pipe = await Pipe.opened(channel)
-        try:
-            self.tell(start)
-            hearing = asyncio.ensure_future(self._hear())
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, self._end)
+            undo.callback(self._channel.close)
+            undo.callback(self._forget_questions)
+            loop.add_reader(self._end, ended.set)
+            undo.callback(loop.remove_reader, self._end)
+            pipe = await Pipe.opened(self._channel)
+            undo.callback(pipe.close)
+            self._open(pipe, start)
+            hearing = asyncio.ensure_future(self._alone.task(f"messages of worker {self.number}", self._hear))
+            undo.callback(hearing.cancel)
             await ended.wait()
             code = self._process.wait()
             await hearing  # its last words are in the pipe, and the pipe ends with it
             self.code = code
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-            self._pipe.close()
-            for each in self._asked.values():
-                each.cancel()
-        self._on_message(self, None)
+
+    async def _give_up(self) -> None:
+        """After a defect nobody hears it: end it, and wait until it has ended."""
+        self.is_given_up = True
+        self._process.kill()
+        while (code := self._process.poll()) is None:  # noqa: ASYNC110  # what would tell may be what failed
+            await asyncio.sleep(POLL_S)
+        self.code = code
+
+    def _open(self, pipe: Pipe, start: Start) -> None:
+        """Send what it is to hear first, and what it was told since."""
+        for each in (start, *self._unsent):
+            pipe.send(each)
+        self._unsent.clear()
+        self._pipe = pipe
+
+    def _forget_questions(self) -> None:
+        for each in self._asked.values():
+            each.cancel()
 
     def tell(self, message: Message) -> None:
-        """Send it a message; without effect when it has ended."""
-        self._pipe.send(message)
+        """Send it a message, as soon as it can get any; without effect when it has ended."""
+        if self._pipe is None:
+            self._unsent.append(message)
+        else:
+            self._pipe.send(message)
 
     def kill(self) -> None:
         """End it at once, frozen or not."""
@@ -129,8 +182,10 @@ class Child:
             del self._asked[number]
 
     async def _hear(self) -> None:
+        assert self._pipe is not None
         while (line := await self._pipe.line()) is not None:
-            self._take(msgspec.json.decode(line, type=ToSupervisor))
+            with self._alone.step(f"a message of worker {self.number}"):
+                self._take(msgspec.json.decode(line, type=ToSupervisor))
 
     def _take(self, message: ToSupervisor) -> None:
         match message:
@@ -151,23 +206,25 @@ class Child:
         self._on_message(self, message)
 
 
-def start_process(inherited: Sequence[int]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A worker process that waits for its first message, and the supervisor's end of its pipe.
+def start_process(inherited: Sequence[int]) -> Spawned:
+    """Start a worker process, which inherits these descriptors under their numbers.
 
-    It inherits these descriptors under their numbers.
+    Raises OSError when the host cannot start one now.
     """
-    ours, theirs = socket.socketpair()
     environment = {name: value for name, value in os.environ.items() if name not in _MANAGERS}
     environment.setdefault("GLIBC_TUNABLES", _MEMORY)
-    with contextlib.ExitStack() as undo:
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as undo, theirs:
         undo.callback(ours.close)
-        with theirs:
-            process = subprocess.Popen(  # noqa: S603  # the very program that runs here
-                # -P: a folder named remora where the daemon happens to be started is not the package.
-                [sys.executable, "-P", "-m", "remora", "worker", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *inherited),
-                env=environment,
-            )
+        process = subprocess.Popen(  # noqa: S603  # the very program that runs here
+            # -P: a folder named remora where the daemon happens to be started is not the package.
+            [sys.executable, "-P", "-m", "remora", "worker", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), *inherited),
+            env=environment,
+        )
+        undo.callback(process.wait)
+        undo.callback(process.kill)
+        end = os.pidfd_open(process.pid)
         undo.pop_all()
-    return process, ours
+    return Spawned(process, ours, end)

@@ -3,18 +3,20 @@
 What is dealt out is decided by `policy.shaping`; here it is carried between its groups and the workers' cells. A worker
 spends what it was given without asking. A group that is full, and in which no worker moves anything, sleeps: ticks
 would change nothing, and its first movement wakes it.
+
+A change that fails half way may leave groups that do not fit together. Until the next change, which makes all of them
+anew, everything passes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
-from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority, limit_of
 from remora.policy.bucket import SECOND_US
 from remora.policy.classes import OTHER, scope_of
@@ -26,8 +28,6 @@ from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNE
 
 PIPELINE_TICKS = 4
 """After this many ticks with all buckets full, only the remainders change."""
-
-REPORT_S = 1.0
 
 MOST_LATE_S = 10.0
 """Not more ticks than these are made up: by then every bucket is full that is meant to fill up."""
@@ -47,16 +47,6 @@ class Dealt:
     asleep_since: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What the counters of a group were. Another group of the same name counts from nothing."""
-
-    of: Group
-    transferred: Mapping[str, int]
-    donated: Mapping[str, int]
-    lost: int
-
-
 class Shaper:
     """See the module. `run` is called once; it does nothing while nothing is enabled."""
 
@@ -64,7 +54,14 @@ class Shaper:
         self._memory = memory
         self._rng = rng
         self._settings = ShapingSettings()
+        self._limits: tuple[LimitSettings, ...] = ()
+        self._scopes: Mapping[str, ScopeSettings] = {}
+        self._rates: Mapping[str, Meter] = {}
+        self._joined: list[int] = []
+        """The places that have a worker; `_places` are those that the groups know."""
         self._places: list[int] = []
+        self._is_whole = True
+        """Whether no change has failed half way."""
         self._dealt: dict[str, Dealt] = {}
         self._by_slot: dict[int, Dealt] = {}
         self._shares: dict[int, Mapping[str, int]] = {}
@@ -77,6 +74,8 @@ class Shaper:
         self._tick_us = 10_000
         self.late_s = 0.0
         """How late the last tick was."""
+        self.on_new_groups: Callable[[], None] = lambda: None
+        """Called when all groups were made anew: the workers are to know which there are."""
 
     @property
     def slots(self) -> dict[str, int]:
@@ -88,75 +87,113 @@ class Shaper:
         """The groups by name; what is waited for in them only the workers know."""
         return {name: each.group for name, each in self._dealt.items()}
 
+    @property
+    def scopes(self) -> Iterable[ScopeSettings]:
+        """The scopes as they are in force."""
+        return self._scopes.values()
+
     def granted(self, group: str) -> dict[str, int]:
         """What the workers have spent of a group's credit so far, and not given back, by priority."""
         return dict(zip(PRIORITIES, self._dealt[group].total, strict=True))
+
+    # --------------------------------------------------------------------------------------- changes
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """All that changes the groups is done in such a block. The one after a block that failed begins anew."""
+        was_whole, self._is_whole = self._is_whole, False
+        try:
+            if not was_whole:
+                self._begin_anew()
+            yield
+        except Exception:
+            for slot in self._by_slot:
+                self._memory.open_up(slot)
+            self._has_work.set()
+            raise
+        self._is_whole = True
+
+    def _begin_anew(self) -> None:
+        """Make each group again, in its slot, without credit and debt, for the workers that there are."""
+        self._read_settings()
+        self._places = list(self._joined)
+        self._tick_us = round(self._settings.tick_s * SECOND_US)
+        kept = [each for name, each in self._dealt.items() if self._is_configured(name)]
+        made = [(each, self._new(each.name)) for each in kept]
+        self._dealt.clear()
+        self._by_slot.clear()
+        self._seen.clear()
+        slots = {each.slot for each in kept}
+        self._free = [slot for slot in range(MOST_GROUPS - 1, -1, -1) if slot not in slots]
+        for each, group in made:
+            self._free.append(each.slot)
+            self._make(each.name, group)
+        self._make_missing()
+        self._look_for_work()
+        self.on_new_groups()
 
     # --------------------------------------------------------------------------------- configuration
 
     def configure(self, settings: ShapingSettings, limits: Iterable[LimitSettings] = ()) -> None:
         """Shape as these settings say from the next tick on. Levels survive, save in a scope that is disabled."""
-        self._lower_shares(settings)
-        self._settings = settings
-        tick_us = round(settings.tick_s * SECOND_US)
-        if tick_us != self._tick_us:
-            self._tick_us = tick_us
+        before, self._settings, self._limits = self._settings, settings, tuple(limits)
+        with self._changing():
+            self._read_settings()
+            self._lower_shares(before)
+            tick_us = round(settings.tick_s * SECOND_US)
+            if tick_us != self._tick_us:
+                self._tick_us = tick_us
+                for each in self._dealt.values():
+                    each.group.set_tick(tick_us)
+            for name, each in list(self._dealt.items()):
+                self._wake(each)
+                self._read(each)
+                if not self._is_configured(name):
+                    self._remove(each)
+                elif (scope := self._scope(name)) is not None:
+                    meters = self._meters(scope, name)
+                    each.group.configure(meters, enabled=scope.enabled, adaptive=scope.adaptive)
+                else:
+                    each.group.configure({Priority.MAX: self._rates[name]})
+            for each in self._make_missing():
+                if is_of_limit(each.name):
+                    each.group.fill_up()
             for each in self._dealt.values():
-                each.group.set_tick(tick_us)
-        scopes, rates = {each.name: each for each in settings.scope}, _rates(limits)
-        for name, each in list(self._dealt.items()):
-            self._wake(each)
-            self._read(each)
-            scope = scopes.get(scope_of(name))
-            if name in rates:
-                each.group.configure({Priority.MAX: rates[name]})
-            elif scope is not None and ("/" in name) == _has_many(scope):
-                meters = self._meters(scope, name)
-                each.group.configure(meters, enabled=scope.enabled, adaptive=scope.adaptive)
-            else:
-                self._remove(each)
-        for scope in settings.scope:
-            if not _has_many(scope):
-                self._add(scope.name)
-        for name in rates.keys() - self._dealt.keys():
-            self._make(name, Group({Priority.MAX: rates[name]}, len(self._places), tick_us)).group.fill_up()
-        for each in self._dealt.values():
-            self._write(each)
-        self._look_for_work()
+                self._write(each)
+            self._look_for_work()
 
     def want(self, name: str) -> bool:
         """A worker asks for a group; whether there is one now that was not there before.
 
         Where `shaping.groups` are there already, it is given that of all further ones of its scope.
         """
-        if name in self._dealt:
+        if name in self._dealt or not self._is_configured(name):
             return False
-        scope, slash, _ = name.partition("/")
-        known = next((each for each in self._settings.scope if each.name == scope), None)
-        if known is None or bool(slash) != _has_many(known):
-            return False
-        if slash and sum("/" in each for each in self._dealt) >= self._settings.groups:
-            name = f"{scope}/{OTHER}"
+        with self._changing():
+            scope, slash, _ = name.partition("/")
+            if slash and sum("/" in each for each in self._dealt) >= self._settings.groups:
+                name = f"{scope}/{OTHER}"
             if name in self._dealt:
                 return False
-        self._add(name)
-        self._look_for_work()
+            self._make(name, self._new(name))
+            self._look_for_work()
         return True
 
     def share(self, place: int, shares: Mapping[str, int]) -> None:
         """A worker may have so much of the limits that all workers of the store share, by group."""
-        self._shares[place] = shares
-        self._share()
+        with self._changing():
+            self._shares[place] = shares
+            self._share()
 
     def shared(self, name: str) -> int:
         """What all workers of this host together may have of a group's limit."""
         return sum(each.get(name, 0) for each in self._shares.values())
 
-    def _lower_shares(self, settings: ShapingSettings) -> None:
-        """Of a limit that these settings lower, let the workers have the same part until they have said another: their
-        shares still add up to the former limit, over all hosts."""
-        was = {each.name: limit_of(each.by_bucket) for each in self._settings.scope if each.is_shared}
-        now = {each.name: limit_of(each.by_bucket) for each in settings.scope if each.is_shared}
+    def _lower_shares(self, before: ShapingSettings) -> None:
+        """Of a limit that the settings have lowered, let the workers have the same part until they have said another:
+        their shares still add up to the former limit, over all hosts."""
+        was = {each.name: limit_of(each.by_bucket) for each in before.scope if each.is_shared}
+        now = {each.name: limit_of(each.by_bucket) for each in self._settings.scope if each.is_shared}
         lowered = {name: (limit, was[name]) for name, limit in now.items() if limit < was.get(name, 0)}
         for place, shares in self._shares.items() if lowered else ():
             parts = {group: lowered.get(scope_of(group), (1, 1)) for group in shares}
@@ -164,10 +201,9 @@ class Shaper:
 
     def _share(self) -> None:
         """Let the groups have the meters that are right for the shares as they are now."""
-        scopes = {each.name: each for each in self._settings.scope if each.is_shared}
         for name, each in self._dealt.items():
-            scope = scopes.get(scope_of(name))
-            if scope is None or (meters := self._meters(scope, name)) == each.group.meters:
+            scope = self._scope(name)
+            if scope is None or not scope.is_shared or (meters := self._meters(scope, name)) == each.group.meters:
                 continue
             self._wake(each)
             self._read(each)
@@ -180,13 +216,37 @@ class Shaper:
             return scope.by_bucket
         return scaled(scope.by_bucket, min(limit_of(scope.by_bucket), self.shared(name)))
 
-    def _add(self, name: str) -> None:
-        """A group of a configured scope, with no credit yet."""
-        scope = next(each for each in self._settings.scope if each.name == scope_of(name))
-        if name not in self._dealt:
-            meters, members = self._meters(scope, name), len(self._places)
-            group = Group(meters, members, self._tick_us, enabled=scope.enabled, adaptive=scope.adaptive)
-            self._write(self._make(name, group))
+    def _read_settings(self) -> None:
+        """Look at the settings anew: scopes by name, and the buckets of limits of ingest by their groups' names."""
+        self._scopes = {each.name: each for each in self._settings.scope}
+        self._rates = {
+            bucket_name(each.name, what): Meter(rate.per_second, rate.burst)
+            for each in self._limits
+            for what, rate in (("bytes", each.limit.bytes), ("events", each.limit.events))
+            if rate is not None
+        }
+
+    def _scope(self, name: str) -> ScopeSettings | None:
+        """The scope that a group is of; None for a limit of ingest, and where there is none."""
+        return self._scopes.get(scope_of(name))
+
+    def _is_configured(self, name: str) -> bool:
+        """Whether the settings have a place for a group of this name."""
+        scope = self._scope(name)
+        return name in self._rates if scope is None else ("/" in name) == _has_many(scope)
+
+    def _new(self, name: str) -> Group:
+        """A group as the settings say, with no credit yet."""
+        members, scope = len(self._places), self._scope(name)
+        if scope is None:
+            return Group({Priority.MAX: self._rates[name]}, members, self._tick_us)
+        meters = self._meters(scope, name)
+        return Group(meters, members, self._tick_us, enabled=scope.enabled, adaptive=scope.adaptive)
+
+    def _make_missing(self) -> list[Dealt]:
+        """Make the groups that are to be there without anybody asking for them."""
+        names = [each.name for each in self._settings.scope if not _has_many(each)]
+        return [self._make(name, self._new(name)) for name in (*names, *self._rates) if name not in self._dealt]
 
     def _make(self, name: str, group: Group) -> Dealt:
         slot = self._free.pop()
@@ -196,6 +256,7 @@ class Shaper:
         self._used = max(self._used, slot + 1)
         for place in self._places:
             self._meet(dealt, place)
+        self._write(dealt)
         return dealt
 
     def _remove(self, each: Dealt) -> None:
@@ -209,34 +270,45 @@ class Shaper:
 
     def join(self, place: int) -> None:
         """A worker comes, with nothing; at the start an ingest limit is full."""
-        self._places.append(place)
-        for each in self._dealt.values():
-            self._wake(each)
-            each.group.resize(len(self._places))
-            self._meet(each, place)
-            if not self.ticks and is_of_limit(each.name):
-                each.group.fill_up()
-            self._write(each)
-        self._look_for_work()
+        self.leave(place)
+        self._joined.append(place)
+        with self._changing():
+            if place in self._places:
+                return  # all groups were made anew, also for this one
+            for each in self._dealt.values():
+                self._wake(each)  # its sleep was that of the others
+            self._places.append(place)
+            self._memory.clear(place, self._used)
+            for each in self._dealt.values():
+                each.group.resize(len(self._places))
+                self._meet(each, place)
+                if not self.ticks and is_of_limit(each.name):
+                    each.group.fill_up()
+                self._write(each)
+            self._look_for_work()
 
     def leave(self, place: int) -> None:
         """A worker has ended: its credit and its debt are gone, and the others share what it had."""
-        if place not in self._places:
+        if place not in self._joined:
             return
-        member = self._places.index(place)
-        for each in self._dealt.values():
-            self._wake(each)
-            self._read(each)
-            each.group.leave(member)
-            del each.spent[member], each.returned[member]
-        del self._places[member]
+        self._joined.remove(place)
         self._seen.pop(place, None)
         self._shares.pop(place, None)
-        self._share()
-        self._memory.clear(place, self._used)
-        for each in self._dealt.values():
-            self._write(each)
-        self._look_for_work()
+        with self._changing():
+            if place not in self._places:
+                return  # all groups were made anew, without this one
+            member = self._places.index(place)
+            for each in self._dealt.values():
+                self._wake(each)
+                self._read(each)
+                each.group.leave(member)
+                del each.spent[member], each.returned[member]
+            del self._places[member]
+            self._share()
+            self._memory.clear(place, self._used)
+            for each in self._dealt.values():
+                self._write(each)
+            self._look_for_work()
 
     def _meet(self, each: Dealt, place: int) -> None:
         """Whatever the place's cells count by now is where a member begins."""
@@ -260,83 +332,38 @@ class Shaper:
                     due = now() - MOST_LATE_S
                 self.tick()
 
-    async def report(self, telemetry: Telemetry) -> None:
-        """Let the metrics follow, once a second."""
-        before: dict[str, Moved] = {}
-        while True:
-            self.window()
-            before = self._report(telemetry, before)
-            await asyncio.sleep(REPORT_S)
-
     def window(self) -> None:
         """A second has passed: groups with an adaptive spare scale it by what no endpoint has acknowledged."""
-        for each in self._dealt.values():
-            group, scale = each.group, each.group.scale
-            if not (group.enabled and group.adaptive):
-                continue
-            unacked = self.unacked(each.name)
-            if each.asleep_since is not None and not unacked and not scale.unacked and scale.thousandths == FULL:
-                continue
-            self._wake(each)
-            group.window(unacked)
+        with self._changing():
+            for each in self._dealt.values():
+                group, scale = each.group, each.group.scale
+                if not (group.enabled and group.adaptive):
+                    continue
+                unacked = self.unacked(each.name)
+                if each.asleep_since is not None and not unacked and not scale.unacked and scale.thousandths == FULL:
+                    continue
+                self._wake(each)
+                group.window(unacked)
 
     def unacked(self, name: str) -> int:
         """Bytes of a group that the workers were granted, and no endpoint has acknowledged."""
         slot = self._dealt[name].slot
         return sum(max(0, self._memory.cells[self._memory.unacked(place, slot)]) for place in self._places)
 
-    def _report(self, telemetry: Telemetry, before: Mapping[str, Moved]) -> dict[str, Moved]:
-        """Report what was moved since then; answers what had been moved until now, by group."""
-        if not self._dealt and not before:
-            return {}
-        now: dict[str, Moved] = {}
-        levels: Counter[tuple[str, str]] = Counter()
-        sums: Counter[tuple[str, str, str]] = Counter()
-        lost: Counter[str] = Counter()
-        for name, each in self._dealt.items():
-            if is_of_limit(name):
-                continue
-            group, scope, ago = each.group, scope_of(name), before.get(name)
-            for priority in PRIORITIES:
-                levels[scope, priority] += sum([bucket.level for bucket in group.tiers[priority].buckets])
-            now[name] = moved = Moved(group, dict(group.transferred), dict(group.donated), group.lost)
-            if moved == ago:
-                continue
-            ago = _begin_of(group, ago)
-            lost[scope] += moved.lost - ago.lost
-            for priority in PRIORITIES:
-                sums["transferred", scope, priority] += moved.transferred[priority] - ago.transferred.get(priority, 0)
-                sums["donated", scope, priority] += moved.donated[priority] - ago.donated.get(priority, 0)
-        for scope, nbytes in lost.items():
-            telemetry.shaping_lost(scope, nbytes)
-        for (what, scope, priority), nbytes in sums.items():
-            telemetry.shaping_moved(what, scope, priority, nbytes)
-        for (scope, priority), level in levels.items():
-            telemetry.shaping_level(scope, priority, level)
-        self._report_scales(telemetry)
-        telemetry.shaping_meters({each.name: each.by_bucket for each in self._settings.scope}, self.late_s)
-        return now
-
-    def _report_scales(self, telemetry: Telemetry) -> None:
-        """Report how much of the spare there is, and what no endpoint has acknowledged, by scope."""
-        for shown in self._settings.scope:
-            groups = [name for name in self._dealt if scope_of(name) == shown.name]
-            scales = [self._dealt[name].group.scale.thousandths for name in groups]
-            telemetry.shaping_scale(shown.name, min(scales, default=FULL) / FULL, sum(map(self.unacked, groups)))
-
     def tick(self) -> None:
         """Deal out one tick's credit."""
-        self._wake_moved()
-        self.ticks += 1
-        order = list(range(len(self._places)))
-        self._rng.shuffle(order)
-        for each in self._dealt.values():
-            if each.asleep_since is None and each.group.enabled:
-                has_moved = self._read(each)
-                each.group.tick(order)
-                self._write(each, after_tick=True)
-                if not has_moved and each.group.is_full:
-                    each.asleep_since = self.ticks
+        with self._changing():
+            self._wake_moved()
+            self.ticks += 1
+            order = list(range(len(self._places)))
+            self._rng.shuffle(order)
+            for each in self._dealt.values():
+                if each.asleep_since is None and each.group.enabled:
+                    has_moved = self._read(each)
+                    each.group.tick(order)
+                    self._write(each, after_tick=True)
+                    if not has_moved and each.group.is_full:
+                        each.asleep_since = self.ticks
 
     def _look_for_work(self) -> None:
         if self._places and any(each.group.enabled for each in self._dealt.values()):
@@ -405,21 +432,6 @@ class Shaper:
         cells[self._memory.state(each.slot)] = group.times_disabled * 2 + group.enabled
 
 
-def _begin_of(group: Group, ago: Moved | None) -> Moved:
-    """What a group's counters were a report ago: nothing for a new one, also of an earlier one's name."""
-    return Moved(group, {}, {}, 0) if ago is None or ago.of is not group else ago
-
-
 def _has_many(scope: ScopeSettings) -> bool:
     """Whether a scope has a group for each destination, tenant or topic."""
     return scope.each and scope.of != "host"
-
-
-def _rates(limits: Iterable[LimitSettings]) -> dict[str, Meter]:
-    """The buckets of limits of ingest, by the names of their groups."""
-    return {
-        bucket_name(each.name, what): Meter(rate.per_second, rate.burst)
-        for each in limits
-        for what, rate in (("bytes", each.limit.bytes), ("events", each.limit.events))
-        if rate is not None
-    }

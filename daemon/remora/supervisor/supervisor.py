@@ -1,4 +1,7 @@
-"""Keeps the workers alive: starts them, replaces those that end, kills those that hang, and stops them all."""
+"""Keeps the workers alive: starts them, replaces those that end, kills those that hang, and stops them all.
+
+Nothing that a worker, a file or a reload does ends it: each of its tasks and steps fails alone, and is done again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -42,8 +45,10 @@ from remora.process.pipe import (
     WantGroup,
 )
 from remora.process.sockets import listening_sockets
-from remora.supervisor.child import Child, start_process
+from remora.supervisor.alone import AGAIN_S, Alone
+from remora.supervisor.child import Child, Spawned, start_process
 from remora.supervisor.cores import usable_cores
+from remora.supervisor.credit_report import CreditReport
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.view import View
@@ -87,8 +92,11 @@ class Slot:
 class Supervisor:
     """See the module. `run` is called once."""
 
-    def __init__(self, settings: Settings, file: Path) -> None:
+    def __init__(
+        self, settings: Settings, file: Path, spawn: Callable[[Sequence[int]], Spawned] = start_process
+    ) -> None:
         self._settings = settings
+        self._spawn = spawn
         self._file = file
         self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or usable_cores())]
         self._boot = boot_id()
@@ -110,11 +118,12 @@ class Supervisor:
         self._telemetry = Telemetry(
             metric_topics=settings.admin.metric_topics, repeat_interval_s=settings.log.repeat_interval_s
         )
-        self._view = View(self._telemetry, len(self._slots))
+        self._alone = Alone(self._telemetry.crashed)
+        self._view = View(self._telemetry, len(self._slots), self._alone)
         self._shaping = HostShaping(
             self._shaper, settings.shaping, settings.ingest.limit, len(self._slots), self._view.waiting_for_credit
         )
-        self._shaping.on_change = self._tell_shaping
+        self._shaping.on_change = self._shaper.on_new_groups = self._tell_shaping
 
     async def run(self) -> Exit:
         """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
@@ -152,38 +161,62 @@ class Supervisor:
             release=self._release,
             has_page=True,
         )
-        async with serve_admin(admin, sources) as address:
-            self._telemetry.serving(address)
-            helpers = [
-                self._tasks.create_task(self._notifier.run(lambda: True, view.line), name="notify"),
-                self._tasks.create_task(self._look(), name="watchdog"),
-                self._tasks.create_task(self._shaper.run(), name="shaper"),
-                self._tasks.create_task(self._shaper.report(self._telemetry), name="report of shaping"),
-            ]
-            while not (self._stops or self._failure):
-                await self._news.wait()
-                self._reconcile()
-            is_clean = await self._end_all()
-            for each in helpers:
-                each.cancel()
-            return is_clean
+
+        async def admin_pages() -> None:
+            async with serve_admin(admin, sources) as address:
+                self._telemetry.serving(address)
+                await asyncio.Event().wait()
+
+        helpers = [
+            self._begin("admin pages", admin_pages),
+            self._begin("notify", lambda: self._notifier.run(lambda: True, view.line)),
+            self._begin("watchdog", self._look),
+            self._begin("shaper", self._shaper.run),
+            self._begin("report of shaping", CreditReport(self._shaper, self._telemetry).run),
+        ]
+        await self._alone.task("reconciling", self._until_stop)
+        is_clean = await self._end_all()
+        for each in helpers:
+            each.cancel()
+        return is_clean
+
+    def _begin(self, what: str, work: Callable[[], Coroutine[object, object, None]]) -> asyncio.Task[None]:
+        return self._tasks.create_task(self._alone.task(what, work), name=what)
 
     # ---------------------------------------------------------------------------------- reconciling
+
+    async def _until_stop(self) -> None:
+        """Reconcile at any news, until a stop is asked for or the start has failed."""
+        while not (self._stops or self._failure):
+            await self._news.wait()
+            self._reconcile()
 
     def _reconcile(self) -> None:
         """Make the workers what they are to be, from whatever they are."""
         self._news.clear()
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         for slot in self._slots:
-            if slot.child is not None and slot.child.code is not None:
-                self._reap(slot, slot.child, now)
-            if slot.child is None and self._failure is None:
-                if slot.due_at <= now:
-                    self._start(slot, now)
-                else:
-                    loop.call_at(slot.due_at, self._news.set)
-        self._count()
+            try:
+                self._fill(slot, now)
+            except Exception:
+                self._telemetry.crashed(f"place of worker {slot.number}")
+                self._fill_later(slot, now + AGAIN_S)
+        with self._alone.step("count of workers"):
+            self._count()
+
+    def _fill(self, slot: Slot, now: float) -> None:
+        """Have a worker in this place, now or when it is due."""
+        if slot.child is not None and slot.child.code is not None:
+            self._reap(slot, slot.child, now)
+        if slot.child is None and self._failure is None:
+            if slot.due_at <= now:
+                self._start(slot, now)
+            else:
+                self._fill_later(slot, slot.due_at)
+
+    def _fill_later(self, slot: Slot, at: float) -> None:
+        slot.due_at = at
+        asyncio.get_running_loop().call_at(at, self._news.set)
 
     def _count(self) -> None:
         """Let others see the workers as they are now; the first time that all are ready, the start is over."""
@@ -195,11 +228,14 @@ class Supervisor:
             self._notifier.ready()
 
     def _start(self, slot: Slot, now: float) -> None:
+        """Start a worker; where the host cannot do that now, another time. All that can fail comes before."""
         cookie = str(WorkerCookie(self._settings.ownership.host, self._boot, str(uuid.uuid4())))
         descriptors = {name: tuple(each.fileno() for each in sockets) for name, sockets in self._listeners.items()}
-        process, channel = start_process((*chain(*descriptors.values()), self._load, self._credit))
-        self._shaper.join(slot.number - 1)
-        child = slot.child = Child(process, cookie, slot.number, self._hear)
+        self._alone.each(
+            f"start of worker {slot.number}",
+            lambda: self._shaper.join(slot.number - 1),
+            lambda: self._watchdog.watch(slot.number, now, patience_s=START_S),
+        )
         start = Start(
             number=slot.number,
             cookie=cookie,
@@ -215,18 +251,40 @@ class Supervisor:
             group_size=1 if self._was_ready else len(self._slots),
             replaces=self._was_ready,
         )
-        self._watchdog.watch(slot.number, now, patience_s=START_S)
-        self._tasks.create_task(child.run(channel, start), name=f"worker {slot.number}")
+        try:
+            spawned = self._spawn((*chain(*descriptors.values()), self._load, self._credit))
+        except OSError as exc:
+            self._not_started(slot, exc, now)
+            return
+        child = slot.child = Child(spawned, cookie, slot.number, self._hear, self._alone)
+        self._tasks.create_task(child.run(start), name=f"worker {slot.number}")
         self._telemetry.worker_started(slot.number, child.pid)
+
+    def _not_started(self, slot: Slot, exc: OSError, now: float) -> None:
+        """The host has no process, memory, descriptor or interpreter to spare: that passes."""
+        self._leave(slot)
+        slot.failures += 1
+        pause_s = restart_pause_s(slot.failures)
+        self._telemetry.worker_not_started(slot.number, str(exc), pause_s)
+        self._fill_later(slot, now + pause_s)
+
+    def _leave(self, slot: Slot) -> None:
+        """Nobody is in this place now: what it has of the host's is the others'."""
+        self._alone.each(
+            f"end of worker {slot.number}",
+            lambda: host_load.clear(self._load, slot.number - 1),
+            lambda: self._shaper.leave(slot.number - 1),
+            lambda: self._watchdog.forget(slot.number),
+        )
 
     def _reap(self, slot: Slot, child: Child, now: float) -> None:
         """A worker ended by itself: before it was ready that ends a start, otherwise it is replaced."""
         slot.child = None
-        host_load.clear(self._load, slot.number - 1)
-        self._shaper.leave(slot.number - 1)
-        self._watchdog.forget(slot.number)
-        self._view.ended(child.cookie)
-        if not self._view.has_started and child.ready_at is None:
+        slot.due_at = now
+        self._leave(slot)
+        with self._alone.step(f"counters of worker {slot.number}"):
+            self._view.ended(child.cookie)
+        if not self._view.has_started and child.ready_at is None and not child.is_given_up:
             self._failure = self._failure or _failed(child)
             return
         if child.code != Exit.OK:
@@ -271,7 +329,8 @@ class Supervisor:
         """Tell all workers that run."""
         for slot in self._slots:
             if slot.child is not None and slot.child.code is None:
-                slot.child.tell(message)
+                with self._alone.step(f"message to worker {slot.number}"):
+                    slot.child.tell(message)
 
     async def _look(self) -> None:
         """Kill workers that make no progress; what comes of it is reconciled like any other end."""
@@ -293,8 +352,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         started = loop.time()
         self._view.stops = True
-        for each in chain(*self._listeners.values()):
-            each.close()
+        self._alone.each("closing", *(each.close for each in chain(*self._listeners.values())))
         if self._failure is None:
             self._notifier.stopping()
             self._tell(Finish())
@@ -314,13 +372,18 @@ class Supervisor:
 
     async def _all_ended(self, within_s: float, *, unless_stops: int | None = None) -> None:
         """Return when all workers have ended, when the time is over, or at the given number of signals to stop."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while any(slot.child is not None and slot.child.code is None for slot in self._slots):
-                    if unless_stops is not None and self._stops >= unless_stops:
-                        return
-                    await self._news.wait()
-                    self._news.clear()
+        until = asyncio.get_running_loop().time() + within_s
+
+        async def ended() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    while any(slot.child is not None and slot.child.code is None for slot in self._slots):
+                        if unless_stops is not None and self._stops >= unless_stops:
+                            return
+                        await self._news.wait()
+                        self._news.clear()
+
+        await self._alone.task("stopping", ended)
 
     # -------------------------------------------------------------------------------------- signals
 
@@ -342,18 +405,28 @@ class Supervisor:
         self._notifier.reloading()
         try:
             new = config.load(self._file, os.environ)
-        except ConfigError as exc:
-            self._telemetry.reload_failed(str(exc))
-        else:
             changed = config.changes(self._settings, new)
             self._settings = config.applied(self._settings, new)
+        except ConfigError as exc:
+            self._telemetry.reload_failed(str(exc))
+        except Exception as exc:
+            self._telemetry.crashed("reload")
+            self._telemetry.reload_failed(f"{type(exc).__name__}: {exc}")
+        else:
             self._telemetry.reloaded(changed.live, changed.restart)
-            self._telemetry.repeats.interval_s = new.log.repeat_interval_s
-            configure_logging(new.log)
-            self._shaping.reload(self._settings.shaping, self._settings.ingest.limit)
-            self._telemetry.config_remarks(self._shaping.remarks)
-            self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
+            self._apply(new)
         self._notifier.ready()
+
+    def _apply(self, new: Settings) -> None:
+        """Have all that uses the settings use those of a reload."""
+        self._telemetry.repeats.interval_s = new.log.repeat_interval_s
+        self._alone.each(
+            "reload",
+            lambda: configure_logging(new.log),
+            lambda: self._shaping.reload(self._settings.shaping, self._settings.ingest.limit),
+            lambda: self._telemetry.config_remarks(self._shaping.remarks),
+        )
+        self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
 
     def _drain(self, on: bool) -> None:
         """Give this host's queues to the workers of others, or take part again."""

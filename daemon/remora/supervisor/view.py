@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from prometheus_client import Metric
@@ -14,11 +14,14 @@ from remora.metrics import Telemetry
 from remora.model.health import Health, Use
 from remora.policy import readiness
 from remora.policy.readiness import Host
+from remora.process import samples
 from remora.process.pipe import Family
-from remora.process.samples import families
+from remora.supervisor.alone import Alone
 from remora.supervisor.child import Child
 from remora.supervisor.merged import Answer, merged_line, merged_status
 from remora.supervisor.page import SUPERVISOR, Page
+
+T = TypeVar("T")
 
 ANSWER_S = 3.0
 """How long a worker may take to answer; then the others' answers have to do."""
@@ -27,7 +30,7 @@ ANSWER_S = 3.0
 class View:
     """Asks the workers, and puts together what they say."""
 
-    def __init__(self, telemetry: Telemetry, workers: int) -> None:
+    def __init__(self, telemetry: Telemetry, workers: int, alone: Alone) -> None:
         self.children: Sequence[Child] = ()
         """The workers that run, ready or not."""
         self.has_started = False
@@ -35,6 +38,7 @@ class View:
         self.drains = False
         self._workers = workers
         self._telemetry = telemetry
+        self._alone = alone
         self._page = Page()
 
     def ended(self, cookie: str) -> None:
@@ -63,7 +67,7 @@ class View:
                 child.pid,
                 child.cookie,
                 child.heartbeat.held_shards if child.heartbeat else 0,
-                msgspec.json.decode(body) if body else None,
+                self._read(child, body, dict[str, Any]),
             )
             for child, body in asked
         ]
@@ -81,8 +85,8 @@ class View:
     async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
         """How many listings wait for credit, by scope and priority, of those workers that answer."""
         found: dict[tuple[str, str], int] = {}
-        for _, body in await self._ask("status"):
-            for scope, priority, count in msgspec.json.decode(body)["shaped"] if body else ():
+        for child, body in await self._ask("status"):
+            for scope, priority, count in (self._read(child, body, dict[str, Any]) or {}).get("shaped", ()):
                 found[scope, priority] = found.get((scope, priority), 0) + count
         return found
 
@@ -93,17 +97,32 @@ class View:
         now = asyncio.get_running_loop().time()
         alive = {each.cookie for each in self.children}
         for child, body in answers:
-            if body and child.cookie in alive:  # else it has ended meanwhile, and all of it is counted
-                self._page.take(child.cookie, msgspec.json.decode(body, type=list[Family]), now)
-        self._page.take(SUPERVISOR, families(self._telemetry.registry), now)
+            families = self._read(child, body, list[Family])
+            if families is not None and child.cookie in alive:  # else it has ended meanwhile, and all of it is counted
+                self._page.take(child.cookie, families, now)
+        self._page.take(SUPERVISOR, samples.families(self._telemetry.registry), now)
         return self._page.metrics(now)
 
     async def _host(self) -> Host:
         answers = await self._ask("use")
-        workers = [msgspec.json.decode(answer, type=Use) if answer else None for _, answer in answers]
+        workers = [self._read(child, answer, Use) for child, answer in answers]
         return Host(self.has_started, workers, stops=self.stops, drains=self.drains)
 
     async def _ask(self, what: Literal["use", "status", "metrics"]) -> list[tuple[Child, bytes | None]]:
         # Not only those that are ready: what a worker waits for at the start is worth knowing, too.
         asked = [each for each in self.children if each.heartbeat is not None]
-        return list(zip(asked, await asyncio.gather(*(each.ask(what, ANSWER_S) for each in asked)), strict=True))
+        return list(zip(asked, await asyncio.gather(*(self._ask_one(each, what) for each in asked)), strict=True))
+
+    async def _ask_one(self, child: Child, what: Literal["use", "status", "metrics"]) -> bytes | None:
+        """A worker's answer. One that cannot be asked is silent: the others' answers have to do."""
+        answer: bytes | None = None
+        with self._alone.step(f"question to worker {child.number}"):
+            answer = await child.ask(what, ANSWER_S)
+        return answer
+
+    def _read(self, child: Child, body: bytes | None, form: type[T]) -> T | None:
+        """What a worker said; None where it said nothing in time, or nothing of this form."""
+        if body:
+            with self._alone.step(f"answer of worker {child.number}"):
+                return msgspec.json.decode(body, type=form)
+        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -18,6 +20,10 @@ from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
+
+
+from remora.supervisor.credit_report import CreditReport
+from support.clock import ClockLoop, in_virtual_time
 from support.credit import Host, a_host, a_meter, shaping
 
 LOW = Priority.CLIENT_LOW
@@ -95,6 +101,106 @@ def test_what_a_dead_worker_was_granted_is_not_waited_for() -> None:
     assert host.shaper.unacked("uplink") == 0
 
 
+def test_a_worker_comes_while_a_group_sleeps() -> None:
+    """A group in which nothing moved for a while goes on with one member more, and with what the others had."""
+    host = Host(shaping(a_host(client_low=a_meter(200_000, 2_000))), 2)
+    host.shaper.leave(1)
+    host.tick(50)
+    assert host.level(0) == 2_000
+
+    host.shaper.join(1)
+
+    assert (host.level(0), host.level(1)) == (2_000, 0)
+    host.tick(2)
+    assert (host.level(0), host.level(1)) == (1_000, 1_000)
+
+
+@in_virtual_time
+async def test_nobody_gets_what_is_dealt_out_to_nobody() -> None:
+    """While all workers are away ticks do nothing, and who comes then gets the rate from that time on."""
+    host = Host(shaping(a_host(client_low=a_meter(100_000, 3_000))))
+    running = asyncio.create_task(host.shaper.run())
+    await asyncio.sleep(0.015)
+    for _ in range(3):
+        host.shaper.leave(0)
+        await asyncio.sleep(1.0)
+        host.shaper.join(0)
+        assert host.level() == 0
+        await asyncio.sleep(0.025)
+        assert host.level() in (2_000, 3_000)
+
+    assert not running.done()
+    running.cancel()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda host: host.tick(),
+        lambda host: host.shaper.leave(1),
+        lambda host: host.shaper.join(2),
+        lambda host: host.shaper.window(),
+        lambda host: host.shaper.configure(shaping(a_host(client_low=a_meter(300_000, 3_000)))),
+        lambda host: host.shaper.share(0, {"brokers/b": 1_000}),
+        lambda host: host.shaper.want("brokers/a"),
+    ],
+    ids=["tick", "leave", "join", "window", "configure", "share", "want"],
+)
+@pytest.mark.parametrize("at", range(3))
+def test_after_a_defect_everything_passes_until_all_groups_are_made_anew(
+    change: Callable[[Host], None], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails half way, the workers are free at once, and the next tick shapes among those that there are."""
+    scope = replace(a_host(client_low=a_meter(300_000, 3_000)), adaptive=True)
+    shared = ScopeSettings(name="brokers", of="destination", enabled=True, across="cluster", meters=scope.meters)
+    host = Host(shaping(scope, shared), 3)
+    host.shaper.leave(2)
+    host.shaper.want("brokers/b")
+    host.bank().note_unacked("uplink", 1)
+    host.tick(2)
+    charged = host.account(0).times_disabled
+    failing = Failing(at)
+    for name in ("tick", "skip", "resize", "leave", "window", "configure", "share", "__init__"):
+        monkeypatch.setattr(Group, name, failing.instead_of(getattr(Group, name)))
+
+    failing.is_armed = True
+    with contextlib.suppress(ArithmeticError):
+        change(host)
+    failing.is_armed = False
+
+    assert failing.has_failed or at
+    if failing.has_failed:
+        assert all(host.account(0, group).is_open(0, LOW) for group in host.shaper.slots)
+    before = {place: host.level(place) for place in host.shaper._joined}
+    host.tick()
+    assert host.account(0).enabled
+    if failing.has_failed:
+        assert host.account(0).times_disabled > charged
+        share = 3_000 // len(before)
+        assert {place: host.level(place) for place in before} == dict.fromkeys(before, share)
+    host.tick(100)
+    assert {*map(host.level, before)} == {3_000 // len(before)}
+
+
+class Failing:
+    """Lets the call after `after` others fail, once, while it is armed."""
+
+    def __init__(self, after: int) -> None:
+        self.is_armed = self.has_failed = False
+        self._after = after
+
+    def instead_of(self, method: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **named: object) -> object:
+            if self.is_armed and not self.has_failed:
+                self.has_failed = not self._after
+                self._after -= 1
+                if self.has_failed:
+                    raise ArithmeticError("a defect")
+            return method(*args, **named)
+
+        return call
+
+
 def test_disabling_a_scope_forgets_all_levels() -> None:
     """A disabled group passes everything, holds nothing, and begins from nothing when it is enabled again."""
     on = a_host(client_low=a_meter(100_000, 3_000))
@@ -131,6 +237,7 @@ def test_a_group_that_is_made_anew_counts_from_nothing() -> None:
     meters = {LOW: a_meter(100_000, 3_000), HIGH: a_meter(0, 50_000, 100_000), "priority_queue": a_meter(0, 50_000)}
     on, telemetry = shaping(a_host(**meters)), Telemetry()
     host = Host(on)
+    report = CreditReport(host.shaper, telemetry)
 
     def work(ticks: int) -> int:
         """Spend what the low class leaves for the high one; returns how much that has left since its group began."""
@@ -144,16 +251,16 @@ def test_a_group_that_is_made_anew_counts_from_nothing() -> None:
         return sample_value(telemetry.registry, "remora_shaping_donated_bytes_total", labels)
 
     earlier = work(10)
-    before = host.shaper._report(telemetry, {})
+    report.report()
     host.shaper.configure(shaping())
     host.shaper.configure(on)
     later = work(8)
-    before = host.shaper._report(telemetry, before)
+    report.report()
     assert 0 < later < earlier
     assert counted() == earlier + later
 
     later = work(8)
-    host.shaper._report(telemetry, before)
+    report.report()
     assert counted() == earlier + later
 
 
