@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
 
 AGAIN_S = 1.0
 """After a defect a task is started again in this time, so that one that fails always costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepAlone:
+    """A block that is left without its exception. As a class, since type checkers believe this of no generator."""
+
+    what: str
+    crashed: Callable[[str], None]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not isinstance(exc, Exception):
+            return False
+        self.crashed(self.what)
+        return True
 
 
 class Alone:
@@ -16,13 +36,9 @@ class Alone:
     def __init__(self, crashed: Callable[[str], None]) -> None:
         self._crashed = crashed
 
-    @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def step(self, what: str) -> StepAlone:
         """A block whose defect ends the block only."""
-        try:
-            yield
-        except Exception:
-            self._crashed(what)
+        return StepAlone(what, self._crashed)
 
     def each(self, what: str, *steps: Callable[[], object]) -> None:
         """Take all of these steps, in their order, whatever becomes of any."""

@@ -105,10 +105,14 @@ class Child:
     async def run(self, start: Start) -> None:
         """Tell it to start, and hear what it says, until it has ended and is reaped."""
         what = f"worker {self.number}"
-        with self._alone.step(what):
-            await self._serve(start)
-        if self.code is None:
-            await self._alone.task(what, self._give_up)
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, self._end)
+            undo.callback(self._channel.close)
+            undo.callback(self._forget_questions)
+            with self._alone.step(what):
+                await self._serve(start)
+            if self.code is None:
+                await self._alone.task(what, self._give_up)
         with self._alone.step(what):
             self._on_message(self, None)
 
@@ -117,9 +121,6 @@ class Child:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
-            undo.callback(os.close, self._end)
-            undo.callback(self._channel.close)
-            undo.callback(self._forget_questions)
             loop.add_reader(self._end, ended.set)
             undo.callback(loop.remove_reader, self._end)
             pipe = await Pipe.opened(self._channel)

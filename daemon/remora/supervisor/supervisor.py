@@ -310,9 +310,9 @@ class Supervisor:
                 self._shaper.share(child.number - 1, shares)
             case Ready():
                 self._was_ready = True
-                self._watchdog.watch(child.number, now)
-                self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)
                 self._news.set()
+                self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)
+                self._watchdog.watch(child.number, now)
             case None:
                 self._news.set()
 

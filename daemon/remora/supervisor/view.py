@@ -115,10 +115,9 @@ class View:
 
     async def _ask_one(self, child: Child, what: Literal["use", "status", "metrics"]) -> bytes | None:
         """A worker's answer. One that cannot be asked is silent: the others' answers have to do."""
-        answer: bytes | None = None
         with self._alone.step(f"question to worker {child.number}"):
-            answer = await child.ask(what, ANSWER_S)
-        return answer
+            return await child.ask(what, ANSWER_S)
+        return None
 
     def _read(self, child: Child, body: bytes | None, form: type[T]) -> T | None:
         """What a worker said; None where it said nothing in time, or nothing of this form."""
