@@ -19,12 +19,12 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from devkit.clusters.s3 import User, Zone, fresh
+from devkit.processes.ports import free_port
+from devkit.waits import until
 from remora.replay.prepare.entry import READ, Dropped, Source, Write
 from remora.replay.prepare.formats import FORMATS, detect
 from remora.replay.prepare.mapping import Mapping
-from support.ports import free_port
-from support.s3 import User, Zone, fresh
-from support.stores import until
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
 

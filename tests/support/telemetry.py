@@ -51,7 +51,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.store_state(True, "a cluster")
     telemetry.store_failing(["gone"])
     telemetry.catalogue_failed("no answer")
-    telemetry.reloaded(["log.level"], ["rados.pool"])
+    telemetry.reloaded("remora.toml", ["log.level"], ["rados.pool"])
     telemetry.reload_failed("log.level: no")
     telemetry.ingested("t", 3, 300, 1)
     telemetry.ingest_repeated("t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from devkit.entries.entries import raw_entry
-from remora import __version__
+from remora import __version__, supervisor
 from remora.cli import group
 from remora.cli.output import duration, size
 from remora.cli.shard import as_json_row, owner_text
 from remora.cli.status import left_rows, status_lines, status_rows
+from remora.config import DEFAULT_FILE, reading
 from remora.model.errors import (
     ConfigError,
     DaemonNotReachable,
@@ -212,6 +214,34 @@ def test_good_configuration(remora: Run, config: Path) -> None:
 
     assert done.code == Exit.OK
     assert done.out.decode() == f"{config} is good; it sets log.level, ownership.lease, ownership.renew_interval\n"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_a_file_the_default_one_counts_or_what_is_built_in(
+    is_there: bool, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no file is named, check-config and run take the default one, or the built-in configuration without it."""
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(reading, "DEFAULT_FILE", config)
+
+    def begin(*given: Any) -> Exit:
+        started.append(given)
+        return Exit.OK
+
+    monkeypatch.setattr(supervisor, "run", begin)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    if is_there:
+        config.write_text('[log]\nlevel = "debug"')
+
+    checked = CliRunner().invoke(group, ["check-config"])
+    ran = CliRunner().invoke(group, ["run"])
+
+    said = f"{config} is good; it sets log.level" if is_there else f"built-in ({DEFAULT_FILE} is not there) is good"
+    assert checked.exit_code == ran.exit_code == Exit.OK
+    assert checked.output.startswith(said)
+    [(settings, given)] = started
+    assert settings.log.level == ("debug" if is_there else "info")
+    assert given is None
 
 
 def test_configuration_from_the_environment(remora: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,10 +257,10 @@ def test_what_the_configuration_may_not_mean_is_logged(telemetry: Telemetry, cap
 
 def test_reloads_tell_what_changed_and_what_waits(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
     """An accepted reload names the options; a refused one is an error and shows in a gauge until the next."""
-    telemetry.reloaded(["log.level"], ["rados.pool"])
+    telemetry.reloaded("remora.toml", ["log.level"], ["rados.pool"])
     telemetry.reload_failed("log.level: no")
     refused = value(telemetry, "remora_config_last_reload_successful")
-    telemetry.reloaded([], [])
+    telemetry.reloaded("built-in", [], [])
 
     assert refused == 0
     assert value(telemetry, "remora_config_last_reload_successful") == 1

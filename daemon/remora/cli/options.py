@@ -13,11 +13,9 @@ import click
 
 from remora import config
 
-DEFAULT_CONFIG = Path("/etc/remora/remora.toml")
-
 
 def config_file_option(
-    text: str, default: str = f"{DEFAULT_CONFIG}, or built-in defaults without it"
+    text: str, default: str = f"{config.DEFAULT_FILE}, or built-in defaults without it"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `-c FILE`, as every command has it; the command gets the path, or None. `default` is for the help."""
     return click.option(
@@ -43,9 +41,7 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def load(file: Path | None) -> config.Settings:
     """The settings of a file, of the default one if it exists, else the defaults; the environment stands over them."""
-    if file is None and DEFAULT_CONFIG.exists():
-        file = DEFAULT_CONFIG
-    return config.load(file, os.environ)
+    return config.load(config.file_of(file), os.environ)
 
 
 def gathered_into(kind: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
-from remora.cli.options import DEFAULT_CONFIG, config_file_option, load
+from remora.cli.options import config_file_option, load
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.process.ending import end_at_once
@@ -47,7 +47,7 @@ def run(config_file: Path | None, workers: int | None) -> None:
     settings = load(config_file)
     if workers is not None:
         settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))
-    sys.exit(supervisor.run(settings, config_file or DEFAULT_CONFIG))
+    sys.exit(supervisor.run(settings, config_file))
 
 
 @click.command("worker", hidden=True)
@@ -69,9 +69,11 @@ def worker_command(channel: int) -> None:
 
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@config_file_option("The same as FILE, as other commands take it.", default=str(DEFAULT_CONFIG))
+@config_file_option("The same as FILE, as other commands take it.")
 def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
+
+    Where no file is named and the default one is not there, the built-in configuration is checked, as `run` takes it.
 
     Options of the environment, REMORA_<SECTION>_<OPTION>, stand over those of the file, and are named. Exits with 78
     and a line for each problem, which begins with the path of its key or the name of its variable and ends with the
@@ -82,11 +84,12 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
       remora check-config /etc/remora/remora.toml
       REMORA_LOG_LEVEL=debug remora check-config
     """
-    chosen = file or config_file or DEFAULT_CONFIG
+    chosen = config.file_of(file or config_file)
     settings = config.load(chosen, os.environ)
     changed = config.changes(Settings(), settings)
     keys = sorted((*changed.live, *changed.restart))
-    said = f"{chosen} is good; it sets {', '.join(keys) if keys else 'nothing but defaults'}"
+    name = chosen or f"{config.BUILT_IN} ({config.DEFAULT_FILE} is not there)"
+    said = f"{name} is good; it sets {', '.join(keys) if keys else 'nothing but defaults'}"
     overrides = config.from_environment(os.environ)
     if overrides:
         said += f"; from the environment: {', '.join(overrides)}"

@@ -23,7 +23,18 @@ from remora.config.environment import PREFIX, from_environment, strangers
 from remora.config.ingest import IngestSettings, LimitSettings
 from remora.config.known import options
 from remora.config.places import line_of, lines_of
-from remora.config.reading import MOST_BYTES, Changes, applied, changes, from_document, load, read_toml
+from remora.config.reading import (
+    BUILT_IN,
+    DEFAULT_FILE,
+    MOST_BYTES,
+    Changes,
+    applied,
+    changes,
+    file_of,
+    from_document,
+    load,
+    read_toml,
+)
 from remora.config.sequencer import SequencerSettings
 from remora.config.settings import LIVE, Settings
 from remora.config.traffic import MeterSettings, MetersSettings, PrincipalSettings, ScopeSettings, ShapingSettings
@@ -57,6 +68,8 @@ from remora.config.workers import (
 )
 
 __all__ = [
+    "BUILT_IN",
+    "DEFAULT_FILE",
     "DRAIN_PART",
     "LIVE",
     "MOST_BYTES",
@@ -100,6 +113,7 @@ __all__ = [
     "UnixAddress",
     "applied",
     "changes",
+    "file_of",
     "from_document",
     "from_environment",
     "line_of",

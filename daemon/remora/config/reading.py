@@ -17,8 +17,29 @@ from remora.config.settings import LIVE, Settings
 from remora.config.units import option_key, show_size, toml_name
 from remora.model.errors import ConfigError
 
+DEFAULT_FILE = Path("/etc/remora/remora.toml")
+
+BUILT_IN = "built-in"
+"""How a configuration is named that is read from no file."""
+
 MOST_BYTES = 1 << 20
 """A configuration file beyond this size is a mistake and is not read."""
+
+
+def file_of(given: Path | None) -> Path | None:
+    """The file to read: one that was given must be there, the default one need not, and None stands for its absence.
+
+    Commands, the daemon's start and its reloads all ask this anew, so a default file may come and go.
+    """
+    if given is not None:
+        return given
+    try:
+        DEFAULT_FILE.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # it may be there, and reading it says what is wrong
+    return DEFAULT_FILE
 
 
 def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:

@@ -140,11 +140,12 @@ class ProcessEvents(EventGroup):
                 seconds=round(seconds, 3),
             )  # fmt: skip
 
-    def reloaded(self, live: Iterable[str], restart: Iterable[str]) -> None:
-        """The configuration was read again: what changed at once, and what waits for a restart."""
+    def reloaded(self, config: str, live: Iterable[str], restart: Iterable[str]) -> None:
+        """The configuration was read again, from this file: what changed at once, and what waits for a restart."""
         self._reloads.labels("accepted").inc()
         self._reload_ok.set(1)
-        say(logging.INFO, "config_reloaded", "configuration reloaded", changed=", ".join(live) or "nothing")
+        changed = ", ".join(live) or "nothing"
+        say(logging.INFO, "config_reloaded", "configuration reloaded", config=config, changed=changed)
         if waiting := ", ".join(restart):
             say(logging.WARNING, "config_needs_restart", "changes that need a restart were ignored", options=waiting)
 

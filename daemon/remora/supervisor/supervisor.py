@@ -72,8 +72,11 @@ MOST_DEAD = 100
 """How many cookies of ended workers are remembered for their successors."""
 
 
-def run(settings: Settings, file: Path) -> Exit:
-    """Deliver until a signal; returns the exit code. Raises WorkerFailed when a worker ends before it is ready."""
+def run(settings: Settings, file: Path | None) -> Exit:
+    """Deliver until a signal; returns the exit code. Raises WorkerFailed when a worker ends before it is ready.
+
+    `file` is the configuration file that was given.
+    """
     configure_logging(settings.log)
     with asyncio.Runner() as runner:
         return runner.run(Supervisor(settings, file).run())
@@ -93,7 +96,7 @@ class Supervisor:
     """See the module. `run` is called once."""
 
     def __init__(
-        self, settings: Settings, file: Path, spawn: Callable[[Sequence[int]], Spawned] = start_process
+        self, settings: Settings, file: Path | None, spawn: Callable[[Sequence[int]], Spawned] = start_process
     ) -> None:
         self._settings = settings
         self._spawn = spawn
@@ -128,7 +131,7 @@ class Supervisor:
     async def run(self) -> Exit:
         """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
         settings = self._settings
-        self._telemetry.started(__version__, str(self._file), len(self._slots))
+        self._telemetry.started(__version__, str(config.file_of(self._file) or config.BUILT_IN), len(self._slots))
         passed_over = [f"{name} is passed over: {why}" for name, why in config.strangers(os.environ)]
         self._telemetry.config_remarks([*self._shaping.remarks, *passed_over])
         self._watchdog.looked_at = asyncio.get_running_loop().time()
@@ -404,7 +407,8 @@ class Supervisor:
     def _on_reload(self) -> None:
         self._notifier.reloading()
         try:
-            new = config.load(self._file, os.environ)
+            file = config.file_of(self._file)
+            new = config.load(file, os.environ)
             changed = config.changes(self._settings, new)
             self._settings = config.applied(self._settings, new)
         except ConfigError as exc:
@@ -413,7 +417,7 @@ class Supervisor:
             self._telemetry.crashed("reload")
             self._telemetry.reload_failed(f"{type(exc).__name__}: {exc}")
         else:
-            self._telemetry.reloaded(changed.live, changed.restart)
+            self._telemetry.reloaded(str(file or config.BUILT_IN), changed.live, changed.restart)
             self._apply(new)
         self._notifier.ready()
 

@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 
+from devkit.awaits import Awaits, loaded_with_places
+from devkit.readers.samples import sample_value
 from remora import config
 from remora.model.errors import ConfigError
 from remora.model.exits import Exit
 from remora.policy import readiness
 from support import small_worker
-from support.awaits import Awaits, loaded_with_places
-from support.samples import sample_value
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -385,3 +385,33 @@ async def test_a_worker_that_talks_nonsense_costs_nobody_anything(awaits: Awaits
             await trial.whole()
             assert not task.done()
             assert trial.supervisor._slots[0].child is child
+
+
+async def test_a_reload_takes_the_file_that_a_start_would_take(
+    awaits: Awaits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that was named must be there; the default one may come and go, and the log says what was read."""
+    awaits.arm("", "", RuntimeError)
+    caplog.set_level("INFO")
+    with a_folder() as folder:
+        trial = Trial(folder)
+        it, file = trial.supervisor, trial.supervisor._file
+        monkeypatch.setattr(config.reading, "DEFAULT_FILE", file)
+
+        def read_from() -> list[str]:
+            fields = [getattr(each, "fields", {}) for each in caplog.records]
+            return [each["config"] for each in fields if "changed" in each]
+
+        async with trial.running():
+            await trial.whole()
+            file.unlink()
+            it._on_reload()
+            assert read_from() == []
+            assert sample_value(trial.registry, "remora_config_last_reload_successful") == 0
+
+            it._file = None
+            it._on_reload()
+            assert sample_value(trial.registry, "remora_config_last_reload_successful") == 1
+            trial.write()
+            it._on_reload()
+            assert read_from() == ["built-in", str(file)]

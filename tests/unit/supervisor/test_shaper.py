@@ -20,10 +20,7 @@ from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
-
-
 from remora.supervisor.credit_report import CreditReport
-from support.clock import ClockLoop, in_virtual_time
 from support.credit import Host, a_host, a_meter, shaping
 
 LOW = Priority.CLIENT_LOW
