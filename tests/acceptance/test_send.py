@@ -212,3 +212,15 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # nobody has the other end any more
         return b""
+
+
+async def test_an_input_without_records_still_needs_the_topic(folder: Path) -> None:
+    """Sending nothing to a topic succeeds; to one that does not exist, or while the daemon is away, it fails."""
+    async with embedded(folder) as daemon:
+        done = await daemon.command("send", "t")
+        missing = await daemon.command("send", "nosuch")
+        await daemon.stop()
+        away = await daemon.command("send", "t", "--timeout", "1s")
+
+    assert (done.code, missing.code, away.code) == (Exit.OK, Exit.FAILURE, Exit.UNAVAILABLE)
+    assert "nosuch" in missing.err

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import QUICK, a_topic, a_worker, running
 from remora.engine.backlog import Backlog
+from remora.metrics import Telemetry
 from remora.model.shard import Shard, ShardStats
+from support.clock import in_virtual_time
+from support.samples import sample_value
 
 
 def stats(entries: int, oldest_age_s: float | None) -> ShardStats:
@@ -32,3 +39,27 @@ def test_the_age_is_that_of_the_oldest_entry_that_tells_it(
         backlog.add(stats(*each))
 
     assert (backlog.entries, backlog.oldest_age_s) == (entries, oldest_age_s)
+
+
+@in_virtual_time
+async def test_the_series_of_a_topic_begin_when_it_is_found() -> None:
+    """A topic that comes later has counters at 0 within seconds, before its first event, until it goes."""
+    store, telemetry = FakeStore(tells=True), Telemetry()
+    worker = a_worker(store, FakeEndpoint(), telemetry=telemetry)
+
+    def counted(name: str) -> float | None:
+        return sample_value(telemetry.registry, name, {"topic": "late"})
+
+    names = ["remora_ingested_events_total", "remora_delivered_entries_total", "remora_event_age_seconds_count"]
+    async with running(worker) as task:
+        await asyncio.sleep(20)
+        assert [counted(name) for name in names] == [None] * 3
+        store.make("late")
+        store.metadata["late"] = a_topic("late")
+        await asyncio.sleep(QUICK.discovery_interval_s + 3)
+
+        assert [counted(name) for name in names] == [0.0] * 3
+        del store.queues["late"], store.metadata["late"]
+        await asyncio.sleep(60)
+        assert [counted(name) for name in names] == [None] * 3
+        task.cancel()

@@ -86,8 +86,8 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
 
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
     are stored in their order. The first malformed one ends the sending after all before it are stored; the command
-    reports its line. At the end the command counts the records by outcome. Exit code 0 only if all are stored; 69 when
-    the server could not be reached; else 1.
+    reports its line. Of an input without records only the topic is checked. At the end the command counts the records
+    by outcome. Exit code 0 only if all are stored; 69 when the server could not be reached; else 1.
 
     \b
     Example:
@@ -145,6 +145,16 @@ async def _send(client: IngestClient, plan: Plan, fd: int, outcome: Outcome, on_
             await asyncio.wait([feeding])
         if not feeding.cancelled():
             feeding.result()
+        if not (outcome.counts.read or outcome.failure or outcome.interrupted):
+            await _check(client, plan, outcome)
+
+
+async def _check(client: IngestClient, plan: Plan, outcome: Outcome) -> None:
+    """Nothing was sent, so no answer has said yet whether there is such a topic."""
+    try:
+        await client.check_topic(plan.topic)
+    except RemoraError as exc:
+        outcome.failure = exc
 
 
 async def _feed(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,7 +92,11 @@ class BacklogMonitor:
         """Poll again and again until cancelled."""
         while True:
             await self.poll()
-            await asyncio.sleep(self._interval_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    while True:
+                        await self._catalogue.next_reading()
+                        self._begin({self._label(shard) for shard in self._ownership.shards})
 
     async def poll(self) -> None:
         """Poll once. What cannot be looked at now is shown as it was."""
@@ -131,9 +136,16 @@ class BacklogMonitor:
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
         self._clear(shards, backlogs.keys())
 
+    def _begin(self, held: Set[str]) -> None:
+        """Have the series of topics begin whose queues this worker holds by now."""
+        for topic in held - self._shown:
+            self._telemetry.topic_found(topic)
+        self._shown |= held
+
     def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
         """Show the topics of these shards that were not `found` as empty, and forget those that are held no more."""
         held = {self._label(shard) for shard in shards}
+        self._begin(held)
         working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
         for topic in (held - self._empty).difference(found, working):
             self._telemetry.backlog(topic, 0, True, 0, None)

@@ -37,7 +37,8 @@ class EventGroup:
         return True
 
     def _say_seldom(self, level: int, event: str, key: object, text: str, **fields: object) -> None:
-        """Write the line at once, and then at most once a minute for the same key, with the number left unsaid."""
+        """Write the line at once, and then at most once in `log.repeat_interval` for the same key, with the number left
+        unsaid."""
         unsaid = self.repeats.unsaid(key)
         if unsaid is not None:
             say(level, event, text, **fields, **({"repeated": unsaid} if unsaid else {}))

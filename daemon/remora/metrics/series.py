@@ -55,6 +55,7 @@ class TopicCounter:
     """A counter by topic and at most a few values more. Must not be counted in from two threads."""
 
     def __init__(self, registry: CollectorRegistry, labels: TopicLabels, name: str, text: str, *further: str) -> None:
+        self.has_further = bool(further)
         self._labels = labels
         self._counter = Counter(name, text, ("topic", *further), registry=registry)
         self._children: dict[str, dict[tuple[str, ...], Counter]] = {}
@@ -67,6 +68,10 @@ class TopicCounter:
         if child is None:
             child = children[values] = self._counter.labels(label, *values)
         child.inc(amount)
+
+    def begin(self, topic: str, *values: str) -> None:
+        """Export the topic with 0 until something is counted, so that a rate sees the first event."""
+        self.add(topic, 0, *values)
 
     def by_label(self) -> Mapping[str, int]:
         """The count behind each label, over all further values."""
@@ -113,6 +118,10 @@ class AgeHistogram(Collector):
         else:
             self._spread(ages.counts, sorted(created_ns), now_ns, first, last)
         ages.sum_ns += now_ns * len(created_ns) - sum(created_ns)
+
+    def begin(self, topic: str) -> None:
+        """Export the topic, with no event so far."""
+        self._ages_of(topic)
 
     def _ages_of(self, topic: str) -> _Ages:
         label = self._labels.label(topic)

@@ -1,7 +1,7 @@
 """Every event that remora reports, with its metric and its log line; `events` says what a group of them is made of.
 
-What may happen again and again is said once, and then at most once a minute with its count. Nothing here is called per
-entry, save for `dead_lettered`.
+What may happen again and again is said once, and then at most once in `log.repeat_interval` with its count. Nothing
+here is called per entry, save for `dead_lettered`.
 
 All methods belong to the event loop's thread, save for `spans_exported`. Texts must hold no secrets: pass
 `Target.redacted`.
@@ -57,6 +57,16 @@ class Telemetry(
                 if self._labels.is_named(topic)
             },
         )
+
+    def topic_found(self, topic: str) -> None:
+        """This worker has queues of the topic: its series begin, those of a failure's kind or a letter's cause aside.
+
+        Of these there are too many to export all with 0 for each topic.
+        """
+        for counter in self._topic_counters:
+            if not counter.has_further:
+                counter.begin(topic)
+        self._ages.begin(topic)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is gone, or delivered by others: its series end. Call after everything else about it."""

@@ -24,7 +24,7 @@ from remora.model.log import LogError
 
 
 class Exit(IntEnum):
-    """Why the process ended. A restart alone helps after every code but CONFIG and NO_PERMISSION."""
+    """Why the process ended. After CONFIG and NO_PERMISSION the units do not restart: somebody has to act first."""
 
     OK = 0
     FAILURE = 1

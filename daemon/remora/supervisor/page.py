@@ -6,6 +6,7 @@ counted for a topic that it does not deliver any more. Gauges follow `GAUGES`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from remora.process.pipe import Family, Shown
 RETAINED_S = 900.0
 """What no worker exports any more is kept for this long: its topic is gone then, and not merely between two workers."""
 
-Meaning: TypeAlias = Literal["sum", "most", "least", "supervisor", "processes"]
+Meaning: TypeAlias = Literal["sum", "most", "least", "supervisor", "processes", "nearest"]
 
 GAUGES: Mapping[str, Meaning] = MappingProxyType(
     {
@@ -48,9 +49,10 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_shaping_limit_bytes": "supervisor",
         "remora_shaping_max_bytes": "supervisor",
         "process_start_time_seconds": "supervisor",
-        "process_max_fds": "supervisor",
+        # Those of the process that is nearest to its limit, so that one divided by the other is the worst ratio.
+        "process_max_fds": "nearest",
+        "process_open_fds": "nearest",
         # What all processes use together, the supervisor's own included.
-        "process_open_fds": "processes",
         "process_resident_memory_bytes": "processes",
         "process_virtual_memory_bytes": "processes",
     }
@@ -113,6 +115,10 @@ class Page:
         for key, value in self._counted.pop(source, {}).items():
             self._retained[key] = self._retained.get(key, 0.0) + value
 
+    def _nearest_to_its_descriptors(self) -> str:
+        """The source whose process is the first to run out of descriptors."""
+        return max(self._families, key=lambda each: _ratio_of_descriptors(self._families[each]), default=SUPERVISOR)
+
     def metrics(self, now: float) -> list[Metric]:
         """The page."""
         for key in [key for key, at in self._exported_at.items() if now - at > RETAINED_S]:
@@ -120,8 +126,11 @@ class Page:
             self._retained.pop(key, None)
             self._exemplars.pop(key, None)
         merged: dict[str, _Merged] = {}
+        nearest = self._nearest_to_its_descriptors()
         for source, families in self._families.items():
             for family in families:
+                if GAUGES.get(family.name) == "nearest" and source != nearest:
+                    continue
                 if family.kind not in _COUNTED:
                     into = merged.setdefault(family.name, _Merged(family.kind, family.text))
                     _add_gauge(into.samples, family, source)
@@ -133,9 +142,15 @@ class Page:
         return [_metric(name, each, self._exemplars) for name, each in merged.items()]
 
 
+def _ratio_of_descriptors(families: Sequence[Family]) -> float:
+    """How many of the descriptors that it may have a process has open."""
+    values = {family.name: family.samples[0].value for family in families if family.samples}
+    return values.get("process_open_fds", 0.0) / (values.get("process_max_fds") or math.inf)
+
+
 def _add_gauge(samples: dict[Key, float], family: Family, source: str) -> None:
     meaning = GAUGES.get(family.name, "sum")
-    if meaning != "processes" and (meaning == "supervisor") != (source == SUPERVISOR):
+    if meaning not in ("processes", "nearest") and (meaning == "supervisor") != (source == SUPERVISOR):
         return
     for sample in family.samples:
         key = (sample.name, tuple(sorted(sample.labels.items())))

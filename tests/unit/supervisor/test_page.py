@@ -197,3 +197,14 @@ def test_no_counter_ever_goes_back(steps: list[Step]) -> None:
     for worker, count in counts.items():
         page.take(worker, [counter("c", {"t": count})], 0.0)
     assert (value(page, "c_total", topic="t") or 0.0) == total
+
+
+def test_descriptors_are_those_of_the_process_that_runs_out_first() -> None:
+    """Open and allowed descriptors come from one process: the one whose ratio of them is the worst."""
+    page = Page()
+    for source, used, most in ((SUPERVISOR, 20, 1_000), ("a", 900, 100_000), ("b", 300, 1_000), ("c", 5, 0)):
+        page.take(source, [gauge("process_open_fds", used), gauge("process_max_fds", most)], 0.0)
+    assert (value(page, "process_open_fds"), value(page, "process_max_fds")) == (300, 1_000)
+
+    page.ended("b")
+    assert (value(page, "process_open_fds"), value(page, "process_max_fds")) == (20, 1_000)
