@@ -26,6 +26,12 @@ from support.stores import renew
 pytestmark = pytest.mark.ceph
 
 QUICK_S = 6.0
+
+HANGS_S = 600.0
+"""A time-out that no test waits for."""
+
+SOON_S = HANGS_S / 5
+"""What a busy machine may take for something that waits for no time-out."""
 """Calls keep this time-out while the cluster is well, and it is over before an OSD that is frozen counts as down."""
 
 TICK_S = 0.005
@@ -196,9 +202,9 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
 
 
 async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
-    """Cancelling a call that hangs returns at once, and leaves the store and its memory whole."""
+    """Calls that hang can be cancelled long before their time-out, and leave the store and its memory whole."""
     gateway.make_queue("q")
-    async with reached(replace(settings, op_timeout_s=600)) as store:
+    async with reached(replace(settings, op_timeout_s=HANGS_S)) as store:
         await frozen(ceph, *OSDS)
         try:
             begin = time.monotonic()
@@ -206,7 +212,7 @@ async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gate
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await asyncio.gather(*(store.inspection.stats(Q) for _ in range(50)))
-            assert time.monotonic() - begin < 120
+            assert time.monotonic() - begin < SOON_S
         finally:
             await thawed(ceph, *OSDS)
 
@@ -252,18 +258,18 @@ async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: G
 
 
 async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
-    """Without a monitor the store opens, says so, refuses calls at once, closes at once, and connects later."""
+    """Without a monitor the store opens, refuses calls, says so, and closes long before its time-out; later it connects."""
     gateway.make_queue("q")
     told: list[tuple[bool, str]] = []
     patient = replace(settings, mount_timeout_s=QUICK_S)
     await frozen(ceph, "mon.a")
     try:
         begin = time.monotonic()
-        async with loop_stays_free(), RadosStore(replace(settings, mount_timeout_s=600)) as store:
+        async with loop_stays_free(), RadosStore(replace(settings, mount_timeout_s=HANGS_S)) as store:
             with pytest.raises(StoreUnavailable):
                 await store.catalog.peek(Q)
             assert not store.connected
-        assert time.monotonic() - begin < 120
+        assert time.monotonic() - begin < SOON_S
 
         store = RadosStore(patient, lambda connected, text: told.append((connected, text)))
         await store.__aenter__()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -261,3 +265,70 @@ def test_the_image_installs_what_the_package_needs_to_be_built() -> None:
 
     for file in ("pyproject.toml", "README.md", "LICENSE", "daemon"):
         assert file in copied
+
+
+# ------------------------------------------------------------------------------------------ Debian package
+
+
+def purged(root: Path, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
+    """What the package's script does at a purge, in a folder that stands for the host."""
+    for each in ("etc/remora", "run/remora"):
+        (root / each).mkdir(parents=True)
+    done = subprocess.run(
+        ["/bin/sh", str(ROOT / "deploy/deb/postrm"), "purge"],
+        capture_output=True, text=True, check=True, env={"DPKG_ROOT": str(root), "PATH": path},
+    )  # fmt: skip
+    assert not (root / "etc/remora").exists()
+    assert not (root / "run/remora").exists()
+    return done
+
+
+def a_store(root: Path) -> Path:
+    """An embedded store of release 0.1.0, in which events wait and a dead letter is kept."""
+    store = root / "var/lib/remora"
+    store.mkdir(parents=True)
+    with tarfile.open(ROOT / "tests/data/store-of-release-0.1.0.tar.xz") as archive:
+        archive.extractall(store)
+    return store
+
+
+def test_a_purge_keeps_queues_with_undelivered_events(tmp_path: Path) -> None:
+    """They stay whole, and the purge says what is in them."""
+    store = a_store(tmp_path)
+
+    done = purged(tmp_path)
+
+    assert "/var/lib/remora is kept, with 60 events that wait, 1 dead letters." in done.stderr
+    with contextlib.closing(sqlite3.connect(store / "queues-000.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (60,)
+
+
+def test_a_purge_removes_queues_in_which_nothing_is(tmp_path: Path) -> None:
+    """Nothing is left of a store whose events are all delivered, nor of one that was never made."""
+    store = a_store(tmp_path)
+    with contextlib.closing(sqlite3.connect(store / "queues-000.db")) as connection:
+        for table in ("entries", "letters", "log_entries"):
+            connection.execute(f"DELETE FROM {table}")
+        connection.commit()
+
+    assert purged(tmp_path).stderr == ""
+    assert not store.exists()
+    assert purged(tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize("what", ["damaged", "half", "no python"])
+def test_a_purge_keeps_queues_that_it_cannot_look_at(tmp_path: Path, what: str) -> None:
+    """Where nobody can tell what is in them, they stay."""
+    store, tools = a_store(tmp_path), tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").symlink_to("/bin/rm")
+    match what:
+        case "damaged":
+            (store / "queues-000.db").write_bytes(b"no database" * 1000)
+        case "half":
+            (store / "queues-000.db").unlink()
+
+    done = purged(tmp_path, path=str(tools) if what == "no python" else os.environ["PATH"])
+
+    assert "is kept, with queues that cannot be looked at." in done.stderr
+    assert (store / "queues-000.db-wal").exists()
