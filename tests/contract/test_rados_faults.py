@@ -258,7 +258,7 @@ async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: G
 
 
 async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
-    """Without a monitor the store opens, refuses calls, says so, and closes long before its time-out; later it connects."""
+    """Without a monitor the store opens, refuses calls and closes long before its time-out; it connects later."""
     gateway.make_queue("q")
     told: list[tuple[bool, str]] = []
     patient = replace(settings, mount_timeout_s=QUICK_S)
