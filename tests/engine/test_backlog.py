@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, a_worker, running
 from remora.engine.backlog import Backlog
 from remora.metrics import Telemetry
 from remora.model.shard import Shard, ShardStats
-from support.clock import in_virtual_time
-from support.samples import sample_value
 
 
 def stats(entries: int, oldest_age_s: float | None) -> ShardStats:
