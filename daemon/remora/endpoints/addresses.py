@@ -8,6 +8,7 @@ import socket
 from remora.endpoints.blocking import run_blocking
 from remora.model.errors import EndpointDenied, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
+from remora.policy.quarantine import CONNECT
 
 
 async def look_up(host: str, port: int, rules: DestinationRules, timeout_s: float, *, by_operator: bool) -> list[str]:
@@ -26,7 +27,7 @@ async def look_up(host: str, port: int, rules: DestinationRules, timeout_s: floa
         )
     except (OSError, UnicodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "no name"
-        raise EndpointUnavailable(f"{name}: its name cannot be looked up ({why})") from exc
+        raise EndpointUnavailable(f"{name}: its name cannot be looked up ({why})", CONNECT) from exc
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     for each in addresses:
         if why := refusal(host, each, port, rules, by_operator=by_operator):

@@ -122,7 +122,7 @@ class Dispatcher:
         is_known_to_wait = self._head.has_looked and self._progress.has_work
         if self._standing.last_failure and not is_known_to_wait and not await self._oldest.waits():
             return notifies
-        if not await self._turn.may_try(topic.target, self._oldest, self._waits):
+        if not await self._turn.may_try(topic, self._oldest, self._waits):
             return notifies and not self._progress.has_work
         outlet.examine(topic)
         await self._head.recall(outlet.limits)
@@ -176,5 +176,5 @@ class Dispatcher:
     def _arrived(self) -> None:
         """A page has arrived, or a transaction was committed."""
         if self._outlet.topic is not None:
-            self._context.quarantines.succeeded(self._outlet.topic.target.redacted)
+            self._context.quarantines.succeeded(self._outlet.topic)
         self._standing.recovered()

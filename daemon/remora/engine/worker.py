@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -89,7 +89,7 @@ class Worker:
         self._lookout = Lookout(destinations.in_use, telemetry)
         gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
-        self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng)
+        self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng, self._places)
         self._context = WorkerContext(
             store,
             self.catalogue,
@@ -124,6 +124,10 @@ class Worker:
         )
         own = Givers(lambda: context.settings.read_ahead_watermark, within=givers)
         return Destination(nbytes, self.budget, unacked, self._lookout.want, own)
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """The destination and the topic of each held shard, as far as they are known."""
+        return ((each.endpoint, each.topic) for each in self.shards if each.endpoint)
 
     @property
     def shards(self) -> list[ShardStatus]:
@@ -192,7 +196,7 @@ class Worker:
         if balance is not None:
             self._info.meters.settings = balance
         if quarantine is not None:
-            self.quarantines.settings = quarantine
+            self.quarantines.use(quarantine)
         known = self._info.schemes
         wanted = known if schemes is None else replace(known, from_radosgw=frozenset(schemes))
         if wanted != known:

@@ -6,6 +6,7 @@ translate their driver's exceptions into these at their own edge.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import ClassVar, Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -184,26 +185,28 @@ class EndpointError(RemoraError):
     batch travelled as one, or the destination failed and not a record.
 
     `kind` is what the failure is about, as `policy.quarantine` has them: the destination itself, or something else.
+    `retry_after_s` is how long the endpoint asks to be left alone; None where it does not say.
     """
 
     kind = "configuration"
     arrived = 0
     tries: int | None = None
+    retry_after_s: float | None = None
 
     def at(self, arrived: int, tries: int | None = None) -> Self:
         """This error, of a push that came so far."""
         self.arrived, self.tries = arrived, tries
         return self
 
+    def again(self) -> Self:
+        """Another error that says the same, for each of those who wait for one thing to raise."""
+        return copy(self)
+
 
 class EndpointUnavailable(EndpointError):
-    """Transient: the same push may succeed later (broker away, time-out, leader election, throttled).
-
-    `retry_after_s` is how long the endpoint asks to be left alone; None where it does not say.
-    """
+    """Transient: the same push may succeed later (broker away, time-out, leader election, throttled)."""
 
     retriable = True
-    retry_after_s: float | None = None
 
     def __init__(self, text: str, kind: str = "unavailable") -> None:
         super().__init__(text)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.quarantine import CONNECT, COUNTED, NOT_COUNTED, Options, Quarantine, owners
+from remora.policy.quarantine import ANSWERED, CONNECT, COUNTED, NOT_COUNTED, Options, Quarantine, owners
 from remora.simulate.checks import at_least, not_negative, one_of, within
 from remora.simulate.form import Kind, Optional, flag, members, named, number, or_null, text, whole
 from remora.simulate.script import Form
 
-KINDS = (*COUNTED, CONNECT, *NOT_COUNTED)
+KINDS = (*COUNTED, CONNECT, ANSWERED, *NOT_COUNTED)
 ONE = "destination"
 MOST_CLIENTS = 1_000_000
 MOST_ENDS = 10_000_000
@@ -34,13 +34,18 @@ class QuarantineModel:
             case "error":
                 at_least(0, count=given.count)
                 kind = one_of(given.kind, KINDS, "kind")
-                return {"errors": quarantine.error(given.destination, kind, given.count)}
+                if kind == ANSWERED:
+                    quarantine.answered(given.destination, given.at, given.topic)
+                return {"errors": quarantine.error(given.destination, kind, given.count, given.topic)}
             case "window":
                 return self._close(given)
             case "look":
-                return {"quarantined": quarantine.is_quarantined(given.destination, given.at)}
+                return {
+                    "quarantined": quarantine.is_quarantined(given.destination, given.at),
+                    "held_back_by": quarantine.held_back_by(given.destination, given.topic, given.at),
+                }
             case "succeeded":
-                return {"released": quarantine.succeeded(given.destination, given.at)}
+                return {"released": quarantine.succeeded(given.destination, given.at, given.topic)}
             case "enable":
                 quarantine.enabled = given.enabled
                 return {}
@@ -121,13 +126,15 @@ def _part(ratio: float) -> float:
     return ratio
 
 
+TOPIC = Optional(text, "")
+
 FORM = Form(
     config=options_form(ratio=1.0),
     ops={
-        "error": members(at=number, destination=text, kind=text, count=Optional(whole, 1)),
+        "error": members(at=number, destination=text, kind=text, count=Optional(whole, 1), topic=TOPIC),
         "window": members(at=number, chance=Optional(named(number), {})),
-        "look": members(at=number, destination=text),
-        "succeeded": members(at=number, destination=text),
+        "look": members(at=number, destination=text, topic=TOPIC),
+        "succeeded": members(at=number, destination=text, topic=TOPIC),
         "enable": members(enabled=flag),
         "release": members(destination=Optional(or_null(text), None)),
         "owners": members(workers=named(flag), need=Optional(whole, 1)),

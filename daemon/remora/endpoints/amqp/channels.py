@@ -13,6 +13,7 @@ from pamqp import commands, header
 from remora.endpoints.amqp.errors import NO_ROUTE, too_large, why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.policy.quarantine import ANSWERED
 
 MOST_ARRIVED = 1 << 14
 """Ids of messages that were confirmed after their push was given up, kept for each topic of a connection."""
@@ -131,7 +132,7 @@ class Run:
         `tries` is 1 where the broker refused the message behind those that have arrived.
         """
         if not self.done.done():
-            self.done.set_exception(type(error)(str(error)).at(self.at, tries))
+            self.done.set_exception(error.again().at(self.at, tries))
 
     def all_arrived(self) -> list[bytes]:
         """The ids of all that have arrived."""
@@ -231,7 +232,8 @@ class Channel:
 
     def nacked(self, confirm: Confirm) -> None:
         """The broker did not take messages. Raises BadFrames for one that it never got."""
-        refused = EndpointUnavailable(f"{self.what}: the broker did not take the message; a queue may be full")
+        text = f"{self.what}: the broker did not take the message; a queue may be full"
+        refused = EndpointUnavailable(text, ANSWERED)
         for sent in self._confirmed(confirm) if self.error is None else ():
             self._refuse(sent, refused)
 
@@ -334,7 +336,8 @@ class Channel:
         if sizes is not None:
             nbytes, most = sizes
             self._line.learn_limit(most)
-            error = EndpointUnavailable(f"{self.what}: a message was larger than the broker takes ({most} bytes)")
+            text = f"{self.what}: a message was larger than the broker takes ({most} bytes)"
+            error = EndpointUnavailable(text, "too_large")
             for sent in self._sent.values():
                 if sent.nbytes == nbytes:
                     if sent.at == sent.run.at:

@@ -296,7 +296,9 @@ class Connection(asyncio.Protocol):
             return
         silent_s = asyncio.get_running_loop().time() - self._heard
         if silent_s > 2 * self._heartbeat_s:
-            self._end(EndpointUnavailable(f"{self}: silent for {silent_s:.0f} s, two heartbeats were missed"))
+            self._end(
+                EndpointUnavailable(f"{self}: silent for {silent_s:.0f} s, two heartbeats were missed", "timeout")
+            )
             return
         self._transport.write(HEARTBEAT_FRAME)
         self._beat_later()
@@ -321,7 +323,7 @@ class Connection(asyncio.Protocol):
         """Close a channel that no topic uses; its number is free once the broker has said so."""
         if channel.error is not None or self._channels.get(channel.number) is not channel:
             return
-        channel.end(EndpointUnavailable(f"{channel.what}: its channel was closed"))
+        channel.end(EndpointUnavailable(f"{channel.what}: its channel was closed", "aborted"))
         closing = commands.Channel.Close(200, "", 0, 0)
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._replies[channel.number] = (commands.Channel.CloseOk,), ended
@@ -336,7 +338,7 @@ class Connection(asyncio.Protocol):
                     await self.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
             except (TimeoutError, EndpointError) as exc:
                 without_frames(exc)
-        self._end(EndpointUnavailable(f"{self}: the connection is closed"))
+        self._end(EndpointUnavailable(f"{self}: the connection is closed", "aborted"))
         await self.ended()
 
     async def ended(self) -> None:
@@ -367,7 +369,7 @@ class Connection(asyncio.Protocol):
         self._due.clear()
         for _, reply in list(self._replies.values()):
             if not reply.done():
-                reply.set_exception(type(error)(str(error)))
+                reply.set_exception(error.again())
         self._replies.clear()
         self._on_end(self)
 

@@ -228,4 +228,4 @@ class AmqpRoute:
 def _too_late(connection: Connection, channel: Channel, timeout_s: float) -> EndpointUnavailable:
     if connection.blocked is not None:
         return EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
-    return EndpointUnavailable(f"{channel.what}: not confirmed within {timeout_s:g} s")
+    return EndpointUnavailable(f"{channel.what}: not confirmed within {timeout_s:g} s", "timeout")

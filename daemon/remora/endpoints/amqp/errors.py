@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
+from remora.policy.quarantine import ANSWERED
 
 PRECONDITION_FAILED = 406
 NO_ROUTE = 312
@@ -47,11 +48,15 @@ _TOO_LARGE = re.compile(r"message size (\d{1,18}) (?:is )?larger than (?:configu
 
 
 def why_closed(code: int, what: str, *, channel: bool) -> EndpointError:
-    """The error for a reply code; `what` names the topic or the broker."""
+    """The error for a reply code; `what` names the topic or the broker.
+
+    Each topic has a channel of its own, so what closed that is about the topic alone.
+    """
     stops = (CHANNEL if channel else CONNECTION).get(code)
     if stops is not None:
         return EndpointMisconfigured(f"{what}: {stops} (reply {code})")
-    return EndpointUnavailable(f"{what}: {TRANSIENT.get(code, 'the broker closed it')} (reply {code})")
+    text = f"{what}: {TRANSIENT.get(code, 'the broker closed it')} (reply {code})"
+    return EndpointUnavailable(text, ANSWERED if channel else "unavailable")
 
 
 def too_large(code: int, text: str) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from remora.endpoints.dial import dial
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules
+from remora.policy.quarantine import CONNECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,12 @@ async def open_connection(
                     async with asyncio.timeout(settings.connect_timeout_s / len(addresses)):
                         return await _open(address, server, context, settings, on_end)
                 except TimeoutError:
-                    cause = EndpointUnavailable(f"{server}: no answer in time")
+                    cause = EndpointUnavailable(f"{server}: no answer in time", CONNECT)
                 except EndpointUnavailable as exc:
                     cause = without_frames(exc)
-            raise cause or EndpointUnavailable(f"{server}: it has no address")
+            raise cause or EndpointUnavailable(f"{server}: it has no address", CONNECT)
     except TimeoutError as exc:
-        raise EndpointUnavailable(f"{server}: no answer in time") from exc
+        raise EndpointUnavailable(f"{server}: no answer in time", CONNECT) from exc
 
 
 async def _open(
@@ -79,7 +80,7 @@ async def _open(
     try:
         await connection.shake_hands(server)
     except BaseException:
-        connection.abort(EndpointUnavailable(f"{server}: the log-in did not end"))
+        connection.abort(EndpointUnavailable(f"{server}: the log-in did not end", CONNECT))
         raise
     return connection
 
@@ -94,9 +95,9 @@ def _explain(exc: OSError, server: Server) -> EndpointError:
     if isinstance(exc, ssl.SSLError):
         if exc.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
             return EndpointMisconfigured(f"{server}: the endpoint is amqps, but this port speaks no TLS")
-        return EndpointUnavailable(f"{server}: TLS failed ({(exc.reason or type(exc).__name__).lower()})")
+        return EndpointUnavailable(f"{server}: TLS failed ({(exc.reason or type(exc).__name__).lower()})", CONNECT)
     text = os.strerror(exc.errno) if exc.errno else "the connection was closed before TLS was agreed on"
-    return EndpointUnavailable(f"{server}: {text}")
+    return EndpointUnavailable(f"{server}: {text}", CONNECT)
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ class Slot:
             if each.has_room:
                 return each
         if self.is_closed:
-            raise EndpointUnavailable(f"{self}: the endpoint is closed")
+            raise EndpointUnavailable(f"{self}: the endpoint is closed", "aborted")
         if self._opening is None:
             self._opening = self._tasks.ask(self._open(), name=f"open {self}")
         return await outcome_of(self._opening, str(self))
@@ -112,7 +112,7 @@ class Outlet:
         if self._channel is not None and self._connection is not None and self._channel.error is None:
             return self._connection, self._channel
         if self.slot.is_closed:
-            raise EndpointUnavailable(f"{self._what}: the endpoint is closed")
+            raise EndpointUnavailable(f"{self._what}: the endpoint is closed", "aborted")
         if self._opening is None:
             self._opening = self._tasks.ask(self._open(), name=f"open {self._what}")
         return await outcome_of(self._opening, self._what)
@@ -124,7 +124,7 @@ class Outlet:
                 channel = await connection.open_channel(self._exchange, self._what, self._arrived, self._unroutable)
             self._connection, self._channel = connection, channel
         except TimeoutError as exc:
-            raise EndpointUnavailable(f"{self._what}: no answer in time") from exc
+            raise EndpointUnavailable(f"{self._what}: no answer in time", "timeout") from exc
         finally:
             self._opening = None
         return connection, channel
@@ -212,12 +212,12 @@ async def outcome_of(opening: asyncio.Task[T | Exception], what: str) -> T:
     """What an opening gave to all who wait for it; none of them cancels it, nor is cancelled with it."""
     await asyncio.wait([opening])
     if opening.cancelled():
-        raise EndpointUnavailable(f"{what}: the endpoint is closed")
+        raise EndpointUnavailable(f"{what}: the endpoint is closed", "aborted")
     outcome = opening.result()
     del opening
     try:
         if isinstance(outcome, EndpointError):
-            raise type(outcome)(str(outcome)) from outcome.__cause__
+            raise outcome.again() from outcome.__cause__
         if isinstance(outcome, Exception):
             raise RuntimeError(f"{what} could not be opened") from outcome
         return outcome

@@ -44,6 +44,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
+from remora.policy.quarantine import ANSWERED, CONNECT
 from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,15 @@ RECENT_S = 1.0
 """Other requests succeed where one was acknowledged so recently."""
 
 _WEIGHT = 1 / 32
+
+KINDS = {
+    Lost.CUT: ANSWERED,
+    Lost.NOT_HTTP: ANSWERED,
+    Lost.REFUSED_TLS: CONNECT,
+    Lost.SILENT: "timeout",
+}
+"""What lost answers are about, as `policy.quarantine` has it. Where one began, something answers for this path; all
+others say that the host is unavailable."""
 
 PROXIES = {
     "http": ("http_proxy", "all_proxy", "ALL_PROXY"),
@@ -319,7 +329,7 @@ class HttpRoute:
         while not posting.is_done:
             if not posting.is_wanted():
                 why = "another request failed" if self._stopped.is_set() else f"not all within {self._push_s:g} s"
-                raise EndpointUnavailable(f"{self._peer.server}: {why}").at(posting.arrived, 0)
+                raise EndpointUnavailable(f"{self._peer.server}: {why}", "aborted").at(posting.arrived, 0)
             before = posting.arrived
             answer = await self._exchange(posting, refusals)
             if posting.arrived != before:
@@ -365,7 +375,7 @@ class HttpRoute:
             return EndpointMisconfigured(text)
         if failed.how is Lost.REFUSED_TLS and (why := refused_client(failed.cause, shown=self._peer.shows_certificate)):
             return EndpointMisconfigured(f"{self._peer.server}: {why}")
-        return EndpointUnavailable(text)
+        return EndpointUnavailable(text, KINDS.get(failed.how, "unavailable"))
 
     def _after(self, answer: Answer, posting: Posting, refusals: Refusals) -> float:
         """Seconds until the record under way is tried again; else raises what its answers prove."""
@@ -377,9 +387,9 @@ class HttpRoute:
                 pause_s = quick_pause_s(tries, self._quick_tries, asked_s, refusals.spent_s)
                 if pause_s is not None and self._now() - self._receiver.acked_at <= RECENT_S:
                     return pause_s
-                unavailable = EndpointUnavailable(f"{server}: it answers with {status}").at(posting.arrived, tries)
+                unavailable = EndpointUnavailable(f"{server}: it answers with {status}", ANSWERED)
                 unavailable.retry_after_s = asked_s
-                raise unavailable
+                raise unavailable.at(posting.arrived, tries)
             case Verdict.POISON:
                 acks = self._receiver.acks
                 is_alone = self._receiver.refused.add(self._maker.place(posting.oldest), status, acks)

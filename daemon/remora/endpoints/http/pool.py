@@ -20,6 +20,7 @@ from remora.endpoints.tasks import CrashObserver, Tasks
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
+from remora.policy.quarantine import CONNECT
 
 WORKER_CONNECTIONS = 4096
 """Open connections of one worker; the shipped unit allows 65,536 files."""
@@ -169,7 +170,7 @@ class Pools:
             async with asyncio.timeout(left_s):
                 await turn
         except TimeoutError:
-            raise EndpointUnavailable(f"{pool.peer.server}: all connections are in use") from None
+            raise EndpointUnavailable(f"{pool.peer.server}: all connections are in use", "aborted") from None
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._wake(pool)
@@ -202,13 +203,13 @@ class Pools:
         self._check_life(pool)
         if not connection.is_open:
             self._closed(pool, connection)
-            raise EndpointUnavailable(f"{pool.peer.server}: the connection was closed at once")
+            raise EndpointUnavailable(f"{pool.peer.server}: the connection was closed at once", CONNECT)
         return connection
 
     def _check_life(self, pool: Pool) -> None:
         """Without the sweep no request would ever be given up."""
         if self._ended:
-            raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed")
+            raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed", "aborted")
 
     def _release(self, pool: Pool, connection: Connection) -> None:
         if connection.is_open:
@@ -263,13 +264,13 @@ class Pools:
                         if left == 1 or isinstance(exc, ssl.SSLError):
                             raise
         except TimeoutError as exc:
-            raise EndpointUnavailable(f"{server}: no connection within {patience_s:g} s") from exc
+            raise EndpointUnavailable(f"{server}: no connection within {patience_s:g} s", CONNECT) from exc
         except ssl.SSLError as exc:
             raise _translate_tls(pool.peer, exc) from exc
         except OSError as exc:
             why = exc.strerror or str(exc) or "the connection was closed before TLS was agreed on"
-            raise EndpointUnavailable(f"{server}: {why}") from exc
-        raise EndpointUnavailable(f"{server}: its name has no address")
+            raise EndpointUnavailable(f"{server}: {why}", CONNECT) from exc
+        raise EndpointUnavailable(f"{server}: its name has no address", CONNECT)
 
     async def _connect_to(self, address: str, pool: Pool, context: ssl.SSLContext | None) -> Connection:
         on_closed: Callable[[Connection], None] = lambda each: self._closed(pool, each)  # noqa: E731 # of this pool
@@ -299,4 +300,4 @@ def _translate_tls(peer: Peer, exc: ssl.SSLError) -> EndpointMisconfigured | End
         return EndpointMisconfigured(f"{server}: its certificate is not trusted ({exc.verify_message})")
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"):
         return EndpointMisconfigured(f"{server}: the port speaks no TLS")
-    return EndpointUnavailable(f"{server}: TLS failed ({reason.lower() or exc})")
+    return EndpointUnavailable(f"{server}: TLS failed ({reason.lower() or exc})", CONNECT)

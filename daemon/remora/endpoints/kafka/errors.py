@@ -9,6 +9,7 @@ from __future__ import annotations
 import aiokafka.errors as kafka
 
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.policy.quarantine import ANSWERED
 
 TOO_LARGE: tuple[type[Exception], ...] = (
     kafka.MessageSizeTooLargeError,
@@ -68,6 +69,7 @@ TRANSIENT: dict[type[Exception], str] = {
 
 
 KINDS: dict[type[Exception], str] = {
+    kafka.CorruptRecordException: ANSWERED,
     kafka.InvalidProducerEpoch: "fenced",
     kafka.InvalidProducerIdMapping: "fenced",
     kafka.KafkaConnectionError: "connect",
@@ -75,6 +77,8 @@ KINDS: dict[type[Exception], str] = {
     kafka.KafkaTimeoutError: "timeout",
     kafka.LeaderNotAvailableError: "leader_moved",
     kafka.NodeNotReadyError: "connect",
+    kafka.NotEnoughReplicasAfterAppendError: ANSWERED,
+    kafka.NotEnoughReplicasError: ANSWERED,
     kafka.NotLeaderForPartitionError: "leader_moved",
     kafka.OutOfOrderSequenceNumber: "fenced",
     kafka.ProducerClosed: "aborted",
@@ -83,10 +87,12 @@ KINDS: dict[type[Exception], str] = {
     kafka.ReplicaNotAvailableError: "leader_moved",
     kafka.RequestTimedOutError: "timeout",
     kafka.StaleMetadata: "leader_moved",
+    kafka.UnknownError: ANSWERED,
     kafka.UnknownProducerId: "fenced",
     kafka.UnknownTopicOrPartitionError: "leader_moved",
 }
-"""What transient exceptions are about, as `policy.quarantine` has it; all others say that a broker is unavailable."""
+"""What transient exceptions are about, as `policy.quarantine` has it; all others of these say that a broker is
+unavailable. What a broker answers beside them is about the topic that was asked for."""
 
 
 def blames_records(exc: Exception) -> bool:
@@ -109,7 +115,9 @@ def translate(exc: Exception, what: str, *, records: int = 0) -> EndpointError:
             return EndpointMisconfigured(f"{what}: {CONFIGURATION[cls]} ({_name(exc)})")
         if cls in TRANSIENT:
             return EndpointUnavailable(f"{what}: {TRANSIENT[cls]} ({_name(exc)})", KINDS.get(cls, "unavailable"))
-    return EndpointUnavailable(f"{what}: {_name(exc)}")
+    return EndpointUnavailable(
+        f"{what}: {_name(exc)}", ANSWERED if isinstance(exc, kafka.BrokerResponseError) else "unavailable"
+    )
 
 
 def _name(exc: Exception) -> str:

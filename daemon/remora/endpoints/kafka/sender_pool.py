@@ -87,7 +87,7 @@ class SenderSlot:
             return outcome
         try:
             if isinstance(outcome, EndpointError):
-                raise type(outcome)(str(outcome)) from outcome.__cause__
+                raise outcome.again() from outcome.__cause__
             raise RuntimeError(f"{self} could not be opened") from outcome
         finally:
             del outcome  # no frame may keep the exception that it raises: see `without_frames`

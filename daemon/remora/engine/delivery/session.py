@@ -137,7 +137,7 @@ class Session:
     def fail(self, exc: RemoraError) -> None:
         """Remember the first failure, or one that ends the ownership of the shard; begin nothing more."""
         if isinstance(exc, EndpointError):
-            self.scope.context.quarantines.failed(self.scope.topic.target.redacted, exc.kind)
+            self.scope.context.quarantines.failed(self.scope.topic, exc.kind, exc.retry_after_s)
         if self.failure is None or isinstance(exc, OwnershipLost | ShardGone):
             self.failure = exc
         if isinstance(exc, OwnershipLost | ShardGone):

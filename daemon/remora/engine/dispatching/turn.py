@@ -13,7 +13,7 @@ from remora.engine.dispatching.standing import Standing
 from remora.engine.dispatching.waits import Waits
 from remora.engine.quarantines import Turns
 from remora.engine.status import State
-from remora.model.topic import Target
+from remora.model.topic import Topic
 
 
 class Turn:
@@ -25,30 +25,34 @@ class Turn:
         self._outlet = outlet
         self._standing = standing
         self._kept_pace = False
+        self._taken: Turns | None = None
 
-    async def may_try(self, target: Target, oldest: OldestEntry, waits: Waits) -> bool:
-        """Whether this shard may try its destination; of those that have entries one does while it is in quarantine.
+    async def may_try(self, topic: Topic, oldest: OldestEntry, waits: Waits) -> bool:
+        """Whether this shard may try its destination; of those that a quarantine holds back one with entries does.
 
         Else it has waited for its turn, or nothing waits in it.
         """
-        turns = self._quarantines.turns(target.redacted)
+        turns = self._quarantines.turns(topic)
+        if turns is not self._taken:
+            self.end()
         if turns is None:
             return True
         since = await oldest.waits_since()
         if since is None:
             self.end()
             return False
-        if turns.take(self, since, asyncio.get_running_loop().time()):
+        if turns.take(self, topic.label, since, asyncio.get_running_loop().time()):
+            self._taken = turns
             return True
         await self._wait(turns, waits)
         return False
 
     async def _wait(self, turns: Turns, waits: Waits) -> None:
-        """Wait while another shard tries the destination, which is in quarantine; then for a moment, if that is over.
+        """Wait while another shard tries what is in quarantine; then for a moment, if that is over.
 
         All its shards come back over this moment, and not at once.
         """
-        self._standing.enter(State.QUARANTINED, "its destination fails, and another queue tries it")
+        self._standing.enter(State.QUARANTINED, turns.why)
         try:
             await waits.wait(FOR_EVER_S, turn=lambda: turns.wait(self))
         finally:
@@ -58,10 +62,9 @@ class Turn:
 
     def end(self) -> None:
         """Let another shard try a destination that is in quarantine."""
-        if self._outlet.topic is not None:
-            turns = self._quarantines.turns(self._outlet.topic.target.redacted)
-            if turns is not None:
-                turns.leave(self, asyncio.get_running_loop().time())
+        if self._taken is not None:
+            self._taken.leave(self, asyncio.get_running_loop().time())
+            self._taken = None
 
     async def is_early(self, head: HeadExpiry, waits: Waits) -> bool:
         """Wait where an earlier owner's attempt was a moment ago and a pace is set; once, and whether it came to that.

@@ -18,7 +18,6 @@ from remora.model.errors import (
     EndpointError,
     EndpointFenced,
     EndpointMisconfigured,
-    EndpointUnavailable,
     StoreDamaged,
     StoreError,
 )
@@ -47,7 +46,7 @@ class Waits:
         that its destination works for another shard ends it soon, where the topic asks for no pause of its own."""
         outlet, kind = self._outlet, _kind(exc)
         self._report(exc, kind)
-        asked_s = exc.retry_after_s if isinstance(exc, EndpointUnavailable) else None
+        asked_s = exc.retry_after_s if isinstance(exc, EndpointError) else None
         delay = max(self._pause_s(kind), asked_s or 0.0)
         is_stopped = kind in (Failure.CONFIGURATION, Failure.DAMAGED)
         self._standing.enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
@@ -63,7 +62,7 @@ class Waits:
         outlet = self._outlet
         if isinstance(exc, EndpointError) and not outlet.is_opened and outlet.topic is not None:
             about = "connect" if exc.kind in COUNTED else exc.kind
-            self._context.quarantines.failed(outlet.topic.target.redacted, about)
+            self._context.quarantines.failed(outlet.topic, about, exc.retry_after_s)
         if isinstance(exc, EndpointDenied) and outlet.topic is not None:
             self._context.telemetry.denied(outlet.topic.target.scheme)
         self._standing.failed(exc, kind)

@@ -165,9 +165,6 @@ class Outages:
         closed = quarantine.close(now, chance)
         self.tally.entered += len(closed.entered)
         self.tally.by_window[int(now // self._interval_s)] += len(closed.entered)
-        for name in closed.entered:
-            if (worker.cookie, int(name)) not in self._troubles and quarantine.succeeded(name, now):
-                self._released(now)  # it delivers again, since before the window's end
         self._clock.at(now + self._interval_s, partial(self._close, worker))
 
     def _released(self, at: float) -> None:
