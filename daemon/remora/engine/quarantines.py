@@ -161,7 +161,7 @@ class Quarantines:
         """End what binds no shard of this worker: none would find out that it works again."""
         if self._turns:
             held = {name for each in self._held() for name in (each[0], topic_place(*each))}
-            for name in self._policy.forget(held, self._settings.interval_s, now):
+            for name in self._policy.forget(held, self._settings.interval_s, now + EDGE_S):
                 self._end(name, "no queue of this worker goes there")
 
     def failed(self, topic: Topic, kind: str, asked_s: float | None = None) -> None:
@@ -193,7 +193,7 @@ class Quarantines:
         return len(names)
 
     def turns(self, topic: Topic) -> Turns | None:
-        """Whose turn it is among the shards that a quarantine holds back, this topic's among them; None if none does."""
+        """Whose turn it is among the shards that a quarantine holds back, this topic's included; None if none does."""
         if not self._turns:
             return None
         name = self._policy.held_back_by(topic.target.redacted, topic.label, _now())

@@ -8,7 +8,7 @@ full queue, too few replicas) counts for this topic alone, and shows that the de
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 COUNTED = ("timeout", "unavailable", "storage")
 CONNECT = "connect"
@@ -58,7 +58,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """How often in a row a quarantine was forgotten, and when last."""
+    """How often in a row a quarantine was forgotten, and when it was last, or began again."""
 
     count: int = 0
     at: float = 0.0
@@ -168,6 +168,8 @@ class Quarantine:
             if name not in self._until:
                 self._until[name] = now + self._options.time_s
                 entered.append(name)
+                if name in self._trials:
+                    self._trials[name] = replace(self._trials[name], at=now)
         self.skipped += len(skipped)
         self._failing = {name: of for name, of in self._failing.items() if name in errors or name in self._until}
         return Closed(tuple(entered), tuple(skipped))
