@@ -346,7 +346,7 @@ class HttpRoute:
         """Post over one connection as far as it goes. A connection that had closed meanwhile costs nothing."""
         before, requests = posting.arrived, posting.requests
         try:
-            async with self.pools.connection(self._peer) as connection:
+            async with self.pools.connection(self._peer, self._target.path) as connection:
                 answer = await connection.run(posting)
         except EndpointError as exc:
             exc.at(posting.arrived)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +24,9 @@ from remora.policy.quarantine import CONNECT
 
 WORKER_CONNECTIONS = 4096
 """Open connections of one worker; the shipped unit allows 65,536 files."""
+
+LEFT_FREE = 16
+"""Of what other paths leave free of a receiver's connections one path leaves this part of it to them."""
 
 SWEEP_S = 0.25
 
@@ -69,13 +72,19 @@ class Peer:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """The connections to one peer, of which the last one used is used first, so that the others can grow old."""
+    """The connections to one peer, of which the last one used is used first, so that the others can grow old.
+
+    `most` may be open. Its paths share them: one whose requests hang never has all of them, and of those that wait for
+    one the path goes first that has the fewest.
+    """
 
     peer: Peer
+    most: int
     idle: list[Connection] = field(default_factory=list)
     open: set[Connection] = field(default_factory=set)
     opening: int = 0
-    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    taken: Counter[str] = field(default_factory=Counter)
+    waiting: dict[str, deque[asyncio.Future[None]]] = field(default_factory=dict)
     context: ssl.SSLContext | None = None
     used_at: float = 0.0
 
@@ -83,6 +92,38 @@ class Pool:
     def count(self) -> int:
         """Connections that are open or about to be."""
         return len(self.open) + self.opening
+
+    def may_take(self, path: str) -> bool:
+        """Whether this path may have one more connection."""
+        free = self.most - (self.taken.total() - self.taken[path])
+        return self.taken[path] < free - free // LEFT_FREE
+
+    def give_back(self, path: str) -> None:
+        """The path has one less."""
+        self.taken[path] -= 1
+        if not self.taken[path]:
+            del self.taken[path]
+
+    def wait(self, path: str) -> asyncio.Future[None]:
+        """A turn of this path, which is done when it is worth another try."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.setdefault(path, deque()).append(turn)
+        return turn
+
+    def wake(self) -> bool:
+        """Let one try for which there is a connection; whether there was such a one."""
+        while self.idle or self.count < self.most:
+            paths = [each for each in self.waiting if self.may_take(each)]
+            if not paths:
+                return False
+            path = min(paths, key=self.taken.__getitem__)
+            turn = self.waiting[path].popleft()
+            if not self.waiting[path]:
+                del self.waiting[path]
+            if not turn.done():
+                turn.set_result(None)
+                return True
+        return False
 
 
 class Pools:
@@ -117,18 +158,21 @@ class Pools:
         return sum(each.count for each in self._pools.values())
 
     @asynccontextmanager
-    async def connection(self, peer: Peer) -> AsyncIterator[Connection]:
+    async def connection(self, peer: Peer, path: str = "") -> AsyncIterator[Connection]:
         """A connection for one exchange, an idle one or a new one. Raises EndpointUnavailable or EndpointMisconfigured.
 
         Where as many are open as may be, this waits for one; as long as a request may take, and then fails.
         """
         pool = self._pools.get(peer)
         if pool is None:
-            pool = self._pools[peer] = Pool(peer)
-        connection = await self._acquire(pool)
+            pool = self._pools[peer] = Pool(peer, self._settings.connections)
+        connection = await self._acquire(pool, path)
+        if pool.waiting:
+            self._wake(pool)  # there may be one for another path, too, or for more of this one
         try:
             yield connection
         finally:
+            pool.give_back(path)
             self._release(pool, connection)
 
     async def prove(self, peer: Peer) -> None:
@@ -138,20 +182,34 @@ class Pools:
 
     # ----------------------------------------------------------------------- taking and giving back
 
-    async def _acquire(self, pool: Pool) -> Connection:
+    async def _acquire(self, pool: Pool, path: str) -> Connection:
         now = asyncio.get_running_loop().time
         until = now() + self._settings.request_timeout_s
         while True:
             self._check_life(pool)
             pool.used_at = now()
-            while pool.idle:
-                connection = pool.idle.pop()
-                if connection.is_open and now() - connection.opened_at < self._settings.connection_age_s:
-                    return connection
-                connection.close()
-            if pool.count < self._settings.connections and self._has_room():
-                return await self._open(pool)
-            await self._wait(pool, until - now())
+            if pool.may_take(path):
+                pool.taken[path] += 1
+                try:
+                    if (connection := self._rested(pool)) is not None:
+                        return connection
+                    if pool.count < pool.most and self._has_room():
+                        return await self._open(pool)
+                except BaseException:
+                    pool.give_back(path)
+                    raise
+                pool.give_back(path)
+            await self._wait(pool, path, until - now())
+
+    def _rested(self, pool: Pool) -> Connection | None:
+        """An idle connection that may be used again; those that are too old are closed."""
+        now = asyncio.get_running_loop().time()
+        while pool.idle:
+            connection = pool.idle.pop()
+            if connection.is_open and now - connection.opened_at < self._settings.connection_age_s:
+                return connection
+            connection.close()
+        return None
 
     def _has_room(self) -> bool:
         """Whether the worker may have one more; an idle one of another pool makes way."""
@@ -163,9 +221,8 @@ class Pools:
         min(resting, key=lambda each: each.used_at).close()
         return True
 
-    async def _wait(self, pool: Pool, left_s: float) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pool.waiting.append(turn)
+    async def _wait(self, pool: Pool, path: str, left_s: float) -> None:
+        turn = pool.wait(path)
         try:
             async with asyncio.timeout(left_s):
                 await turn
@@ -181,11 +238,8 @@ class Pools:
     def _wake(self, pool: Pool) -> None:
         """Let one more try that waits here, or in another pool where none does: the room may be the worker's."""
         for each in (pool, *self._pools.values()):
-            while each.waiting:
-                turn = each.waiting.popleft()
-                if not turn.done():
-                    turn.set_result(None)
-                    return
+            if each.waiting and each.wake():
+                return
 
     async def _open(self, pool: Pool) -> Connection:
         pool.opening += 1
