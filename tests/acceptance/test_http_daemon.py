@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,51 @@ async def test_a_topic_is_stopped_with_the_reason_and_goes_on(folder: Path) -> N
     assert "it answers with 404" in reason
     assert "s3cret" not in reason + shown + daemon.logged()
     assert sorted(number(each) for each in receiver.taken) == list(range(10))
+
+
+PATHS = {"good": OK, "maint": status(503, "Retry-After: 3600\r\n"), "limit": status(429, "Retry-After: 30\r\n")}
+"""How the receiver answers each path."""
+
+
+async def test_one_path_fails_and_another_path_of_its_host_does_not_wait(folder: Path) -> None:
+    """Beside two paths of its host that ask to be left alone, and whose topics come into quarantine, each event for a
+    third one is delivered while those wait; the host is in no quarantine."""
+    asked: Counter[str] = Counter()
+
+    def plan(arrival: Arrival) -> Reply:
+        path = arrival.line.split(" ")[1].removeprefix("/")
+        asked[path] += 1
+        return PATHS[path]
+
+    rare = {**sections(folder), "supervisor": {"workers": 1}, "quarantine": {"interval": "1s", "ratio": 100}}
+    async with receiving(plan) as receiver, running_daemon(folder, rare) as daemon:
+        topics = folder / "topics.toml"
+        topics.write_text("".join(f'[topic.{name}]\nendpoint = "{receiver.url}/{name}"\n' for name in PATHS))
+        assert (await daemon.command("topic", "apply", "-f", topics)).code == 0
+        await publish(folder, "maint", range(20), keys=20)
+        await publish(folder, "limit", range(20), keys=20)
+
+        async def in_quarantine() -> Any:
+            listed = await daemon.command("quarantine", "list", "--json")
+            return [each["destination"] for each in listed.json]
+
+        async def are_both() -> Any:
+            return await in_quarantine() == [f"{receiver.url}#limit", f"{receiver.url}#maint"]
+
+        await daemon.until(are_both, "both topics are in quarantine")
+        for number in range(5):
+            await publish(folder, "good", [number], keys=1)
+            await daemon.until(lambda: _equal(asked["good"], number + 1), "the event has arrived")  # noqa: B023  # at once
+
+        assert await are_both()
+        released = await daemon.command("quarantine", "release", receiver.url)
+        assert released.out.decode().splitlines() == [
+            f"{receiver.url}#{name} is used again" for name in ("limit", "maint")
+        ]
+
+
+async def _equal(one: int, other: int) -> bool:
+    return one == other
 
 
 async def test_the_daemon_refuses_to_post_to_itself(folder: Path) -> None:

@@ -66,20 +66,25 @@ def an_endpoint(error: EndpointError, seconds: float) -> FakeEndpoint:
     return endpoint
 
 
-@pytest.mark.parametrize("ratio", [0, 100])
-@pytest.mark.parametrize("queues", [1, 330])
-@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+@pytest.mark.parametrize(
+    ("neighbour", "queues", "ratio"),
+    [
+        *((each, 1, ratio) for each in NEIGHBOURS for ratio in (0, 100)),
+        *((each, 330, 100) for each in NEIGHBOURS),
+        ("silent", 330, 0),
+    ],
+)
 @in_virtual_time
 async def test_a_topic_is_delivered_whatever_its_neighbour_does(neighbour: str, queues: int, ratio: int) -> None:
-    """Each of ten events, one every 20 s, is delivered within two seconds beside a topic that fails in this way with
+    """Each of four events, one every 30 s, is delivered within two seconds beside a topic that fails in this way with
     this many queues, whether or not the worker quarantines what fails it."""
     store, endpoint = a_store(queues), an_endpoint(*NEIGHBOURS[neighbour])
     worker = a_worker(store, endpoint, ownership=OwnershipSettings(), quarantine=QuarantineSettings(ratio=ratio))
 
     async with running(worker):
         await until(lambda: worker.held_shards == queues + 1, within_s=60)
-        for number in range(10):
-            await asyncio.sleep(20)
+        for number in range(4):
+            await asyncio.sleep(30)
             store.queues[GOOD].append(raw_entry("k", number, topic=GOOD))
             await drained(store, GOOD, within_s=2)
         assert HOST not in worker.quarantines.left_s

@@ -14,6 +14,7 @@ from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
+from remora.policy.quarantine import is_meant
 
 
 class NotQuarantined(RemoraError):
@@ -30,6 +31,8 @@ def quarantine() -> None:
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List the destinations in quarantine, each with the workers of this host that have it, and how long it lasts.
+
+    DESTINATION#TOPIC is one topic whose endpoint there refuses its events.
 
     \b
     Example:
@@ -52,6 +55,8 @@ def list_command(settings: Settings, as_json: bool) -> None:
 def release_command(settings: Settings, destination: str | None, every: bool) -> None:
     """Have all workers of this host use DESTINATION again at once, as `remora quarantine list` names it.
 
+    DESTINATION#TOPIC is a topic whose endpoint there refuses its events; DESTINATION alone means its topics, too.
+
     What still fails is in quarantine again after the next bad window.
 
     \b
@@ -63,7 +68,7 @@ def release_command(settings: Settings, destination: str | None, every: bool) ->
 
     async def work() -> list[str]:
         rows = _rows(await admin_client.fetch_status(settings.admin))
-        names = sorted({each["destination"] for each in rows if destination in (None, each["destination"])})
+        names = sorted({each["destination"] for each in rows if is_meant(each["destination"], destination)})
         if destination is not None and not names:
             raise NotQuarantined(f"{destination} is not in quarantine; `remora quarantine list` shows what is")
         await admin_client.release_destination(settings.admin, destination)

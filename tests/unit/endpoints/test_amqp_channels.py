@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pamqp import commands, header
 
 from remora.endpoints.amqp.channels import MOST_ARRIVED, WINDOW, Arrived, Channel, Run
+from remora.endpoints.amqp.errors import why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
 from remora.endpoints.amqp.messages import Origin
 from remora.endpoints.amqp.packing import Packer
@@ -267,6 +268,44 @@ async def test_a_channel_that_ends() -> None:
     assert [type(each) for each in failed] == [EndpointMisconfigured, EndpointMisconfigured]
     assert [(each.arrived, each.tries) for each in failed if isinstance(each, EndpointError)] == [(1, None), (0, None)]
     assert story.wire.written == [b"0.0", b"1.0", b"0.1", b"0.1"]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(404, "configuration"), (403, "configuration"), (506, "answered")])
+async def test_what_closes_a_channel_is_not_its_brokers(code: int, kind: str) -> None:
+    """A missing exchange, or anything else that closes a topic's channel, is about this topic: each of its lanes fails
+    with that; the same connection serves the other topics."""
+    story = Story(lanes=2, each=3)
+    story.push(0)
+    story.push(1)
+    story.flush()
+
+    story.channel.closed(code, "why")
+
+    failed = [run.done.exception() for run in story.runs if run is not None]
+    assert [each.kind for each in failed if isinstance(each, EndpointError)] == [kind] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "is_channel", "kind"),
+    [(320, False, "unavailable"), (541, False, "unavailable"), (541, True, "answered"), (405, True, "answered")],
+)
+def test_what_closes_a_connection_is_its_brokers(code: int, is_channel: bool, kind: str) -> None:
+    """The same code is about the broker where it ends the connection, and about a topic where it ends its channel."""
+    assert why_closed(code, "x", channel=is_channel).kind == kind
+
+
+async def test_a_full_queue_is_not_its_brokers() -> None:
+    """A message that the broker did not take counts for its topic alone."""
+    story = Story(lanes=1, each=1)
+    story.push(0)
+    story.flush()
+    story.confirm(1, multiple=False, ack=False)
+
+    (run,) = story.runs
+    assert run is not None
+    error = run.done.exception()
+    assert isinstance(error, EndpointUnavailable)
+    assert error.kind == "answered"
 
 
 async def test_how_far_a_refused_run_came() -> None:

@@ -40,6 +40,28 @@ def test_poison(cls: type[Exception]) -> None:
     assert type(translate(cls(), "t", records=2)) is EndpointUnavailable
 
 
+@pytest.mark.parametrize(
+    ("cls", "kind"),
+    [
+        (kafka.NotEnoughReplicasError, "answered"),
+        (kafka.NotEnoughReplicasAfterAppendError, "answered"),
+        (kafka.CorruptRecordException, "answered"),
+        (kafka.UnknownError, "answered"),
+        (kafka.IllegalGenerationError, "answered"),
+        (kafka.UnknownTopicOrPartitionError, "leader_moved"),
+        (kafka.TopicAuthorizationFailedError, "configuration"),
+        (kafka.KafkaStorageError, "storage"),
+        (kafka.RequestTimedOutError, "timeout"),
+        (kafka.KafkaConnectionError, "connect"),
+        (kafka.BrokerNotAvailableError, "unavailable"),
+        (kafka.KafkaError, "unavailable"),
+    ],
+)
+def test_a_topics_refusal_is_not_its_brokers(cls: type[Exception], kind: str) -> None:
+    """What a broker answers about a topic counts for that alone; no answer, and its own troubles, for the brokers."""
+    assert translate(cls(), "t").kind == kind
+
+
 def test_unlisted() -> None:
     """What stands in no list is transient."""
     assert type(translate(kafka.IllegalGenerationError(), "t")) is EndpointUnavailable
