@@ -81,6 +81,10 @@ class Window:
         """The errors of each name; of destinations and answers those since the last success."""
         return self._errors | {name: self._unanswered[name] for name in self._blamed}
 
+    def of(self, name: str) -> int:
+        """How many errors one name has."""
+        return (self._unanswered if name in self._blamed else self._errors).get(name, 0)
+
     def count(self, destination: str, topic: str, errors: int, *, is_alone: bool) -> None:
         """The destination gave no answer to a topic; where the topic `is_alone`, its destination works."""
         place = topic_place(destination, topic)
@@ -142,12 +146,12 @@ class Quarantine:
         place = topic_place(destination, topic)
         if kind == ANSWERED:
             self._window.count_answer(destination, topic, count)
-            return self.errors.get(place, 0)
+            return self._window.of(place)
         if kind in COUNTED or kind == CONNECT:
             self._failing.setdefault(destination, set()).add(topic)
         if kind in COUNTED or (kind == CONNECT and self._options.connect_errors):
             self._window.count(destination, topic, count, is_alone=place in self._until)
-        return self.errors.get(destination, 0)
+        return self._window.of(destination)
 
     def close(self, now: float, chance: Mapping[str, float]) -> Closed:
         """The window ends. `chance` is a draw in [0, 1) for each bad destination, 0 where there is none.

@@ -25,7 +25,7 @@ class Turn:
         self._outlet = outlet
         self._standing = standing
         self._kept_pace = False
-        self._taken: Turns | None = None
+        self._turns: Turns | None = None  # where this shard has its turn, or waits for it
 
     async def may_try(self, topic: Topic, oldest: OldestEntry, waits: Waits) -> bool:
         """Whether this shard may try its destination; of those that a quarantine holds back one with entries does.
@@ -33,16 +33,16 @@ class Turn:
         Else it has waited for its turn, or nothing waits in it.
         """
         turns = self._quarantines.turns(topic)
-        if turns is not self._taken:
+        if turns is not self._turns:
             self.end()
         if turns is None:
             return True
+        self._turns = turns
         since = await oldest.waits_since()
         if since is None:
             self.end()
             return False
         if turns.take(self, topic.label, since, asyncio.get_running_loop().time()):
-            self._taken = turns
             return True
         await self._wait(turns, waits)
         return False
@@ -62,9 +62,9 @@ class Turn:
 
     def end(self) -> None:
         """Let another shard try a destination that is in quarantine."""
-        if self._taken is not None:
-            self._taken.leave(self, asyncio.get_running_loop().time())
-            self._taken = None
+        if self._turns is not None:
+            self._turns.leave(self, asyncio.get_running_loop().time())
+            self._turns = None
 
     async def is_early(self, head: HeadExpiry, waits: Waits) -> bool:
         """Wait where an earlier owner's attempt was a moment ago and a pace is set; once, and whether it came to that.
