@@ -36,7 +36,7 @@ NEIGHBOURS: dict[str, tuple[EndpointError, float]] = {
     "busy": (busy(), 0.01),
     "asks for an hour": (busy(300), 0.01),
     "no such exchange": (EndpointMisconfigured("there is no such exchange"), 0.01),
-    "silent": (EndpointUnavailable("no answer in time", "timeout"), 10.0),
+    "silent": (EndpointUnavailable("no answer in time", "timeout"), 1.0),
     "cut": (EndpointUnavailable("the connection broke"), 0.01),
 }
 """What becomes of each push to the failing topic, and how long that takes."""
