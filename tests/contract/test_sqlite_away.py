@@ -21,8 +21,9 @@ from remora.model.ingest import PublishResult, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
-from remora.storage.sqlite.files import File
-from support.stores import QUIET_S, by_shard, own_topic, renew, spread
+from remora.storage.sqlite.file import File
+from support.faulty_disk import FAULTS, faulty_disk
+from support.stores import QUIET_S, by_shard, own_topic, renew, spread, until
 
 LONG_S = 120
 SLOW_S = 0.2

@@ -384,7 +384,7 @@ def test_a_log_is_read_as_far_as_it_is_whole(tmp_path: Path, fault: str) -> None
     and what was in the file itself stays."""
     path, wanted = _with_a_log(tmp_path / "queues")
     log = path.with_name("queues-000.db-wal")
-    raw = bytearray(log.read_bytes())
+    raw = bytearray(log.read_bytes().rstrip(b"\0"))  # without the room that it has for more
     match fault:
         case "no log":
             log.unlink()

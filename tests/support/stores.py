@@ -20,7 +20,7 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
-from remora.storage.sqlite import SqliteStore, directory, files, writer
+from remora.storage.sqlite import SqliteStore, directory, file, writer
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ def by_shard(topic: Topic, *requests: Sequence[RoutedEvent]) -> list[list[bytes]
 def unhurried(patch: Callable[[Any, str, float], None] = setattr) -> None:
     """Have embedded stores wait for their disk, and for other processes, as long as a busy machine may take."""
     for module, limit in (
-        (writer, "ANSWER_WITHIN_S"), (writer, "_BUSY_FOR_S"), (files, "_BUSY_FOR_S"), (directory, "_BUSY_FOR_S"),
+        (writer, "ANSWER_WITHIN_S"), (writer, "_BUSY_FOR_S"), (file, "_BUSY_FOR_S"), (directory, "_BUSY_FOR_S"),
         (directory, "_LOCK_WITHIN_S"),
     ):  # fmt: skip
         patch(module, limit, UNHURRIED_S)

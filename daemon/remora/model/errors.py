@@ -93,7 +93,7 @@ class StoreUnavailable(StoreError):
 class StoreAway(StoreUnavailable):
     """The embedded store's disk or files cannot be used now, and the host's operator has to know.
 
-    `cause` is `gone`, `read_only` or `io_error`. The store recovers by itself when they can be used again.
+    `cause` is `gone`, `read_only`, `io_error` or `no_room`. The store recovers by itself when they can be used again.
     """
 
     def __init__(self, cause: str, text: str) -> None:

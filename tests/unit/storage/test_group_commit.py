@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from devkit.clock import in_virtual_time
 from remora.model.shard import Shard
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.group_commit import NOTHING, GroupCommit
 
 

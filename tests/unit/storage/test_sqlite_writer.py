@@ -7,16 +7,18 @@ import itertools
 import resource
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
-from remora.storage.sqlite import connecting
+from remora.policy import disk_room
 from remora.storage.sqlite import writer as module
+from remora.storage.sqlite.allocating import KeptOpen
 from remora.storage.sqlite.connecting import PAGE_BYTES
+from remora.storage.sqlite.room import Room
 from remora.storage.sqlite.writer import Writer
 
 
@@ -32,10 +34,27 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def path(tmp_path: Path) -> Path:
     """A database with a single table."""
     path = tmp_path / "x.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
+    make(path)
+    return path
+
+
+def make(path: Path) -> None:
+    """Make a database of a table, and of that which a file's ballast lies in."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("CREATE TABLE t (x UNIQUE, y BLOB)")
-    return path
+        connection.execute("CREATE TABLE log_entries (log, position, filled, data, PRIMARY KEY (log, position))")
+
+
+@contextmanager
+def a_writer(path: Path, damages: list[StoreDamaged]) -> Iterator[Writer]:
+    """A writer, and the descriptor that its room needs."""
+    kept = KeptOpen()
+    with suppress(FileNotFoundError):
+        kept.use(path)
+    yield Writer(path, damages.append, Room(path, kept, 1))
+    kept.let_go()
 
 
 @pytest.fixture
@@ -47,11 +66,11 @@ def damages() -> list[StoreDamaged]:
 @pytest.fixture
 async def writer(path: Path, damages: list[StoreDamaged]) -> AsyncIterator[Writer]:
     """A writer that is ended after the test."""
-    made = Writer(path, damages.append)
-    yield made
-    if thread := made.end():
-        await asyncio.to_thread(thread.join, 120)
-        assert not thread.is_alive()
+    with a_writer(path, damages) as made:
+        yield made
+        if thread := made.end():
+            await asyncio.to_thread(thread.join, 120)
+            assert not thread.is_alive()
 
 
 def insert(value: object, nbytes: int = 0) -> Callable[[sqlite3.Connection], object]:
@@ -254,7 +273,9 @@ async def test_others_who_have_the_file_to_themselves(writer: Writer, path: Path
 async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a file may not grow, the jobs that need more room are refused, and those that need none are done."""
     await writer.write(insert(0), durable=True)
-    used = (await asyncio.to_thread(path.stat)).st_size + 4 * PAGE_BYTES
+    with closing(sqlite3.connect(path)) as connection:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    used = (pages + 4) * PAGE_BYTES
     monkeypatch.setattr(resource, "getrlimit", lambda _: (used, used))
 
     jobs = [(insert("large", 50 * PAGE_BYTES), True), (insert(1), False), (insert("larger", 90 * PAGE_BYTES), True)]
@@ -270,7 +291,7 @@ async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, mon
 
 async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log begins anew although at each moment somebody reads what was there before the last commit."""
-    monkeypatch.setattr(connecting, "LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(disk_room, "_LOG_BYTES", 1 << 20)
     monkeypatch.setattr(module, "_LARGE_LOG_BYTES", 2 << 20)
     over = threading.Event()
     readers = [sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)]
@@ -302,7 +323,7 @@ async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) ->
     """A file that is no database is damage, told to who asked and to the store; the thread goes on."""
     path = tmp_path / "x.db"
     path.write_bytes(b"not a database at all, by no means" * 100)
-    writer = Writer(path, damages.append)
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1))
 
     for _ in range(2):
         with pytest.raises(StoreDamaged, match=r"x\.db"):
@@ -318,13 +339,12 @@ async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) ->
 async def test_missing_file(tmp_path: Path, damages: list[StoreDamaged]) -> None:
     """A file that is gone is no reason to make an empty one, and none for the thread to end: it may come back."""
     path = tmp_path / "x.db"
-    writer = Writer(path, damages.append)
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1))
     with pytest.raises(StoreUnavailable):
         await writer.write(insert(1), durable=True)
     assert not path.exists()
 
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE t (x, y)")
+    make(path)
     assert await writer.write(insert(1), durable=True) == 1
 
     thread = writer.end()
@@ -334,14 +354,15 @@ async def test_missing_file(tmp_path: Path, damages: list[StoreDamaged]) -> None
 
 async def test_end_does_what_was_asked_for(path: Path, damages: list[StoreDamaged]) -> None:
     """Whatever was asked for before the end is done; a writer that was never asked has no thread."""
-    writer = Writer(path, damages.append)
-    assert Writer(path, damages.append).end() is None
-    for number in range(10):
-        writer.post(insert(number))
+    with a_writer(path, damages) as idle:
+        assert idle.end() is None
+    with a_writer(path, damages) as writer:
+        for number in range(10):
+            writer.post(insert(number))
 
-    thread = writer.end()
-    assert thread is not None
-    await asyncio.to_thread(thread.join, 120)
+        thread = writer.end()
+        assert thread is not None
+        await asyncio.to_thread(thread.join, 120)
 
     assert rows(path) == list(range(10))
     assert not path.with_name("x.db-wal").exists()

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
 from remora.storage.sqlite.doorbell import Listener
-from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
 
 _LOOK_EVERY_S = 0.5

@@ -30,7 +30,7 @@ class Attempts(SqlitePart):
             else:
                 forget_attempts(connection, queue, queue.tail)
 
-        await self._file(token.shard).write(note, durable=False)
+        await self._file(token.shard).write(note, durable=False, upkeep=True)
 
     async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
         """What was kept last."""

@@ -15,7 +15,8 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, queues_of, topic_of_row
-from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart, queue_row
 from remora.storage.sqlite.queue import read_page
 

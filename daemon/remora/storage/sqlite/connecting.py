@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from remora.model.errors import StoreFull
+from remora.storage.sqlite.allocating import KeptOpen
+from remora.storage.sqlite.kept_log import give_slice, index_of, make_room_for_index, restore_log
+from remora.storage.sqlite.refusals import lacks_room
 
 PAGE_BYTES = 16384
 """Compared with SQLite's usual 4 KiB: a fifth less for storing events, a third for listing, half for removing. A lone
 event has more to sync, but those that wait together share that."""
 
 LOG_BYTES = 8 << 20
-"""At this size the write-ahead log is copied into the file, and written from its beginning again. It keeps its size:
-on a full disk it is the room that removals are written to."""
+"""At this size the write-ahead log is copied into the file, and written from its beginning again. The writer of a file
+says otherwise, as the disk allows."""
 
 _WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
 
@@ -22,10 +28,47 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
     """A connection that waits for others so long and not longer, for use by one thread at a time.
 
     Even the first look can meet other processes: one that opens the file after a crash, or is the last to close it. The
-    file must exist: one that SQLite makes would have the permissions that the umask leaves.
+    file must exist: one that SQLite makes would have the permissions that the umask leaves. Where the disk has no room
+    for what SQLite makes at an opening, the directory's reserve is given up for it.
     """
+    restore_log(path)
+    make_room_for_index(path)
+    while True:
+        try:
+            return _connected(path, reader, patience_s)
+        except (sqlite3.Error, StoreFull) as exc:
+            if not (lacks_room(exc) and path.exists() and give_slice(path.parent)):
+                raise
+
+
+class _Connection(sqlite3.Connection):
+    """A connection whose locks are kept for as long as it is open, whatever else opens and closes its files."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._file, self._index = KeptOpen(), KeptOpen()
+
+    def keep(self, path: Path) -> None:
+        """Raises StoreFull where the disk has no room for the whole index of the log: to write there would end the
+        process."""
+        with suppress(OSError):
+            self._file.use(path)
+            self._index.use(index_of(path))
+        if not self._index.allocate():
+            raise StoreFull(f"{path}: the disk is full")
+
+    def close(self) -> None:
+        super().close()
+        self._index.let_go()
+        self._file.let_go()
+
+
+def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
+    assert isinstance(connection, _Connection)
     try:
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")
         # Debian's SQLite overwrites what is deleted, which makes removals slower by a quarter. Mapped pages would
@@ -39,6 +82,8 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
         if reader:
             connection.execute("PRAGMA query_only = 1")
+        connection.execute("PRAGMA schema_version").fetchone()  # makes what is made at an opening
+        connection.keep(path)
     except BaseException:
         connection.close()
         raise

@@ -13,7 +13,7 @@ from remora.model.position import Position
 from remora.model.record import CorruptLetter, DeadLetter
 from remora.model.shard import LockToken
 from remora.storage.sqlite.checksums import changed_letter, letter_checksum
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.part import SqlitePart, held_row, topic_of
 
 _VERSION = 1
@@ -71,7 +71,7 @@ class DeadLetters(SqlitePart):
             held_row(connection, token, self._files.owner.entity)
             connection.executemany(_STORE, rows)
 
-        await self._file(token.shard).write(store, durable=True)
+        await self._file(token.shard).write(store, durable=True, upkeep=True)
 
     async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that are still in the held queue: a range of the table's index."""

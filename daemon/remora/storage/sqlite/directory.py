@@ -273,6 +273,6 @@ def _sync(directory: Path) -> None:
 
 def opening_error(exc: OSError, directory: Path) -> StoreError:
     """What an error of the file system means to the process that opens the store."""
-    if exc.errno in (errno.EIO, errno.EROFS):
+    if exc.errno in (errno.EIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT):
         return of_the_host(exc, directory)
     return StoreMisconfigured(f"cannot use {directory}: {exc.strerror or exc}")

@@ -1,4 +1,4 @@
-"""The open files: each with its writer's thread, and with a connection to look into it from the event loop."""
+"""The open files of a directory, and what they are like together."""
 
 from __future__ import annotations
 
@@ -7,263 +7,23 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from remora.config import SqliteSettings
-from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreMissing, StoreUnavailable
-from remora.model.shard import Shard
-from remora.storage.sqlite import doorbell
+from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreMissing, StoreUnavailable
+from remora.policy.disk_room import Disk
 from remora.storage.sqlite.bell import Bell
-from remora.storage.sqlite.connecting import connect, snapshot
+from remora.storage.sqlite.connecting import connect
 from remora.storage.sqlite.directory import locked, make_directory, opening_error, prepare
+from remora.storage.sqlite.examining import damages
+from remora.storage.sqlite.file import File
+from remora.storage.sqlite.kept_log import fill_reserve
 from remora.storage.sqlite.owners import Owner
-from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
-from remora.storage.sqlite.writer import Job, Writer, WriterStats
+from remora.storage.sqlite.room import disk_of
 
-T = TypeVar("T")
-
-Look = Callable[[sqlite3.Connection], T]
-"""Reads something; all of it is of one moment. It runs in the event loop, so it is short: some thousand rows."""
-
-_BUSY_FOR_S = 5.0
-_BUSY_PAUSE_S = 0.0005
 _JOIN_WITHIN_S = 10.0
-
-_FINDING, _WRITING, _READING = "finding", "writing", "reading"
-"""What a file was in trouble with, and is in no more when that has worked."""
-
-
-class File:
-    """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place."""
-
-    def __init__(self, path: Path, bell: Bell, changed: Callable[[], None]) -> None:
-        """`changed` is called whenever the file can be used no more, or again, or for another reason."""
-        self.path = path
-        self.damage: StoreDamaged | None = None
-        self.is_stale = False
-        self._is_examined = False
-        self._troubles: dict[str, StoreAway] = {}
-        self._place: tuple[int, int] | None = None
-        with suppress(OSError):
-            self._place = _place(path)
-        self._bell = bell
-        self._changed = changed
-        self._writer = Writer(path, self.mark_damaged, self._check_place)
-        self._reader: sqlite3.Connection | None = None
-        self._is_closed = False
-
-    @property
-    def stats(self) -> WriterStats:
-        """What its writer did."""
-        return self._writer.stats
-
-    async def write(self, job: Job[T], *, durable: bool = True, arrived: Collection[Shard] = ()) -> T:
-        """What a job returns, once the transaction that it shares with others is committed; see `Job`.
-
-        With `durable` it is synced too, else it may be undone by a power cut. `arrived` are the queues that the
-        job appends to: those that wait for arrivals are notified.
-        """
-        self._check()
-        try:
-            result = await self._writer.write(job, durable=durable)
-        except StoreAway as exc:
-            self._met(_WRITING, exc)
-            raise
-        self._well(_WRITING)
-        if arrived:
-            self._bell.ring(arrived)
-            doorbell.ring(self.path)
-        return result
-
-    def post(self, job: Job[object]) -> None:
-        """Have a job run without waiting for it; it need not be durable."""
-        if not self._is_closed and self.damage is None:
-            self._writer.post(job)
-
-    async def read(self, look: Look[T]) -> T:
-        """What a look shows."""
-        until = 0.0
-        while True:
-            self._check()
-            try:
-                return self.glance(look)
-            except sqlite3.OperationalError as exc:  # another process opens the file after a crash, or closes it
-                now = time.monotonic()
-                until = until or now + _BUSY_FOR_S
-                if now > until:
-                    raise StoreUnavailable(f"{self.path}: others kept it busy for {_BUSY_FOR_S:g} s") from exc
-            await asyncio.sleep(_BUSY_PAUSE_S)
-
-    def glance(self, look: Look[T]) -> T:
-        """As `read`, but sqlite3.OperationalError when others are in the way."""
-
-        def of_one_moment(connection: sqlite3.Connection) -> T:
-            with snapshot(connection):
-                return look(connection)
-
-        return self._on_reader(of_one_moment)
-
-    def version(self) -> int:
-        """Another number whenever anybody has committed to the file since. Raises as `glance` does."""
-        return self._on_reader(_data_version)
-
-    def _on_reader(self, look: Look[T]) -> T:
-        try:
-            if self._reader is None:
-                self._reader = connect(self.path, reader=True)
-            return look(self._reader)
-        except sqlite3.Error as exc:
-            if is_busy(exc):
-                raise
-            error = translated(exc, self.path)
-            if isinstance(error, StoreDamaged):
-                self.mark_damaged(error)
-            elif isinstance(error, StoreAway):
-                self._met(_READING, error)
-                self._disconnect_reader()
-            raise error from exc
-
-    def mark_damaged(self, error: StoreDamaged) -> None:
-        """Let every call say so from now on: what goes on in a damaged file may damage it more."""
-        if self.damage is None:
-            self.damage = error
-            self._changed()
-
-    # ------------------------------------------------------------------------------- what the host does
-
-    @property
-    def trouble(self) -> StoreAway | None:
-        """Why the file cannot be used now; that it lies there no more before all else."""
-        return next((self._troubles[each] for each in (_FINDING, _WRITING, _READING) if each in self._troubles), None)
-
-    def find(self) -> StoreAway | None:
-        """Why the file that was opened is not found where it lay, if it is not. Asks the disk, so it may block."""
-        try:
-            self._check_place()
-        except StoreAway as exc:
-            return exc
-        return None
-
-    def note_found(self, away: StoreAway | None) -> None:
-        """Refuse every use from now on, for this reason from `find`, or no more."""
-        if away is None:
-            self._well(_FINDING)
-        else:
-            self._met(_FINDING, away)
-
-    async def try_again(self) -> None:
-        """Find out whether a file that is found, but could not be written or read, can be again."""
-        if _FINDING in self._troubles:
-            return
-        if _WRITING in self._troubles:
-            with suppress(StoreError):
-                await self.write(_write_nothing)
-        if _READING in self._troubles:
-            await self._read_all()
-        if self.damage is not None and not self._is_examined:
-            await self._examine(self.damage)
-
-    def _check_place(self) -> None:
-        """Raise StoreAway unless the file that was opened lies where it did."""
-        try:
-            found = _place(self.path)
-        except OSError as exc:
-            raise of_the_host(exc, self.path) from exc
-        self._place = self._place or found
-        self.is_stale = found != self._place
-        if self.is_stale:
-            raise StoreAway("gone", f"{self.path} is gone: another file lies in its place")
-
-    async def _read_all(self) -> bool:
-        """Whether the host gives all bytes of the file."""
-        began = time.monotonic()
-        unread = await asyncio.to_thread(unreadable, self.path)
-        if unread is None:
-            self._well(_READING)
-        elif isinstance(error := of_the_host(unread, self.path), StoreAway):
-            self._met(_READING, error)
-        await asyncio.sleep(time.monotonic() - began)  # a large file is not read all the time
-        return unread is None
-
-    async def _examine(self, damage: StoreDamaged) -> None:
-        """Tell damage that stays from a disk that could not be read: SQLite has one name for both."""
-        if not await self._read_all():
-            self.damage = None
-        elif await asyncio.to_thread(_is_sound, self.path):
-            self.damage = None
-            self.is_stale = True  # it may have been left out when the others were brought up to date
-        self._is_examined = self.damage is damage
-        self._changed()
-
-    def _met(self, doing: str, error: StoreAway) -> None:
-        before = self._troubles.get(doing)
-        self._troubles[doing] = error
-        if str(before) != str(error):
-            self._changed()
-
-    def _well(self, doing: str) -> None:
-        if doing in self._troubles:
-            del self._troubles[doing]
-            self._changed()
-
-    def close(self) -> threading.Thread | None:
-        """Take no more calls; the thread that has to be waited for, before the last connection can be closed."""
-        self._is_closed = True
-        return self._writer.end()
-
-    def disconnect(self) -> None:
-        """Close the reader: as the last connection, it copies the log into the file."""
-        self._disconnect_reader()
-
-    def _disconnect_reader(self) -> None:
-        if self._reader is not None:
-            with suppress(sqlite3.Error):
-                self._reader.close()
-            self._reader = None
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise StoreUnavailable(f"{self.path} is closed")
-        if self.damage is not None:
-            raise StoreDamaged(str(self.damage))
-        if (away := self._troubles.get(_FINDING)) is not None:
-            raise StoreAway(away.cause, str(away))
-
-
-def _place(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
-
-
-def _find(files: Sequence[File]) -> list[StoreAway | None]:
-    """What `File.find` says of each; it may block."""
-    found = [file.find() for file in files]
-    if any(found):  # a directory that went in between took along those that were found before
-        found = [file.find() for file in files]
-    return found
-
-
-def _write_nothing(connection: sqlite3.Connection) -> None:
-    """Write what stands there already, to see whether that can be done."""
-    connection.execute("UPDATE meta SET value = value WHERE key = 'number'")
-
-
-def _is_sound(path: Path) -> bool:
-    """Whether SQLite finds nothing wrong in a file that it has met damage in. Takes long for a large one."""
-    try:
-        with closing(connect(path, reader=True, patience_s=_BUSY_FOR_S)) as connection:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            return bool(found == "ok")
-    except sqlite3.Error:
-        return False
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA data_version").fetchone()
-    return int(version)
 
 
 class Files:
@@ -283,6 +43,7 @@ class Files:
         self._directory = Path(settings.directory)
         self._on_state = on_state
         self._all: tuple[File, ...] = ()
+        self._believed_sound = 0
         self._owner: Owner | None = None
 
     @property
@@ -339,16 +100,19 @@ class Files:
         A store that `waits` is not open after this where it cannot be used for now.
         """
         try:
-            is_new, (paths, damaged) = await asyncio.to_thread(self._prepare)
-        except StoreUnavailable as exc:
-            self._away = exc
+            is_new, (paths, damaged), anchors = await asyncio.to_thread(self._prepare)
+        except (StoreUnavailable, StoreFull) as exc:
+            self._away = StoreAway("no_room", str(exc)) if isinstance(exc, StoreFull) else exc
             self._tell_state()
             if not self._waits:
                 raise
             return
         self._make, self._away = False, None  # what was in use is never begun anew
-        self._all = tuple(File(path, self.bell, self._tell_state) for path in paths)
+        with anchors:
+            self._all = tuple(File(path, self.bell, self._tell_state, len(paths)) for path in paths)
+            await asyncio.to_thread(_connect, self._all)
         self._tell_state("new, empty store of " if is_new else "")
+        self._believed_sound = len(self._all)
         for file in self._all:
             if error := damaged.get(file.path):
                 file.mark_damaged(error)
@@ -367,9 +131,24 @@ class Files:
     async def look(self) -> None:
         """Find out which files can be used. Once the state tells that their directory is gone, none of them is used."""
         files = self._all
-        for file, away in zip(files, await asyncio.to_thread(_find, files), strict=True):
+        found, disk = await asyncio.to_thread(_find, self._directory, files)
+        for file, away in zip(files, found, strict=True):
             file.note_found(away)
+            if self.damaged or (disk is not None and not disk.may_be_filled) or file.is_short_of_room:
+                file.look_at_room(disk)
         await asyncio.gather(*(file.try_again() for file in files))
+        await self._look_for_damage()
+
+    async def _look_for_damage(self) -> None:
+        """When a file turns out to be damaged, what has happened to it may have happened to the others."""
+        files = [file for file in self._all if file.damage is None]
+        if len(files) == self._believed_sound:
+            return
+        found = await asyncio.to_thread(damages, [file.path for file in files])
+        for file in files:
+            if (damage := found.get(file.path)) is not None:
+                file.mark_damaged(damage)
+        self._believed_sound = len(files) - len(found)
 
     @property
     def is_stale(self) -> bool:
@@ -385,6 +164,8 @@ class Files:
                 found.setdefault("damaged", str(file.damage))
             if file.trouble is not None:
                 found.setdefault(file.trouble.cause, str(file.trouble))
+            elif file.is_short_of_room:
+                found.setdefault("full", f"{file.path}: the disk is full, so new events are refused")
         if self._away is not None:
             found[self._away.cause if isinstance(self._away, StoreAway) else "unusable"] = str(self._away)
         return found
@@ -395,8 +176,12 @@ class Files:
         threads = [thread for file in files if (thread := file.close())]
         await asyncio.to_thread(self._wait_and_leave, files, threads, owner)
 
-    def _prepare(self) -> tuple[bool, tuple[list[Path], dict[Path, StoreDamaged]]]:
-        """Whether the files are new, and all of them with those that are damaged."""
+    def _prepare(self) -> tuple[bool, tuple[list[Path], dict[Path, StoreDamaged]], ExitStack]:
+        """Whether the files are new, and all of them with those that are damaged.
+
+        Until the stack is closed what SQLite made at an opening stays: on a full disk others may take the room of what
+        is deleted.
+        """
         if self._make or self._directory.is_dir():
             make_directory(self._directory)  # or say why it cannot be used
         is_new = not any(self._directory.glob("queues-*.db"))
@@ -407,13 +192,17 @@ class Files:
                 f"there is no store in {self._directory} yet: the first start of the daemon makes it, as its user"
             )
         try:
-            with locked(self._directory):
+            with locked(self._directory), ExitStack() as anchors:
+                for path in self._directory.glob("queues-*.db"):
+                    with suppress(sqlite3.Error, StoreFull):  # which is met again
+                        anchors.enter_context(closing(connect(path, reader=True)))
                 found = prepare(self._directory, self.settings)
+                fill_reserve(self._directory, len(found[0]))
                 self._owner = Owner(self._directory)
                 self._owner.sweep()
+                return is_new, found, anchors.pop_all()
         except OSError as exc:
             raise opening_error(exc, self._directory) from exc
-        return is_new, found
 
     def _wait_and_leave(self, files: Sequence[File], threads: Sequence[threading.Thread], owner: Owner | None) -> None:
         until = time.monotonic() + _JOIN_WITHIN_S
@@ -425,9 +214,35 @@ class Files:
             with suppress(OSError, StoreError), locked(self._directory):
                 owner.close()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether anything can be delivered: a damaged file says nothing of the topics in others, and a full disk takes
+        no events while delivery goes on."""
+        return self.is_open and not self._in_the_way()
+
+    def _in_the_way(self) -> list[str]:
+        is_of_use = any(file.damage is None and file.has_topics for file in self._all)
+        of_a_part = {"full", "damaged"} if is_of_use else {"full"}
+        return [text for cause, text in self.failing.items() if cause not in of_a_part]
+
     def _tell_state(self, news: str = "") -> None:
         """Say what is in the way: what keeps nothing but a file's own topics from being used is not in the store's."""
-        failing = self.failing
-        of_all = [text for cause, text in failing.items() if cause != "damaged"]
-        text = "; ".join(failing.values()) or f"{news}{len(self._all)} files in {self._directory}"
-        self._on_state(not of_all and self.is_open, "; ".join(of_all) or text)
+        text = "; ".join(self.failing.values()) or f"{news}{len(self._all)} files in {self._directory}"
+        self._on_state(self.is_usable, "; ".join(self._in_the_way()) or text)
+
+
+def _connect(files: Sequence[File]) -> None:
+    for file in files:
+        file.connect()
+
+
+def _find(directory: Path, files: Sequence[File]) -> tuple[list[StoreAway | None], Disk | None]:
+    """What `File.find` says of each, and the disk that they lie on; it may block."""
+    disk = None
+    with suppress(OSError):
+        fill_reserve(directory, len(files))
+        disk = disk_of(directory)
+    found = [file.find() for file in files]
+    if any(found):  # a directory that went in between took along those that were found before
+        found = [file.find() for file in files]
+    return found, disk

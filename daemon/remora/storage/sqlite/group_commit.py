@@ -15,7 +15,7 @@ from remora.model.errors import RemoraError, StoreUnavailable
 from remora.model.shard import Shard
 from remora.policy.gathering import Past, wait_s
 from remora.ports.tracing import NO_TRACER, Tracer, Work
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.write_batch import WriteBatch
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from remora.model.errors import ShardGone, StoreError
 from remora.model.record import CorruptBytes, Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite.checksums import changed
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.part import SqlitePart, holder_of, queue_row
 from remora.storage.sqlite.queue import read_page
 from remora.storage.sqlite.schema import POSITION_BITS

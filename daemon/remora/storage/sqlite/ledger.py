@@ -16,7 +16,7 @@ from typing import NamedTuple
 from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import rowid
 

@@ -11,7 +11,7 @@ import msgspec
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.part import SqlitePart, holder_of
 
 _LOOK = """
@@ -65,7 +65,7 @@ class Locks(SqlitePart):
 
         # A worker that waits for a lock asks again and again: that costs no transaction.
         _, _, rival = await file.read(lambda connection: self._look(connection, shard, cookie))
-        return await file.write(take, durable=False) if rival is None else rival
+        return await file.write(take, durable=False, upkeep=True) if rival is None else rival
 
     async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, those of each file in one transaction."""
@@ -74,12 +74,14 @@ class Locks(SqlitePart):
     async def release(self, token: LockToken) -> None:
         """Give the lock back; no error when it is not held any more."""
         key = (self._files.owner.entity, token.cookie, token.shard.queue, token.incarnation)
-        await self._file(token.shard).write(lambda connection: connection.execute(_RELEASE, key), durable=False)
+        await self._file(token.shard).write(
+            lambda connection: connection.execute(_RELEASE, key), durable=False, upkeep=True
+        )
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
         """Break exactly this holder's lock; no error when it has gone meanwhile."""
         key = (holder.entity, holder.cookie, shard.queue)
-        await self._file(shard).write(lambda connection: connection.execute(_EVICT, key), durable=False)
+        await self._file(shard).write(lambda connection: connection.execute(_EVICT, key), durable=False, upkeep=True)
 
     async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
         """Break every lock whose holder's cookie is dead; those in a damaged file are passed over."""
@@ -111,7 +113,7 @@ class Locks(SqlitePart):
             connection.execute(_EXTEND_ALL, at)
             return {tokens[place]: _lost(tokens[place], is_gone) for place, is_gone in lost}
 
-        return await file.write(extend, durable=False)
+        return await file.write(extend, durable=False, upkeep=True)
 
 
 async def _evict_in(file: File, is_dead: Callable[[str], bool]) -> list[Shard]:
@@ -123,7 +125,7 @@ async def _evict_in(file: File, is_dead: Callable[[str], bool]) -> list[Shard]:
         connection.executemany(_EVICT_ALL, [(cookie,) for cookie in dead])
         return [Shard(name, Origin.REMORA) for name in names]
 
-    return await file.write(evict, durable=False) if dead else []
+    return await file.write(evict, durable=False, upkeep=True) if dead else []
 
 
 def _lost(token: LockToken, is_gone: bool) -> StoreError:

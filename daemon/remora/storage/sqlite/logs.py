@@ -33,7 +33,8 @@ from remora.model.log import (
     name_problem,
 )
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
 
 _COLUMNS = (
     "id, uid, kind, width, epoch, owner, address, bound, trimmed, lock_entity, lock_owner, lock_boot, lock_until_ns"
@@ -107,7 +108,7 @@ class Logs:
             connection.execute("DELETE FROM log_entries WHERE log = ?", (row.id,))
             connection.execute("DELETE FROM logs WHERE id = ?", (row.id,))
 
-        await self._file(log).write(remove)
+        await self._file(log).write(remove, upkeep=True)
 
     async def all(self) -> Sequence[tuple[LogName, Projection]]:
         """Every log, by name."""
@@ -133,7 +134,7 @@ class Logs:
             connection.execute(_LOCK, (self._me, owner, boot_id(), _until_ns(lease_s), row.id))
             return LogLock(log, owner, row.uid)
 
-        return await self._file(log).write(take, durable=False)
+        return await self._file(log).write(take, durable=False, upkeep=True)
 
     async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
         """Extend locks, those of a file in one transaction."""
@@ -149,7 +150,7 @@ class Logs:
                 return {lock: self._renew(connection, lock, lease_s) for lock in of_file}
 
             try:
-                answers |= await file.write(renew, durable=False)
+                answers |= await file.write(renew, durable=False, upkeep=True)
             except StoreError as exc:
                 answers |= dict.fromkeys(of_file, exc)
         return [answers[lock] for lock in locks]
@@ -172,7 +173,7 @@ class Logs:
                 return
             connection.execute(_LOCK, ("", "", "", 0, row.id))
 
-        await self._file(lock.log).write(release, durable=False)
+        await self._file(lock.log).write(release, durable=False, upkeep=True)
 
     # ---------------------------------------------------------------------------------- epochs
 
@@ -189,7 +190,7 @@ class Logs:
             connection.execute(_BEGIN, (row.epoch + 1, lock.owner, address, bound, row.id))
             return Registered(row.epoch + 1, position, bound)
 
-        return await self._file(lock.log).write(register)
+        return await self._file(lock.log).write(register, upkeep=True)
 
     async def raise_bound(self, lock: LogLock, epoch: int, bound: int) -> None:
         """Let a counter hand out more."""
@@ -207,7 +208,7 @@ class Logs:
             if row.kind == LogKind.COUNTER:
                 connection.execute(_BOUND, (bound(row), row.id))
 
-        await self._file(lock.log).write(change)
+        await self._file(lock.log).write(change, upkeep=True)
 
     async def seal(self, log: LogName) -> int:
         """Begin a new epoch that no server has."""
@@ -218,7 +219,7 @@ class Logs:
             connection.execute(_LOCK, ("", "", "", 0, row.id))
             return row.epoch + 1
 
-        return await self._file(log).write(seal)
+        return await self._file(log).write(seal, upkeep=True)
 
     # --------------------------------------------------------------------------------- entries
 
@@ -257,7 +258,7 @@ class Logs:
                 connection.execute("UPDATE logs SET trimmed = ? WHERE id = ?", (upto, row.id))
                 connection.execute("DELETE FROM log_entries WHERE log = ? AND position <= ?", (row.id, upto))
 
-        await self._file(log).write(trim)
+        await self._file(log).write(trim, upkeep=True)
 
     async def figures(self, log: LogName) -> Figures:
         """What a log holds."""

@@ -10,7 +10,7 @@ import msgspec
 
 from remora.model.member import Member
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.part import SqlitePart
 
 _ANNOUNCE = "INSERT OR REPLACE INTO members (cookie, entity, boot, until_ns, member) VALUES (?, ?, ?, ?, ?)"
@@ -35,11 +35,11 @@ class Members(SqlitePart):
             row = (member.cookie, self._files.owner.entity, boot_id(), now + int(ttl_s * 1e9), value)
             connection.execute(_ANNOUNCE, row)
 
-        await self._first.write(announce, durable=False)
+        await self._first.write(announce, durable=False, upkeep=True)
 
     async def withdraw(self, cookie: str) -> None:
         """Withdraw this worker's row."""
-        await self._first.write(lambda connection: connection.execute(_WITHDRAW, (cookie,)), durable=False)
+        await self._first.write(lambda connection: connection.execute(_WITHDRAW, (cookie,)), durable=False, upkeep=True)
 
     async def live(self) -> Sequence[Member]:
         """Every live worker: those whose process has ended count no more, whatever time they had left."""

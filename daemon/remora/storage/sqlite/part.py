@@ -12,7 +12,8 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
 
 _QUEUE = "SELECT id, topic, head, tail, used_bytes FROM queues WHERE name = ?"
 _HELD = """

@@ -11,7 +11,7 @@ from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.checksums import changed
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import expire as expire_events
 from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
 from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
@@ -73,7 +73,7 @@ class Queue(SqlitePart):
             _remove(connection, queue, end, tally)
             forget_attempts(connection, queue, end)
 
-        await self._file(token.shard).write(remove, durable=False)
+        await self._file(token.shard).write(remove, durable=False, upkeep=True)
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues; where there are no reservations, which is usual, a look at each file is enough."""
@@ -97,7 +97,7 @@ class Queue(SqlitePart):
             _expire(connection, queues, older_than_s)
             return lost
 
-        return await file.write(expire, durable=False) if due else {}
+        return await file.write(expire, durable=False, upkeep=True) if due else {}
 
     @property
     def _me(self) -> str:

@@ -13,7 +13,7 @@ from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.dead_letters import DeadLetters
-from remora.storage.sqlite.files import File
+from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import check_open
 from remora.storage.sqlite.part import topic_of
 from remora.storage.sqlite.write_batch import Need, WriteBatch
@@ -46,7 +46,7 @@ class Letters(DeadLetters):
                 connection.execute(_COUNT, (letters[0].queue, 0, count))
             return count
 
-        return await self._files.file_of(topic_of(letters[0].queue)).write(drop) if letters else 0
+        return await self._files.file_of(topic_of(letters[0].queue)).write(drop, upkeep=True) if letters else 0
 
     async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         """Commit entries to a queue and forget their letters. All queues of a topic lie in one file."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.storage.sqlite.allocating import opened
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _OF_THE_HOST = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
@@ -40,8 +41,18 @@ def ends_transaction(exc: sqlite3.Error) -> bool:
     return primary_code(exc) in _ENDS
 
 
+def lacks_room(exc: sqlite3.Error | StoreFull) -> bool:
+    """Whether it was for room on the disk, or may have been: SQLite does not say why it could not make a file."""
+    if isinstance(exc, StoreFull):
+        return True
+    code = getattr(exc, "sqlite_errorcode", 0)
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or primary_code(exc) == sqlite3.SQLITE_CANTOPEN
+
+
 def translated(exc: Exception, path: Path) -> StoreError:
     """The store's error for one of SQLite's or of the file system's, with the file in its text."""
+    if isinstance(exc, StoreError):
+        return exc
     if isinstance(exc, OSError):
         return of_the_host(exc, path)
     if not isinstance(exc, sqlite3.Error):
@@ -50,8 +61,8 @@ def translated(exc: Exception, path: Path) -> StoreError:
     if code in _DAMAGED:
         unread = unreadable(path, _LOOKED_THROUGH_AT_ONCE)
         return of_the_host(unread, path) if unread else StoreDamaged(f"{path} is damaged: {exc}")
-    if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{path}: the disk is full, save for what removals need")
+    if code == sqlite3.SQLITE_FULL or getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return StoreFull(f"{path}: the disk is full, save for what delivery needs")
     if code in _OF_THE_HOST and getattr(exc, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_NOMEM:
         # SQLite does not say why the host refused: a try beside the file does, as long as it fails in the same way.
         return of_the_host(_tried(path) or OSError(_ERRNO.get(code, errno.EIO), str(exc)), path)
@@ -78,17 +89,12 @@ def unreadable(path: Path, most: int | None = None) -> OSError | None:
     SQLite calls a page damaged that could not be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with opened(path) as descriptor:
+            place, part = 0, _PART_BYTES
+            while (most is None or place < most) and (part := len(os.pread(descriptor, _PART_BYTES, place))):
+                place += part
     except OSError as exc:
         return exc
-    try:
-        place, part = 0, _PART_BYTES
-        while (most is None or place < most) and (part := len(os.pread(descriptor, _PART_BYTES, place))):
-            place += part
-    except OSError as exc:
-        return exc
-    finally:
-        os.close(descriptor)
     return None
 
 

@@ -30,8 +30,9 @@ MOST_MISSING = 1_000_000
 _WHOLE = ("meta", "topics")
 """Without these, and without the queues, nothing can be told of the entries."""
 
-_ROWS = ("letters", "letter_totals", "once", "logs", "log_entries", "leftovers")
-_ENDED = "reservations"
+_ROWS = ("letters", "letter_totals", "once", "logs", "leftovers")
+_SOME = {"reservations": "state <> 'open'", "log_entries": "log > 0"}
+"""Of the ballast, an entry of no log, nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvage
         _copy_entries(source, target, each, found)
     for table in _ROWS:
         _copy_rows(source, target, table, found)
-    _copy_rows(source, target, _ENDED, found, "state <> 'open'")
+    for table, only in _SOME.items():
+        _copy_rows(source, target, table, found, only)
     found.lost += _changed_letters(target)
     with suppress(sqlite3.Error):  # the greatest number that was given, also to what is gone
         for name, number in source.execute("SELECT name, seq FROM sqlite_sequence").fetchall():

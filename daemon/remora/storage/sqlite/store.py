@@ -57,8 +57,8 @@ class SqliteStore:
 
     @property
     def connected(self) -> bool:
-        """Whether the store can be used, save for files that are damaged."""
-        return self._files.is_open and not any(cause != "damaged" for cause in self.failing)
+        """Whether the store can be used, save for files that are damaged while others are not."""
+        return self._files.is_usable
 
     @property
     def damaged(self) -> Mapping[str, str]:

@@ -14,7 +14,8 @@ from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
 from remora.storage.sqlite.checksums import changed
-from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, POSITION_BITS, rowid
 
@@ -122,7 +123,7 @@ class Topics(SqlitePart):
             return Removed(shards, entries)
 
         file = self._files.file_of(topic.name)
-        removed = await file.write(remove)
+        removed = await file.write(remove, upkeep=True)
         _sweep(file)
         return removed
 

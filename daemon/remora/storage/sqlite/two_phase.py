@@ -94,7 +94,7 @@ class TwoPhase(SqlitePart):
             if reserved := connection.execute(_FIND, (reservation, queue.id)).fetchone():
                 _end(connection, queue, reservation, *reserved)
 
-        await self._file(shard).write(abort, durable=False)
+        await self._file(shard).write(abort, durable=False, upkeep=True)
 
 
 def _sequence(connection: sqlite3.Connection, queue: QueueRow) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import resource
 import sqlite3
 import threading
 import time
@@ -17,8 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
-from remora.storage.sqlite.connecting import PAGE_BYTES, connect
+from remora.storage.sqlite.connecting import connect
+from remora.storage.sqlite.kept_log import log_of
 from remora.storage.sqlite.refusals import ends_transaction, is_busy, translated
+from remora.storage.sqlite.room import Room
 
 T = TypeVar("T")
 
@@ -37,11 +38,6 @@ starves."""
 _MOST_JOBS = 1024
 _LONGEST_S = 0.025
 """A transaction takes no further jobs after this time, so that the first ones need not wait for the last."""
-
-_MOST_PAGES = 1 << 30
-_SPARE_BYTES = 64 << 20
-_SPARE_SHARE = 8
-"""What is left of a disk, or this part of a small one, is not filled with entries: removing them needs room too."""
 
 _LARGE_LOG_BYTES = 64 << 20
 _CHECKPOINT_PATIENCE_MS = 100
@@ -63,6 +59,7 @@ class _QueuedJob:
 
     job: Job[Any]
     durable: bool
+    upkeep: bool
     future: asyncio.Future[Any] | None
     result: Any = None
     error: BaseException | None = None
@@ -72,15 +69,20 @@ class Writer:
     """Runs jobs in the order of their arrival, in a thread that starts with the first of them.
 
     `on_damage` is called in the event loop when the file turns out to be damaged; `check` in the thread before each
-    transaction, and raises where there must be none.
+    transaction, and raises where there must be none. `room` is what the file has of the disk.
     """
 
     def __init__(
-        self, path: Path, on_damage: Callable[[StoreDamaged], None], check: Callable[[], None] = lambda: None
+        self,
+        path: Path,
+        on_damage: Callable[[StoreDamaged], None],
+        room: Room,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.stats = WriterStats()
         self._path = path
-        self._log = path.with_name(f"{path.name}-wal")
+        self._log = log_of(path)
+        self._room = room
         self._on_damage = on_damage
         self._check = check
         self._orders: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
@@ -88,16 +90,18 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop
         self._connection: sqlite3.Connection | None = None
         self._is_durable: bool | None = None
-        self._most_pages = 0
         self._is_ending = False
 
     # ------------------------------------------------------------------------------------- in the event loop
 
-    async def write(self, job: Job[T], *, durable: bool) -> T:
-        """What the job returns, once its transaction is committed; with `durable`, synced."""
+    async def write(self, job: Job[T], *, durable: bool, upkeep: bool = False) -> T:
+        """What the job returns, once its transaction is committed; with `durable`, synced.
+
+        Jobs that are not `upkeep` leave the room alone that delivery needs.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(_QueuedJob(job, durable, future))
+        self._submit(_QueuedJob(job, durable, upkeep, future))
         alarm = loop.call_later(ANSWER_WITHIN_S, _give_up, future, self._path)
         try:
             return await future
@@ -105,8 +109,13 @@ class Writer:
             alarm.cancel()
 
     def post(self, job: Job[object]) -> None:
-        """Have a job run without waiting for it, and without a sync of its own."""
-        self._submit(_QueuedJob(job, False, None))
+        """Have a job of upkeep run without waiting for it, and without a sync of its own."""
+        self._submit(_QueuedJob(job, False, True, None))
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its thread has not ended, and may have the file open."""
+        return self._thread is not None and self._thread.is_alive()
 
     def end(self) -> threading.Thread | None:
         """Take nothing more; the thread, if there is one, ends when what waits is done."""
@@ -168,7 +177,8 @@ class Writer:
                 batch.extend(waiting)
                 waiting.clear()
             if isinstance(error, StoreFull):
-                self._one_by_one(batch)
+                for order in batch:
+                    self._alone(order)
             else:
                 for order in batch:
                     order.error = error
@@ -186,17 +196,21 @@ class Writer:
             batch.append(waiting.popleft())
             self._one(connection, batch[-1], shared)
         if connection.in_transaction:
+            self._room.cover(connection)
             connection.execute("COMMIT")
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
-        self._keep_log_small(connection)
+        self._keep_log_small()
 
     def _one(self, connection: sqlite3.Connection, order: _QueuedJob, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
         order.result = order.error = None
         if order.future is not None and order.future.done():
             return  # the caller was cancelled
+        if not order.upkeep and not self._room.takes_events(connection):
+            order.error = self._room.refusal()
+            return
         if shared:
             connection.execute("SAVEPOINT job")
         try:
@@ -204,20 +218,48 @@ class Writer:
         except Exception as exc:  # handed to the caller, whatever it is
             if isinstance(exc, sqlite3.Error) and (ends_transaction(exc) or not connection.in_transaction):
                 raise
-            connection.execute("ROLLBACK TO job" if shared else "ROLLBACK")
+            if shared:
+                connection.execute("ROLLBACK TO job")
+            else:
+                self._roll_back(connection)
             order.error = exc
         if shared:
             connection.execute("RELEASE job")
 
-    def _one_by_one(self, batch: Sequence[_QueuedJob]) -> None:
-        """After a transaction that found no room: what needs little may find it in the log, once that was copied."""
-        if self._connection is not None:
-            _checkpoint(self._connection, "PASSIVE")
-        for order in batch:
+    def _alone(self, order: _QueuedJob) -> None:
+        """Run an order again, of a transaction that found no room.
+
+        What needs little may find it in the log, once that was copied; and upkeep in the ballast.
+        """
+        ways = (self._copy_log, self._begin_log_anew, self._give_ballast_up)
+        for make_room in ways if order.upkeep else ways[:1]:
+            make_room()
             try:
                 self._transact(deque([order]), [])
             except Exception as exc:
                 order.error = self._recover(exc)
+            if not isinstance(order.error, StoreFull):
+                return
+
+    def _copy_log(self) -> None:
+        if self._connection is not None:
+            _checkpoint(self._connection, "PASSIVE")
+
+    def _begin_log_anew(self) -> None:
+        """The usual checkpoints cannot while some reader always reads what was there before the last commit; this one
+        blocks writers until such readers have gone, or for a moment."""
+        if self._connection is not None:
+            self._connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
+            _checkpoint(self._connection, "RESTART")
+            self._connection.execute("PRAGMA busy_timeout = 0")
+
+    def _give_ballast_up(self) -> None:
+        try:
+            connection = self._begin(durable=False)
+            self._room.give_ballast_up(connection)
+            connection.execute("COMMIT")
+        except Exception as exc:
+            self._recover(exc)
 
     def _begin(self, durable: bool) -> sqlite3.Connection:
         until = time.monotonic() + _BUSY_FOR_S
@@ -233,58 +275,46 @@ class Writer:
 
     def _begun(self, durable: bool) -> sqlite3.Connection:
         self._check()
-        connection = self._connection = self._connection or connect(self._path, reader=False)
+        if self._connection is None:
+            self._connection = connect(self._path, reader=False)
+            self._room.adapt(self._connection)
+        connection = self._connection
         if durable is not self._is_durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._is_durable = durable
-        self._leave_room(connection)
+        self._room.limit_growth(connection)
         connection.execute("BEGIN IMMEDIATE")
+        self._room.keep_log()
         return connection
-
-    def _leave_room(self, connection: sqlite3.Connection) -> None:
-        """Let the file not grow into the last room of the disk, nor beyond what a file may have.
-
-        Entries are then only taken into the room of those that were removed. Without this, full pages would wait
-        in the log for room in the file, the log could not begin anew, and not even a removal could be written.
-        """
-        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        most = _MOST_PAGES if limit == resource.RLIM_INFINITY else max(1, limit // PAGE_BYTES)
-        disk = os.statvfs(self._path)
-        spare = min(_SPARE_BYTES, disk.f_blocks * disk.f_frsize // _SPARE_SHARE)
-        if disk.f_bavail * disk.f_frsize < spare:
-            most = 1  # SQLite makes it what the file has
-        if most != self._most_pages:
-            connection.execute(f"PRAGMA max_page_count = {most}")
-            self._most_pages = most
 
     def _recover(self, exc: Exception) -> StoreError:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""
-        error = exc if isinstance(exc, StoreError) else translated(exc, self._path)
+        error = translated(exc, self._path)
         self.stats.last_error = str(error)
         try:
             if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                self._roll_back(self._connection)
         except sqlite3.Error:
             self._disconnect()
         if not isinstance(error, StoreFull):
             self._disconnect()
         return error
 
-    def _keep_log_small(self, connection: sqlite3.Connection) -> None:
-        """Begin a large log anew. The usual checkpoints cannot while some reader always reads what was
-        there before the last commit; this one blocks writers until such readers have gone, or for a moment.
-        """
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        self._room.undone()
+        connection.execute("ROLLBACK")
+
+    def _keep_log_small(self) -> None:
+        """Begin a large log anew."""
         with suppress(FileNotFoundError):  # nothing was ever written
             if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
-                connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
-                _checkpoint(connection, "RESTART")
-                connection.execute("PRAGMA busy_timeout = 0")
+                self._begin_log_anew()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
-        self._connection, self._is_durable, self._most_pages = None, None, 0
+        self._connection, self._is_durable = None, None
 
 
 def _checkpoint(connection: sqlite3.Connection, mode: str) -> None:

@@ -1,0 +1,58 @@
+"""How much of a disk a file reserves, and when new events have to wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.policy.disk_room import Disk, has_room_for_ballast, is_full, reserve
+
+MIB, GIB = 1 << 20, 1 << 30
+PAGE = 16384
+
+
+@pytest.mark.parametrize(
+    ("disk", "files", "largest", "log"),
+    [
+        (100 * GIB, 16, None, 12 * MIB),  # enough
+        (GIB, 16, None, 8 * MIB),  # an eighth of the disk, divided
+        (32 * MIB, 1, None, 4 * MIB),
+        (16 * MIB, 16, None, MIB),  # never less
+        (100 * GIB, 1, 6 * MIB, 6 * MIB),  # what a file may have
+    ],
+)
+def test_what_is_reserved(disk: int, files: int, largest: int | None, log: int) -> None:
+    """A log has what the disk allows; it is copied before it is full, and some pages of the file are kept."""
+    kept = reserve(disk, files, largest, PAGE)
+
+    assert kept.log_bytes == log
+    assert 0 < kept.checkpoint_frames * (PAGE + 24) < 0.7 * log
+    assert 0 < kept.ballast_pages * PAGE <= log / 12
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_pages", "has_ballast", "full"),
+    [
+        (GIB, 0, False, False),  # the file can grow
+        (0, 1000, True, False),  # what was delivered has left room
+        (0, 3, True, True),
+        (0, 1000, False, True),  # delivery has needed the ballast
+        (63 * MIB, 3, True, True),  # the last part of the disk is not for events
+    ],
+)
+def test_when_events_find_no_room(free_bytes: int, free_pages: int, has_ballast: bool, full: bool) -> None:
+    """It is when the file can neither grow nor use pages again that are nobody's."""
+    assert is_full(Disk(100 * GIB, free_bytes), free_pages, has_ballast=has_ballast) is full
+
+
+def test_a_small_disk_has_a_small_last_part() -> None:
+    """An eighth of a small disk is left to others."""
+    assert Disk(32 * MIB, 5 * MIB).may_be_filled
+    assert not Disk(32 * MIB, 3 * MIB).may_be_filled
+
+
+def test_the_ballast_leaves_something_for_events() -> None:
+    """It is taken once there are more free pages than it has, or the next event would be refused for it."""
+    kept = reserve(100 * GIB, 1, None, PAGE)
+
+    assert not has_room_for_ballast(kept, kept.ballast_pages)
+    assert has_room_for_ballast(kept, 2 * kept.ballast_pages)
