@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from devkit.processes.daemon import Daemon, running_daemon
 from remora.model.exits import Exit
+
+
+from support.crowded_disk import Crowd
+from support.daemon import REMORA, Daemon, running_daemon
+from support.http_sink import http_sink
 from support.ingest import records
+from support.mounts import TMPFS, ext4, mounted
 
 NOBODY = "kafka://127.0.0.1:1"
 
@@ -58,6 +67,30 @@ async def test_a_store_that_goes_and_comes_back(folder: Path) -> None:
         assert await daemon.metric("remora_store_connected") == 1
 
 
+async def test_all_files_are_damaged(folder: Path) -> None:
+    """Where every file is damaged requests get 500, and readiness, status and metrics say that the store is of no
+    use."""
+    sections: dict[str, Mapping[str, object]] = {
+        "sqlite": {"directory": str(folder / "queues"), "files": 2},
+        "ingest": {"listen": f"unix:{folder}/ingest"},
+    }
+    async with running_daemon(folder, sections) as daemon:
+        done = await daemon.command("topic", "create", "t", "--endpoint", NOBODY, "--shards", "3")
+        assert done.code == Exit.OK, done.err
+        assert await stored(daemon, "a") == 1
+        for path in (folder / "queues").glob("queues-*.db"):
+            for each in (path, path.with_name(f"{path.name}-wal")):
+                each.write_bytes(b"\xa5" * each.stat().st_size)
+
+        await send(daemon, "t", lambda status: status == 500)
+        await daemon.until(lambda: says(daemon, "/-/ready", "is damaged"), "the reason")
+        assert await says(daemon, "/-/ready/ingest", "is damaged")
+        assert await says(daemon, "/-/ready/delivery", "is damaged")
+        assert await daemon.metric("remora_store_connected") == 0
+        assert await daemon.metric("remora_store_failing", cause="damaged") == 1
+        assert not (await daemon.status())["store"]["connected"]
+
+
 async def stored(daemon: Daemon, *keys: str) -> int:
     """How many events of these keys the daemon has taken."""
     connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
@@ -74,3 +107,79 @@ async def is_failing(daemon: Daemon) -> bool:
 
 async def tells(daemon: Daemon, text: str) -> bool:
     return text in (await daemon.status())["store"]["state"]
+
+
+SECONDS, PER_SECOND, AT_ONCE = 20, 200, 10
+
+
+def numbered(first: int, count: int) -> dict[str, object]:
+    """Events that differ, each of a key of its own."""
+    return records(*(f"{number:08}" for number in range(first, first + count)))
+
+
+async def send(daemon: Daemon, topic: str, enough: Callable[[int], bool]) -> int:
+    """Send events at a steady rate until the answer is enough, those that found no room again; how many were stored."""
+    connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
+    sent, began = 0, time.monotonic()
+    async with aiohttp.ClientSession(connector=connector) as session:
+        status = 200
+        while not enough(status):
+            async with session.post(f"http://remora/v1/topics/{topic}/events", json=numbered(sent, AT_ONCE)) as answer:
+                status = answer.status
+                assert status in (200, 500, 507), await answer.text()
+                sent += AT_ONCE if status == 200 else 0
+            await asyncio.sleep(max(0.0, began + sent / PER_SECOND - time.monotonic()))
+    return sent
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize("block", [0, 4096], ids=["tmpfs", "ext4"])
+async def test_a_disk_that_others_fill(block: int, folder: Path) -> None:
+    """While others hold each byte of the disk, longer than a lease, everything is delivered, once, and a daemon can be
+    started; the readiness says that the disk is full as soon as events find no room, and not that of delivery."""
+    place = folder / "disk"
+    place.mkdir()
+    sections: dict[str, Mapping[str, object]] = {
+        "sqlite": {"directory": str(place / "queues"), "files": 2},
+        "ingest": {"listen": f"unix:{folder}/ingest"},
+        "supervisor": {"workers": 2, "watchdog": "12s"},
+        "ownership": {"lease": "15s", "renew_interval": "3s", "trust_margin": "1s"},
+        "http": {"request_timeout": "90s"},
+    }
+    mount = ext4(64, block) if block else TMPFS.format(megabytes=64)
+    with mounted(mount, place) as (enter, seen):
+        async with http_sink() as sink, running_daemon(folder, sections, command=[*enter, *REMORA]) as daemon:
+            await sink.open()
+            done = await daemon.command("topic", "create", "t", "--endpoint", sink.url, "--shards", "3")
+            assert done.code == Exit.OK, done.err
+            done = await daemon.command("topic", "create", "u", "--endpoint", NOBODY, "--shards", "3")
+            assert done.code == Exit.OK, done.err
+            others, until = Crowd(seen / "others"), time.monotonic() + SECONDS
+            sending = asyncio.create_task(send(daemon, "t", lambda _: time.monotonic() > until))
+            await sink.until(PER_SECOND // 10)
+            await others.comes()
+            sent = await sending
+            await sink.until(sent)
+            assert len(sink.bodies) == sent, "copies"
+
+            await send(daemon, "u", lambda status: status == 507)
+            await daemon.until(lambda: says(daemon, "/-/ready", "the disk is full"), "the reason")
+            assert await says(daemon, "/-/ready/ingest", "the disk is full")
+            assert await daemon.is_ready("/-/ready/delivery")
+            assert await daemon.metric("remora_store_failing", cause="full") == 1
+            assert await daemon.metric("remora_store_connected") == 1
+            assert await daemon.stop() == Exit.OK
+            await daemon.start(ready=False)
+            await daemon.until(lambda: daemon.is_ready("/-/ready/delivery"), "a start")
+            await others.goes()
+            await daemon.until(daemon.is_ready, "room")
+            assert await stored(daemon, "a") == 1
+            await sink.until(sent + 1)
+            assert len(sink.bodies) == sent + 1, "copies"
+            assert "OwnershipLost" not in daemon.logged()
+
+
+async def says(daemon: Daemon, question: str, why: str) -> bool:
+    """Whether an answer about the readiness is no, for this reason."""
+    code, text = await daemon.get(question)
+    return code == 503 and why in text

@@ -240,8 +240,8 @@ def test_the_store_is_reported_when_it_comes_and_goes(
 
 def test_why_the_store_cannot_be_used(telemetry: Telemetry) -> None:
     """Each cause that there is, or was, has a figure of its own."""
-    telemetry.store_failing(["gone", "damaged"])
-    telemetry.store_failing(["damaged"])
+    telemetry.store_failing({"gone": "it is away", "damaged": "a page is"})
+    telemetry.store_failing({"damaged": "a page is"})
 
     assert value(telemetry, "remora_store_failing", cause="gone") == 0
     assert value(telemetry, "remora_store_failing", cause="damaged") == 1

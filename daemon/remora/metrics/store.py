@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from remora.metrics.events import EventGroup, say
 from remora.metrics.instruments import Instruments
@@ -39,12 +39,14 @@ class StoreEvents(EventGroup):
         elif not was_connected:
             say(logging.INFO, "store_connected", text)
 
-    def store_failing(self, causes: Iterable[str]) -> None:
-        """The causes for which the store or a part of it cannot be used now; none when all of it can."""
-        now = set(causes)
-        self._store_causes |= now
+    def store_failing(self, failing: Mapping[str, str]) -> None:
+        """Why the store or a part of it cannot be used now, in a sentence by the cause; none when all of it can."""
+        self._store_causes |= set(failing)
         for cause in self._store_causes:
-            self._store_failing.labels(cause).set(cause in now)
+            self._store_failing.labels(cause).set(cause in failing)
+        if self._store_connected:  # else that is said already
+            for cause, text in failing.items():
+                self._say_seldom(logging.WARNING, "store_failing", ("store", cause), text, cause=cause)
 
     def catalogue_failed(self, why: str) -> None:
         """A look for queues and topics failed; the last one stands."""

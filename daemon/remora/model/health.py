@@ -33,11 +33,12 @@ class Waiting:
 class Use:
     """What a worker can do now.
 
-    `store` is what is wrong with its store, empty while it answers; `has_way` whether a route is open to some
-    destination for a queue that is empty.
+    `store` is what is wrong with its store, empty while it answers; `full` why that has no room for new events though
+    it delivers; `has_way` whether a route is open to some destination for a queue that is empty.
     """
 
     store: str = ""
+    full: str = ""
     has_started: bool = True
     takes_events: bool = True
     has_way: bool = False

@@ -1,8 +1,8 @@
 """Of what use a host is now, for those who ask before they send something to it, or before they replace the next one.
 
-Three questions. Whether it is ready at all: its workers run and reach their store, and it does not drain. Whether it
-takes events in. Whether it delivers: a topic whose own endpoint fails is no answer to that, since another host would
-fare no better; it has a metric and a line in the status.
+Three questions. Whether it is ready at all: its workers run and reach their store, which has room, and it does not
+drain. Whether it takes events in. Whether it delivers, which a full disk does not end: a topic whose own endpoint fails
+is no answer to that, since another host would fare no better; it has a metric and a line in the status.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Host:
 
 
 def ready(host: Host) -> Health:
-    """Whether the host is of use: it is to be, and all its workers work and reach their store."""
-    return _health(_unready(host, drains=host.drains))
+    """Whether the host is of use: it is to be, and all its workers work and reach their store, which has room."""
+    return _health([*_unready(host, drains=host.drains), *_full(host)])
 
 
 def ready_to_ingest(host: Host) -> Health:
     """Whether it takes events in. A host that drains gives its queues away, and takes events in nevertheless."""
-    reasons = list(_unready(host, drains=False))
+    reasons = [*_unready(host, drains=False), *_full(host)]
     known = [each for each in host.workers if each is not None and each.has_started]
     if known and not any(each.takes_events for each in known):
         reasons.append("ingest.listen is empty: no events are taken in")
@@ -63,6 +63,12 @@ def _unready(host: Host, *, drains: bool) -> Iterator[str]:
                 yield f"store: {each.store}"
             if not each.has_started:
                 yield "starting"
+
+
+def _full(host: Host) -> Iterator[str]:
+    for each in host.workers:
+        if each is not None and each.full:
+            yield f"store: {each.full}"
 
 
 def _stall(host: Host) -> Iterator[str]:

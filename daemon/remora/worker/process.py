@@ -268,7 +268,7 @@ class Process:
         while True:
             self._telemetry.in_flight(worker.budget.held, worker.entries.held)
             self._telemetry.store_synced(self._store.synced)
-            self._telemetry.store_failing(self._store.failing)
+            self._report.store_failing(self._store.failing)
             self._telemetry.shaping_waiting(self._gate.waiting_by_scope())
             await asyncio.sleep(1)
 

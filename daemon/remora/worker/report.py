@@ -29,6 +29,7 @@ class Report:
         self._telemetry = telemetry
         self._gate = gate
         self._state = "connecting"
+        self._full = ""
         self.is_connected = False
         """Whether the store answers."""
         self.worker: Worker | None = None
@@ -38,6 +39,11 @@ class Report:
         """The store answers, or does not; `text` says which one, or why."""
         self.is_connected, self._state = connected, text
         self._telemetry.store_state(connected, text)
+
+    def store_failing(self, failing: Mapping[str, str]) -> None:
+        """Why the store or a part of it cannot be used now, by the cause."""
+        self._full = failing.get("full", "")
+        self._telemetry.store_failing(failing)
 
     def heartbeat(self, *, is_finishing: bool) -> Heartbeat:
         """Whether the worker's own loops do anything, and what a supervisor says of it in a line."""
@@ -54,6 +60,7 @@ class Report:
         worker = self.worker
         return Use(
             store=self._store_trouble,
+            full=self._full,
             has_started=worker is not None,
             takes_events="ingest" in self.servers,
             has_way=worker is not None and worker.has_way(),

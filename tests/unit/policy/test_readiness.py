@@ -34,13 +34,15 @@ def host(*workers: Use | None, **said: bool) -> Host:
         (host(WELL, None), False, False, False),
         (host(WELL, replace(WELL, has_started=False)), False, False, False),
         (host(WELL, replace(WELL, store="no answer")), False, False, False),
+        (host(WELL, replace(WELL, full="no room")), False, False, True),
         (host(WELL, stops=True), False, False, False),
         (host(WELL, drains=True), False, True, False),
         (host(replace(WELL, takes_events=False)), True, False, True),
     ],
 )
 def test_the_three_questions(of: Host, use: bool, ingest: bool, delivery: bool) -> None:
-    """Workers and store matter to all three, a drain not to events that come in, the ingest API to these alone."""
+    """Workers and store matter to all three, a drain not to events that come in, the ingest API to these alone; a full
+    disk does not matter to delivery."""
     assert (ready(of).ok, ready_to_ingest(of).ok, ready_to_deliver(of).ok) == (use, ingest, delivery)
 
 
