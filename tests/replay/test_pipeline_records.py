@@ -17,9 +17,12 @@ from devkit.entries.entries import raw_entry
 from remora.codec import rendering_plain
 from remora.codec.event_entry import decode
 from remora.model.entry import Time
+from remora.replay.notification import Unusable
+from remora.replay.pipeline import records
 from remora.replay.pipeline.columns import NOTIFICATION, PARSED
 from remora.replay.pipeline.labels import label
-from remora.replay.pipeline.records import Unusable, events, parsed
+from remora.replay.pipeline.records import MOST_TEXT_BYTES, SOURCE, events, parsed
+from support.entries import raw_entry
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -55,21 +58,15 @@ def rows(raw: bytes, *, is_decoded: bool = False) -> list[dict[str, Any]]:
     return [dict(zip(NOTIFICATION.names, found.row, strict=True)) for found in events(raw, is_decoded=is_decoded)]
 
 
-def batch(*values: bytes | None, shard: str | None = None) -> pa.RecordBatch:
-    """Kafka's records as the task gets them."""
-    count = len(values)
-    return pa.RecordBatch.from_pydict(
-        {
-            "value": pa.array(values, pa.binary()),
-            "topic": ["t"] * count,
-            "partition": pa.array([3] * count, pa.int32()),
-            "offset": list(range(count)),
-            "timestamp": pa.array([1_795_227_938_000_000] * count, pa.timestamp("us", "UTC")),
-            "shard": pa.array([shard] * count, pa.string()),
-            "position": pa.array([None] * count, pa.string()),
-            "next_position": pa.array([None] * count, pa.string()),
-        }
-    )
+def batch(*values: bytes | None, **place: Any) -> pa.RecordBatch:
+    """Kafka's records as the task gets them; `place` has what all of them have besides."""
+    told = {"topic": "t", "partition": 3, "timestamp": 1_795_227_938_000_000} | place
+    columns = {
+        "value": list(values),
+        "offset": list(range(len(values))),
+        **{name: [told.get(name)] * len(values) for name in SOURCE.names if name not in ("value", "offset")},
+    }
+    return pa.RecordBatch.from_pydict({name: columns[name] for name in SOURCE.names}, schema=SOURCE)
 
 
 def test_what_remora_delivers_is_read_whole() -> None:
@@ -150,6 +147,9 @@ def test_days_are_in_utc(text: str, time_us: int, day: str) -> None:
         (value(document(eventTime=None)), "missing required field `eventTime`"),
         (value(document(eventTime="yesterday")), "eventTime is not a time"),
         (value(document(eventTime="2026-11-21T02:14:07")), "eventTime has no zone"),
+        (value(document(eventTime="5.abc")), "eventTime is not a time"),
+        (value(document(eventTime="5.-1")), "eventTime is not a time"),
+        (value(document(eventTime="5.\u0663")), "eventTime is not a time"),
         (value(document(eventTime="0001-01-01T00:00:00+01:00")), "eventTime is not a time"),
         (value(document(s3__object__size="5")), "$.Records[0].s3.object.size"),
         (value(document(s3__object__size=-1)), "$.Records[0].s3.object.size"),
@@ -186,11 +186,79 @@ def test_any_value_lands_or_is_kept_aside(raw: bytes) -> None:
     assert [row["value"] for row in found if row["cause"]] in ([], [raw])
 
 
+BEHIND_9999_US = 253_402_300_800_000_000
+KEPT = value(document())
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        ({"timestamp": BEHIND_9999_US}, "time stamp lies outside of the years 1 to 9999"),
+        ({"timestamp": 2**63 - 1}, "time stamp lies outside of the years 1 to 9999"),
+        ({"timestamp": -(2**63)}, "time stamp lies outside of the years 1 to 9999"),
+        *[({name: b"\xff"}, "is not UTF-8") for name in ("shard", "position", "next_position", "sequence")],
+        ({"position": b"x" * (MOST_TEXT_BYTES + 1)}, "the header remora-pos has 4097 bytes, more than 4096"),
+        ({"kafka_key": b"x" * (MOST_TEXT_BYTES + 1)}, "Kafka's key has 4097 bytes, more than 4096"),
+    ],
+)
+def test_a_place_that_no_table_has_is_kept_aside(place: dict[str, Any], cause: str) -> None:
+    """A record whose stamp, key or header does not fit into the tables lies aside, whole, with the cause, and what does
+    not fit is null."""
+    (made,) = parsed([batch(KEPT, **place)])
+
+    (row,) = made.to_pylist()
+    assert cause in row["cause"]
+    assert (row["value"], row["bucket"], row["offset"]) == (KEPT, None, 0)
+    assert all(row[name] is None for name in place if name != "kafka_key")
+    assert row["day"] == (None if "timestamp" in place else "2026-11-21")
+
+
+def test_a_place_at_its_bounds_lands() -> None:
+    """The last microsecond that tables know, Kafka's stamp for none, and keys and headers of the greatest length land;
+    a key is bytes, whatever they are."""
+    longest = b"x" * MOST_TEXT_BYTES
+    for stamp in (BEHIND_9999_US - 1, -1000):
+        (made,) = parsed([batch(KEPT, timestamp=stamp, kafka_key=b"\xff" * MOST_TEXT_BYTES, sequence=longest)])
+
+        assert made.column("cause").null_count == 1
+        assert made.column("timestamp").cast(pa.int64()).to_pylist() == [stamp]
+        assert made.column("kafka_key").to_pylist() == [b"\xff" * MOST_TEXT_BYTES]
+        assert made.column("sequence").to_pylist() == [longest.decode()]
+
+
+def test_a_defect_of_the_parser_costs_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no cause was foreseen for lies aside by its exception's name, and its neighbours land."""
+
+    def failing(value: bytes | None, *, is_decoded: bool) -> Any:
+        if value == b"x":
+            raise KeyError("\udcff")
+        return events(value, is_decoded=is_decoded)
+
+    monkeypatch.setattr(records, "events", failing)
+    (made,) = parsed([batch(KEPT, b"x", KEPT)])
+
+    found = made.to_pylist()
+    assert [row["cause"] is None for row in found] == [True, False, True]
+    assert "KeyError" in found[1]["cause"]
+    assert found[1]["value"] == b"x"
+
+
+def test_many_events_of_one_value_come_in_several_batches() -> None:
+    """A value of which much more comes than it has itself is not made into one batch of any size."""
+    many = value(*[document(s3__object__key="k")] * 9000)
+
+    made = list(parsed([batch(many, many, kafka_key=b"x" * MOST_TEXT_BYTES)]))
+
+    assert sum(each.num_rows for each in made) == 18_000
+    assert max(each.nbytes for each in made) < 3 * 2**26
+    assert len(made) > 1
+
+
 def test_rows_keep_their_place() -> None:
     """Each row bears topic, partition and offset of its own record, also between bad ones and several in a value."""
     values = [b"x", value(document(), document(s3__object__key="second")), None, value(document())]
 
-    (made,) = parsed([batch(*values, shard=None)])
+    (made,) = parsed([batch(*values)])
 
     found = made.to_pylist()
     assert made.schema.names == PARSED.names

@@ -21,13 +21,15 @@ PLACE = StructType(
         StructField("partition", IntegerType()),
         StructField("offset", LongType()),
         StructField("timestamp", TimestampType()),
+        StructField("kafka_key", BinaryType()),
         StructField("shard", StringType()),
         StructField("position", StringType()),
         StructField("next_position", StringType()),
+        StructField("sequence", StringType()),
     ]
 )
-"""Where a record stands: in Kafka, and by its headers remora-shard, remora-pos and remora-next in remora's queue; these
-are null for other producers' records."""
+"""Where a record stands: in Kafka, with its key there; by its headers remora-shard, remora-pos and remora-next in
+remora's queue; and by remora-seq in the order of the topic's commits. Headers that a record does not have are null."""
 
 NOTIFICATION = StructType(
     [
@@ -74,7 +76,8 @@ EVENT = StructType([*NOTIFICATION, *PLACE, StructField("batch", LongType()), *FO
 """A landed event. Batches are numbered from 0, and those behind the last whole one are to be left out."""
 
 BAD = StructType([*KEPT, *PLACE, StructField("batch", LongType()), StructField("day", StringType())])
-"""A value that was kept aside; `day` is that of Kafka's time stamp, in UTC."""
+"""A value that was kept aside; `day` is that of Kafka's time stamp, in UTC. Both are null where that stamp is no time
+that all readers know, and a header is where it is no text."""
 
 OBJECT = StructType(
     [

@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from remora.replay.event_sequencer import sequencer_order
-from remora.replay.pipeline.columns import BAD, EVENT, OBJECT, PARSED, PLACE
-from remora.replay.pipeline.records import parsed
+from remora.replay.pipeline.columns import BAD, EVENT, OBJECT, PARSED
+from remora.replay.pipeline.records import HEADERS, SOURCE, parsed
 
 # ------------------------------------------------------------------------------------------- landing
 
@@ -21,20 +21,19 @@ def notifications(kafka: DataFrame) -> DataFrame:
             "partition",
             "offset",
             "timestamp",
-            _header("remora-shard").alias("shard"),
-            _header("remora-pos").alias("position"),
-            _header("remora-next").alias("next_position"),
+            F.col("key").alias("kafka_key"),
+            *[_header(header).alias(name) for name, header in HEADERS.items()],
         )
-        .select("value", *PLACE.names)
+        .select(*SOURCE.names)
         .mapInArrow(parsed, PARSED)
         .select(*PARSED.names)
     )
 
 
 def _header(name: str) -> Column:
-    """The first header of a name; null where there is none."""
+    """The bytes of the first header of a name; null where there is none."""
     named = F.filter("headers", lambda header: header["key"] == name)
-    return F.get(named, F.lit(0))["value"].cast("string")
+    return F.get(named, F.lit(0))["value"]
 
 
 def landed(rows: DataFrame, batch: int) -> DataFrame:
@@ -107,10 +106,10 @@ def changes(events: DataFrame) -> DataFrame:
         .when(name.rlike(_REMOVES), "removes")
     )
     version = F.when(F.col("version_id") == "null", "").otherwise(F.coalesce("version_id", F.lit("")))
-    sequence = sequencer_order(F.col("event_source"), F.col("sequencer"))
+    told_order = sequencer_order(F.col("event_source"), F.col("sequencer"))
     whole_key = Window.partitionBy(*_OBJECT)
     is_radosgw = F.coalesce(F.col("event_source") == "ceph:s3", F.lit(False))
-    has_sequence = (F.count("sequence").over(whole_key) == F.count("*").over(whole_key)) & (
+    is_told = (F.count("told_order").over(whole_key) == F.count("*").over(whole_key)) & (
         F.min(is_radosgw).over(whole_key) == F.max(is_radosgw).over(whole_key)
     )
     place = F.regexp_extract
@@ -120,17 +119,17 @@ def changes(events: DataFrame) -> DataFrame:
         .withColumn("change", change)
         .where(F.col("change").isNotNull())
         .withColumn("version", version)
-        .withColumn("sequence", sequence)
+        .withColumn("told_order", told_order)
         .withColumn("incarnation", F.regexp_extract("position", r"(?s)^(.*):\d+/\d+$", 1))
         .repartition(*_OBJECT)
-        .withColumn("sequence", F.when(has_sequence, F.col("sequence")))
+        .withColumn("told_order", F.when(is_told, F.col("told_order")))
         .withColumn(
             "since", F.when(F.col("shard").isNotNull(), F.min("timestamp").over(queue)).otherwise(F.col("timestamp"))
         )
         .withColumn(
             "order",
             F.struct(
-                "sequence",
+                "told_order",
                 "since",
                 place("position", r":(\d+)/\d+$", 1).try_cast("long"),
                 place("position", r"/(\d+)$", 1).try_cast("long"),

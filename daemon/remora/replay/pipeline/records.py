@@ -5,88 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from remora.replay.pipeline.columns import NOTIFICATION, PARSED, PLACE
+from remora.replay.notification import EPOCH, Notified, Unusable, notified, pairs
+from remora.replay.pipeline.columns import NOTIFICATION, PARSED
 from remora.replay.pipeline.labels import label
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_EARLY_DIGITS = 9
-_MOST_SHOWN = 300
+MOST_TEXT_BYTES = 4096
+"""The most that Kafka's key and each of remora's headers may have: they stand in the row of each event of a value."""
 
-_Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-class Unusable(ValueError):
-    """A value that is no notification; the text is the cause."""
-
-
-class _Pair(msgspec.Struct):
-    key: str
-    val: str = ""
-
-
-class _Principal(msgspec.Struct):
-    principal: str | None = msgspec.field(default=None, name="principalId")
-
-
-class _Request(msgspec.Struct):
-    address: str | None = msgspec.field(default=None, name="sourceIPAddress")
-
-
-class _Response(msgspec.Struct):
-    request_id: str | None = msgspec.field(default=None, name="x-amz-request-id")
-    host_id: str | None = msgspec.field(default=None, name="x-amz-id-2")
-
-
-class _Bucket(msgspec.Struct):
-    name: str
-    owner: _Principal | None = msgspec.field(default=None, name="ownerIdentity")
-    arn: str | None = None
-    id: str | None = None
-
-
-class _Object(msgspec.Struct):
-    key: str
-    size: _Size | None = None
-    etag: str | None = msgspec.field(default=None, name="eTag")
-    version_id: str | None = msgspec.field(default=None, name="versionId")
-    sequencer: str | None = None
-    metadata: list[_Pair] | dict[str, str] | None = None
-    user_metadata: dict[str, str] | None = msgspec.field(default=None, name="userMetadata")
-    tags: list[_Pair] | dict[str, str] | None = None
-
-
-class _S3(msgspec.Struct):
-    bucket: _Bucket
-    object: _Object
-    configuration_id: str | None = msgspec.field(default=None, name="configurationId")
-
-
-class _Record(msgspec.Struct):
-    event_time: str = msgspec.field(name="eventTime")
-    event_name: str = msgspec.field(name="eventName")
-    s3: _S3
-    source: str | None = msgspec.field(default=None, name="eventSource")
-    region: str | None = msgspec.field(default=None, name="awsRegion")
-    user: _Principal | None = msgspec.field(default=None, name="userIdentity")
-    request: _Request | None = msgspec.field(default=None, name="requestParameters")
-    response: _Response | None = msgspec.field(default=None, name="responseElements")
-    event_id: str | None = msgspec.field(default=None, name="eventId")
-    opaque_data: str | None = msgspec.field(default=None, name="opaqueData")
-
-
-class _Document(msgspec.Struct):
-    records: list[_Record] = msgspec.field(name="Records")
-
-
-_decode = msgspec.json.Decoder(_Document).decode
+_MOST_BATCH_BYTES = 1 << 26
+_DAY_US = 86_400_000_000
+_FIRST_US = (datetime.min.replace(tzinfo=UTC) - EPOCH).days * _DAY_US
+_LAST_US = ((datetime.max.replace(tzinfo=UTC) - EPOCH).days + 1) * _DAY_US
+"""The years 1 to 9999, which all readers of tables know."""
 
 
 class Read(NamedTuple):
@@ -98,42 +33,17 @@ class Read(NamedTuple):
 
 
 def events(value: bytes | None, *, is_decoded: bool) -> list[Read]:
-    """The events of a record's value, all of them. Raises Unusable with the cause.
-
-    Keys are URL-decoded, as S3's own notifications need it, unless `eventSource` is ceph:s3, which does not encode
-    them, or `is_decoded`: remora delivers keys as they are, from every sender.
-    """
-    if value is None:
-        raise Unusable("the record has no value")
-    try:
-        document = _decode(value)
-    except UnicodeDecodeError as exc:
-        raise Unusable(f"not UTF-8: {exc.reason}") from exc
-    except msgspec.ValidationError as exc:
-        raise Unusable(f"not a notification: {exc}"[:_MOST_SHOWN]) from exc
-    except msgspec.DecodeError as exc:
-        raise Unusable(f"not JSON: {exc}"[:_MOST_SHOWN]) from exc
-    except RecursionError as exc:
-        raise Unusable("not JSON: nested too deeply") from exc
-    if not document.records:
-        raise Unusable("not a notification: Records is empty")
-    return [_event(number, record, is_decoded=is_decoded) for number, record in enumerate(document.records)]
+    """The events of a record's value (notification.notified). Raises Unusable with the cause."""
+    return [_read(number, found) for number, found in enumerate(notified(value, is_decoded=is_decoded))]
 
 
-def _event(number: int, record: _Record, *, is_decoded: bool) -> Read:
+def _read(number: int, found: Notified) -> Read:
+    record = found.record
     s3, bucket, thing = record.s3, record.s3.bucket, record.s3.object
-    if not bucket.name:
-        raise Unusable("not a notification: s3.bucket.name is empty")
-    key = thing.key if is_decoded or record.source == "ceph:s3" else _url_decoded(thing.key)
-    if not key:
-        raise Unusable("not a notification: s3.object.key is empty")
-    if not record.event_name:
-        raise Unusable("not a notification: eventName is empty")
-    time_us, day = _time(record.event_time)
     row = (
         number,
-        time_us,
-        record.event_name.removeprefix("s3:"),
+        found.time_us,
+        found.event_name,
         record.source or None,
         record.region or None,
         (record.user and record.user.principal) or None,
@@ -146,31 +56,17 @@ def _event(number: int, record: _Record, *, is_decoded: bool) -> Read:
         (bucket.owner and bucket.owner.principal) or None,
         bucket.arn or None,
         bucket.id or None,
-        key,
+        found.key,
         thing.size,
         thing.etag or None,
         thing.version_id or None,
         thing.sequencer or None,
-        _pairs(thing.metadata or thing.user_metadata),
-        _pairs(thing.tags),
+        pairs(thing.metadata or thing.user_metadata),
+        pairs(thing.tags),
         record.event_id or None,
         record.opaque_data or None,
     )
-    return Read(row, day, label(bucket.name))
-
-
-def _url_decoded(key: str) -> str:
-    try:
-        return unquote_to_bytes(key.replace("+", " ")).decode()
-    except UnicodeDecodeError as exc:
-        raise Unusable("not UTF-8: s3.object.key after URL-decoding") from exc
-
-
-def _pairs(given: list[_Pair] | dict[str, str] | None) -> list[tuple[str, str]]:
-    """Each key once, the last one wins."""
-    if not given:
-        return []
-    return list((given if isinstance(given, dict) else {pair.key: pair.val for pair in given}).items())
+    return Read(row, found.day, label(bucket.name))
 
 
 @lru_cache(maxsize=4096)
@@ -179,62 +75,112 @@ def _tenant(arn: str) -> str:
     return parts[4] if len(parts) > 5 else ""
 
 
-def _time(text: str) -> tuple[int, str]:
-    """Microseconds since 1970, and the day in UTC. radosgw writes times of the first ten years as seconds."""
-    whole, _, fraction = text.partition(".")
-    if whole.isascii() and whole.isdigit() and len(whole) <= _EARLY_DIGITS:
-        time = _EPOCH + timedelta(seconds=int(whole), microseconds=int(fraction[:6].ljust(6, "0")) if fraction else 0)
-    else:
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError as exc:
-            raise Unusable("not a notification: eventTime is not a time") from exc
-        if time.tzinfo is None:
-            raise Unusable("not a notification: eventTime has no zone")
-    try:
-        utc = time.astimezone(UTC)
-    except OverflowError as exc:
-        raise Unusable("not a notification: eventTime is not a time") from exc
-    return (utc - _EPOCH) // _MICROSECOND, utc.date().isoformat()
-
-
 # --------------------------------------------------------------------------------------- over Arrow
 
+HEADERS = {
+    "shard": "remora-shard",
+    "position": "remora-pos",
+    "next_position": "remora-next",
+    "sequence": "remora-seq",
+}
+"""Columns of remora's headers."""
+
+SOURCE = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("kafka_key", pa.binary()),
+        *((name, pa.binary()) for name in HEADERS),
+    ]
+)
+"""What a task gets: columns.PLACE as Kafka has it, with its headers as bytes, and the value."""
+
 _SCHEMA = to_arrow_schema(PARSED, timezone="UTC")
-_PLACES = [field.name for field in PLACE]
+_NOTHING = (None,) * len(NOTIFICATION)
 
 
 def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `value` and columns.PLACE, as batches of columns.PARSED."""
+    """Batches of SOURCE as batches of columns.PARSED, none of them much larger than what it came of."""
     for batch in batches:
-        if batch.num_rows:
-            yield _parsed(batch)
+        rows: list[tuple[Any, ...]] = []
+        nbytes = 0
+        for record in zip(*(_objects(batch, name) for name in SOURCE.names), strict=True):
+            for row, size in _rows(*record):
+                rows.append(row)
+                nbytes += size
+                if nbytes > _MOST_BATCH_BYTES:
+                    yield _made(rows)
+                    rows, nbytes = [], 0
+        if rows:
+            yield _made(rows)
 
 
-def _parsed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    origins: list[int] = []
-    rows: list[tuple[Any, ...]] = []
-    nothing = (None,) * len(NOTIFICATION)
-    times = batch.column("timestamp")
-    for origin, (value, shard) in enumerate(zip(batch.column("value"), batch.column("shard"), strict=True)):
-        raw = value.as_py()
-        try:
-            found = [
-                (*each.row, each.day, each.bucket_dir, None, None) for each in events(raw, is_decoded=shard.is_valid)
-            ]
-        except Unusable as exc:
-            day = times[origin].as_py().astimezone(UTC).date().isoformat()
-            found = [(*nothing, day, None, str(exc), raw)]
-        rows += found
-        origins += [origin] * len(found)
-    made = list(zip(*rows, strict=True))
-    first = len(NOTIFICATION)
-    places = batch.select(_PLACES).take(pa.array(origins))
-    columns = [*made[:first], *places.columns, *made[first:]]
-    arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, field.type)
-        for column, field in zip(columns, _SCHEMA, strict=True)
-    ]
+def _objects(batch: pa.RecordBatch, name: str) -> Iterator[Any]:
+    """A column one by one, since values are large; times as numbers, since Python has none behind the year 9999."""
+    column = batch.column(name)
+    return (each.as_py() for each in (column.cast(pa.int64()) if name == "timestamp" else column))
+
+
+def _made(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
-        [array.cast(field.type) for array, field in zip(arrays, _SCHEMA, strict=True)], schema=_SCHEMA
+        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
     )
+
+
+def _rows(
+    value: bytes | None,
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp_us: int,
+    kafka_key: bytes | None,
+    *headers: bytes | None,
+) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """The rows of one record, and about how many bytes each takes."""
+    told, problem = _texts(headers)
+    is_time = _FIRST_US <= timestamp_us < _LAST_US
+    place = (topic, partition, offset, timestamp_us if is_time else None, kafka_key, *told)
+    around = len(kafka_key or b"") + sum(len(header or b"") for header in headers)
+    try:
+        if problem is not None:
+            raise Unusable(problem)
+        if not is_time:
+            raise Unusable("Kafka's time stamp lies outside of the years 1 to 9999")
+        if kafka_key is not None and len(kafka_key) > MOST_TEXT_BYTES:
+            raise Unusable(f"Kafka's key has {len(kafka_key)} bytes, more than {MOST_TEXT_BYTES}")
+        found = events(value, is_decoded=headers[0] is not None)
+    except Unusable as exc:
+        yield _aside(place, str(exc), value), around + len(value or b"")
+    except Exception as exc:  # whatever a record holds, the batch goes on without it
+        yield _aside(place, f"remora cannot read it: {type(exc).__name__}: {exc}"[:300], value), around
+    else:
+        share = len(value or b"") // len(found)
+        for each in found:
+            yield (*each.row, *place, each.day, each.bucket_dir, None, None), around + share
+
+
+def _texts(headers: tuple[bytes | None, ...]) -> tuple[list[str | None], str | None]:
+    """remora's headers as texts, and what is wrong with them; one that is no text, or too long, is left out."""
+    told: list[str | None] = []
+    problem = None
+    for name, header in zip(HEADERS.values(), headers, strict=True):
+        text = None
+        if header is not None and len(header) > MOST_TEXT_BYTES:
+            problem = f"the header {name} has {len(header)} bytes, more than {MOST_TEXT_BYTES}"
+        elif header is not None:
+            try:
+                text = header.decode()
+            except UnicodeDecodeError:
+                problem = f"the header {name} is not UTF-8"
+        told.append(text)
+    return told, problem
+
+
+def _aside(place: tuple[Any, ...], cause: str, value: bytes | None) -> tuple[Any, ...]:
+    timestamp_us = place[3]
+    day = None if timestamp_us is None else (EPOCH + timedelta(microseconds=timestamp_us)).date().isoformat()
+    return (*_NOTHING, *place, day, None, cause.encode(errors="replace").decode(), value)
