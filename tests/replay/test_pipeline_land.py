@@ -28,7 +28,7 @@ from devkit.waits import until
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.land import Plan, land
-from remora.replay.pipeline.topic import identify
+from remora.replay.topic_identity import identify
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,14 @@ from pyspark.sql import SparkSession
 
 from devkit.clusters.kafka import Kafka, settled
 from remora.cli import group
+from remora.cli.replay_verify import _recalled
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
+from remora.replay.kafka_source import COMMITTED
 from remora.replay.layout import RunDirectory
 from remora.replay.results import FAIL, INVALID, PASS, Series, Verdict
 from remora.replay.shape import MARK
 from remora.replay.verify.job import verify_run, verify_topic
-from remora.replay.verify.kafka import COMMITTED
 from support.asked import filled, question, wrong
 from support.replayed import (
     KEYS,
@@ -173,6 +175,91 @@ def test_a_whole_shard_that_is_missing_shows_in_the_numbers(spark: SparkSession,
     assert verdict.reasons == (
         f"{verdict.counts['number_gaps']} gaps in the numbers have no dead letters that explain them",
     )
+
+
+def _exchanged(recs: list[Rec]) -> list[Rec]:
+    """The positions of two records of different keys, of one queue and one partition."""
+    at = {rec.seq: n for n, rec in enumerate(recs)}
+    first = recs[at[HOT[4]]]
+    later = next(
+        rec
+        for rec in recs[at[HOT[4]] :]
+        if (rec.partition, rec.header("remora-shard")) == (first.partition, first.header("remora-shard"))
+        and rec.key != first.key
+    )
+    found = list(recs)
+    for one, other in ((first, later), (later, first)):
+        for name in ("remora-pos", "remora-next"):
+            found[at[one.seq]] = found[at[one.seq]].with_header(name, other.header(name))
+    return found
+
+
+def _divided(recs: list[Rec]) -> list[Rec]:
+    """The last record of a queue lies in another queue of the topic."""
+    last = max((rec for rec in recs if rec.header("remora-shard") == b"photos.0"), key=lambda rec: rec.seq)
+    return _changed(last.seq, lambda rec: rec.with_header("remora-shard", b"photos.7"))(recs)
+
+
+@pytest.mark.guarantee("what-a-verdict-says")
+def test_headers_are_judged_as_well(spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path) -> None:
+    """With a journal exchanged positions, a key in two shards, and numbers that all records of a topic that numbers its
+    events lack each fail by a name of their own; a topic alone fails for the key."""
+    told = layout.read(run.run, layout.Run)
+    numbering = RunDirectory(tmp_path / "run")
+    shutil.copytree(run.path, numbering.path)
+    layout.write(numbering.run, msgspec.structs.replace(told, is_numbered=True))
+    topic = filled(kafka, _divided(_exchanged(good(TRACE))))
+
+    verdict = verify_run(spark, numbering, question(kafka, topic)).verdict
+    alone = verify_topic(spark, question(kafka, topic)).verdict
+
+    expected = {"keys_in_several_shards": 1, "positions_inverted": 1, "without_number": COUNT}
+    assert (verdict.verdict, wrong(verdict)) == (FAIL, expected)
+    assert len(verdict.reasons) == 3
+    assert {name: len(shown) for name, shown in verdict.examples.items()} == expected | {"without_number": 20}
+    assert verdict.examples["keys_in_several_shards"][0].detail == "shards photos.0, photos.7"
+    assert (alone.verdict, wrong(alone)) == (FAIL, {"keys_in_several_shards": 1})
+
+
+@pytest.mark.guarantee("what-a-verdict-says")
+def test_records_behind_an_open_transaction_are_named(
+    spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path
+) -> None:
+    """Acknowledged events behind a transaction that is open are not lost and prove nothing; the same offsets give the
+    same verdict when the transaction has ended."""
+    recs = good(TRACE)
+    lane = recs[HOT[0]].partition
+    behind = [rec for rec in recs[COUNT // 2 :] if rec.partition == lane]
+
+    async def judged() -> tuple[Verdict, Verdict, Verdict]:
+        topic = await new_topic(kafka.address)
+        await fill(kafka.address, topic, recs[: COUNT // 2])
+        producer = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
+        await producer.start()
+        try:
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"open", partition=lane)
+            await fill(kafka.address, topic, recs[COUNT // 2 :])
+            asked = question(kafka, topic, isolation=COMMITTED)
+            first = (await asyncio.to_thread(verify_run, spark, run, asked)).verdict
+            alone = (await asyncio.to_thread(verify_topic, spark, asked)).verdict
+            await producer.abort_transaction()
+        finally:
+            await producer.stop()
+        layout.write(tmp_path / "verdict.json", first)
+        recalled, _ = _recalled(tmp_path / "verdict.json", topic)
+        again = question(kafka, topic, isolation=COMMITTED, recalled=recalled)
+        return first, alone, (await asyncio.to_thread(verify_run, spark, run, again)).verdict
+
+    first, alone, again = asyncio.run(judged())
+
+    assert (first.verdict, wrong(first)) == (INVALID, {"undecided": len(behind)})
+    assert first.reasons == (f"{len(behind)} acknowledged events lie in Kafka behind a transaction that is open",)
+    assert [each.seq for each in first.examples["undecided"]] == [rec.seq for rec in behind][:20]
+    assert set(first.undecided) == {str(lane)}
+    assert again == first
+    assert wrong(alone) == {"undecided": len(behind) + 1}
+    assert any("a transaction that is open" in each for each in alone.caveats)
 
 
 @pytest.mark.guarantee("what-a-verdict-says")

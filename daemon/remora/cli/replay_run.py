@@ -21,7 +21,7 @@ from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
 from remora.replay.prepared import buckets as buckets_of
 from remora.replay.prepared import trace_of
 from remora.replay.run import job
-from remora.replay.run.plan import INGEST, NULL, S3, Credentials, Plan, check
+from remora.replay.run.plan import INGEST, NULL, S3, Credentials, Plan, checked
 from remora.replay.run.progress import Reading, shown
 from remora.replay.run.sender import OVERLOADS, WAIT, Limits
 from remora.replay.session import session
@@ -213,7 +213,8 @@ def run_command(prepared: Path, asked: _Options) -> None:
     else:
         job.refuse_used(run)
     buckets = buckets_of(source) if target == S3 else set()
-    asyncio.run(check(plan, sorted(buckets), copies=COPY in trace.operations, create_buckets=asked.create_buckets))
+    copies = COPY in trace.operations
+    plan = asyncio.run(checked(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
     reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
     with session("replay run", master=asked.master, light=True) as spark:
         parts = parts or job.default_parts(spark)

@@ -29,13 +29,14 @@ from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, Source
 from remora.replay.layout import Run, RunDirectory
 from remora.replay.results import FAIL, INVALID, Verdict
 from remora.replay.session import session
 from remora.replay.steps import told
 from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import Rules
-from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source
+from remora.replay.verify.kafka import Frozen, Patience
 from remora.replay.verify.question import Findings, Question, Window
 
 _CODES = {FAIL: 3, INVALID: 4}
@@ -232,7 +233,7 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _window(asked: _Options) -> tuple[Window, dict[int, tuple[int, int]] | None]:
+def _window(asked: _Options) -> tuple[Window, Frozen | None]:
     """The times that are judged, and the offsets of an earlier verdict where --offsets names one."""
     from_us, recalled = asked.from_us, None
     if asked.since_s is not None:
@@ -249,14 +250,16 @@ def _window(asked: _Options) -> tuple[Window, dict[int, tuple[int, int]] | None]
     return window, recalled
 
 
-def _recalled(file: Path, topic: str | None) -> tuple[dict[int, tuple[int, int]], Window]:
+def _recalled(file: Path, topic: str | None) -> tuple[Frozen, Window]:
     """The offsets of an earlier verdict, and what of them it judged."""
     verdict = layout.read(file, Verdict)
     if topic is not None and verdict.topic != topic:
         raise ReplayRefused(f"{file}: is of the topic {verdict.topic}, and not of {topic}")
     times = msgspec.convert(verdict.options, type=_Times)
-    offsets = {int(number): span for number, span in verdict.offsets.items()}
-    return offsets, Window(times.from_us, times.to_us, times.edge_us)
+    offsets, undecided = (
+        {int(number): span for number, span in spans.items()} for spans in (verdict.offsets, verdict.undecided)
+    )
+    return Frozen(offsets, True, undecided), Window(times.from_us, times.to_us, times.edge_us)
 
 
 class _Times(msgspec.Struct):

@@ -85,8 +85,9 @@ class Trace(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """A replay. `target` is `ingest`, `s3` or `null`, and `address` where that is; secrets are never in it.
 
-    `topic` is remora's topic, to which the events were sent or which the bucket notifies. `speed` 0 is as fast as
-    allowed. `parts` is the number of tasks that sent side by side.
+    `topic` is remora's topic, to which the events were sent or which the bucket notifies, and `is_numbered` whether it
+    numbers its events; None where that is not known. `speed` 0 is as fast as allowed. `parts` is the number of tasks
+    that sent side by side.
     """
 
     run_id: str
@@ -103,6 +104,7 @@ class Run(msgspec.Struct, frozen=True):
     host: str
     cores: int
     versions: dict[str, str]
+    is_numbered: bool | None = None
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -10,6 +10,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_US = 86_400_000_000
+FIRST_US = (datetime.min.replace(tzinfo=UTC) - EPOCH).days * _DAY_US
+LAST_US = ((datetime.max.replace(tzinfo=UTC) - EPOCH).days + 1) * _DAY_US
+"""The years 1 to 9999, which all readers of tables know."""
 _MICROSECOND = timedelta(microseconds=1)
 _EARLY = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")
 _MOST_SHOWN = 300
@@ -19,6 +23,12 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 class Unusable(ValueError):
     """A value that is no notification; the text is the cause."""
+
+
+def unforeseen(exc: Exception) -> str:
+    """The cause where the parser itself fails: whatever a record holds, the batch goes on without it."""
+    told = f"remora cannot read it: {type(exc).__name__}: {exc}"[:_MOST_SHOWN]
+    return told.encode(errors="replace").decode()
 
 
 class _Pair(msgspec.Struct):

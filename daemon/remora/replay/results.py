@@ -45,7 +45,9 @@ class Verdict(msgspec.Struct, frozen=True):
     * in_kafka: records that were judged, = distinct + duplicates + altered + foreign + malformed;
     * outside: records of another time, which were read only for what they tell of their neighbours;
     * distinct, duplicates (of these `resent`: stored twice since their request was sent twice), foreign, malformed;
-    * inversions, keys_inverted, max_depth, keys_in_several_partitions, keys_misplaced (in one that is not their own);
+    * undecided: of a run events that were acked, without one records, that lie behind a transaction that is open;
+    * inversions, keys_inverted, max_depth, keys_in_several_partitions, keys_misplaced (in one that is not their own),
+      keys_in_several_shards (of one topic);
     * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position);
     * numbered (records that were read and tell a number of their topic), number_gaps, number_gaps_explained (a part of
       them), numbers_repeated (of several entries), numbers_torn and numbers_inverted (entries).
@@ -54,13 +56,16 @@ class Verdict(msgspec.Struct, frozen=True):
     dropped; limited and limited_us (how often requests waited for a rate limit, and for how long together); lost
     (acked, and not there), out_of_window (acked, and there with a time stamp outside the window), ghosts (rejected or
     never sent, and there: a part of distinct), altered (a record that names an event of this run and disagrees with
-    it), final_state_wrong (keys). Without one: sequencer_inversions, by the gateways' clocks.
+    it), positions_inverted (records of a queue that came behind one with a later position, into one partition),
+    final_state_wrong (keys). Of a run through the ingest API, which knows what each record has: without_position,
+    without_event_id, without_number (records). Without a journal: sequencer_inversions, by the gateways' clocks.
 
     `examples` has up to 20 for each of them that is about something wrong. `offsets` is for each partition the first
-    and the one behind the last that was read. `latencies` are lateness (sent - due, without waits for limits), service
-    (done - sent), response (done - due) and to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time:
-    what is sent counts as due then and there is no lateness; without a journal there is only age (Kafka's time
-    stamp - the event's time). `caveats` name what was not compared, because its right value is unknown.
+    and the one behind the last that was read, and `undecided` the same of what lies behind open transactions.
+    `latencies` are lateness (sent - due, without waits for limits), service (done - sent), response (done - due) and
+    to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time: what is sent counts as due then and there
+    is no lateness; without a journal there is only age (Kafka's time stamp - the event's time). `caveats` name what was
+    not compared, because its right value is unknown.
     """
 
     verdict: Literal["PASS", "FAIL", "INVALID"]
@@ -75,6 +80,7 @@ class Verdict(msgspec.Struct, frozen=True):
     examples: dict[str, tuple[Example, ...]]
     latencies: dict[str, Percentiles]
     caveats: tuple[str, ...] = ()
+    undecided: dict[str, tuple[int, int]] = {}
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -25,8 +25,8 @@ from remora.replay.pipeline.columns import PARSED
 from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora.replay.pipeline.frames import kept_aside, landed, notifications
 from remora.replay.pipeline.spark import rows, writing
-from remora.replay.pipeline.topic import identify
 from remora.replay.session import session
+from remora.replay.topic_identity import identify
 
 LOOK_S = 1
 """How soon a stop is heard of."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from remora.replay.notification import EPOCH, Notified, Unusable, notified, pairs
+from remora.replay.notification import EPOCH, FIRST_US, LAST_US, Notified, Unusable, notified, pairs, unforeseen
 from remora.replay.pipeline.columns import NOTIFICATION, PARSED
 from remora.replay.pipeline.labels import label
 
@@ -18,10 +18,6 @@ MOST_TEXT_BYTES = 4096
 """The most that Kafka's key and each of remora's headers may have: they stand in the row of each event of a value."""
 
 _MOST_BATCH_BYTES = 1 << 26
-_DAY_US = 86_400_000_000
-_FIRST_US = (datetime.min.replace(tzinfo=UTC) - EPOCH).days * _DAY_US
-_LAST_US = ((datetime.max.replace(tzinfo=UTC) - EPOCH).days + 1) * _DAY_US
-"""The years 1 to 9999, which all readers of tables know."""
 
 
 class Read(NamedTuple):
@@ -142,7 +138,7 @@ def _rows(
 ) -> Iterator[tuple[tuple[Any, ...], int]]:
     """The rows of one record, and about how many bytes each takes."""
     told, problem = _texts(headers)
-    is_time = _FIRST_US <= timestamp_us < _LAST_US
+    is_time = FIRST_US <= timestamp_us < LAST_US
     place = (topic, partition, offset, timestamp_us if is_time else None, kafka_key, *told)
     around = len(kafka_key or b"") + sum(len(header or b"") for header in headers)
     try:
@@ -155,8 +151,8 @@ def _rows(
         found = events(value, is_decoded=headers[0] is not None)
     except Unusable as exc:
         yield _aside(place, str(exc), value), around + len(value or b"")
-    except Exception as exc:  # whatever a record holds, the batch goes on without it
-        yield _aside(place, f"remora cannot read it: {type(exc).__name__}: {exc}"[:300], value), around
+    except Exception as exc:
+        yield _aside(place, unforeseen(exc), value), around
     else:
         share = len(value or b"") // len(found)
         for each in found:
@@ -183,4 +179,4 @@ def _texts(headers: tuple[bytes | None, ...]) -> tuple[list[str | None], str | N
 def _aside(place: tuple[Any, ...], cause: str, value: bytes | None) -> tuple[Any, ...]:
     timestamp_us = place[3]
     day = None if timestamp_us is None else (EPOCH + timedelta(microseconds=timestamp_us)).date().isoformat()
-    return (*_NOTHING, *place, day, None, cause.encode(errors="replace").decode(), value)
+    return (*_NOTHING, *place, day, None, cause, value)

@@ -96,6 +96,7 @@ def begin(
             host=platform.node(),
             cores=os.cpu_count() or 1,
             versions={"remora": __version__, "python": platform.python_version(), "pyspark": pyspark.__version__},
+            is_numbered=plan.is_numbered,
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from remora.replay.run.sender import Limits
@@ -34,7 +34,7 @@ class Plan:
     """One replay, or the resumption of one. `run` is its directory, on a file system that all tasks reach.
 
     `lead_s` is how long after the tasks have met the first event is due: long enough for the slowest of them to hear
-    of it.
+    of it. `is_numbered` says whether the topic numbers its events, where that is known.
     """
 
     run: str
@@ -50,6 +50,7 @@ class Plan:
     ca_file: str | None = None
     limits: Limits = field(default_factory=Limits)
     lead_s: float = 2.0
+    is_numbered: bool | None = None
     credentials: Credentials = field(default_factory=Credentials)
 
 
@@ -74,14 +75,18 @@ async def opened(plan: Plan) -> AsyncIterator[Target]:
             yield target
 
 
-async def check(plan: Plan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> None:
-    """Return when the target is there and takes what is going to be sent. Raises ReplayRefused where it does not."""
+async def checked(plan: Plan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> Plan:
+    """The plan with what the target says of itself, when it takes what is going to be sent.
+
+    Raises ReplayRefused where it does not.
+    """
     if plan.target == INGEST:
-        await check_ingest(_server(plan), plan.topic)
-    elif plan.target == S3:
+        return replace(plan, is_numbered=await check_ingest(_server(plan), plan.topic))
+    if plan.target == S3:
         from remora.replay.run.targets.s3 import check_s3
 
         await check_s3(_gateway(plan), plan.topic, buckets, copies=copies, create=create_buckets)
+    return plan
 
 
 def _server(plan: Plan) -> Server:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from remora.replay.verify.placement import with_own
+from remora.replay.verify.placement import shards, with_own
 
 
 def itself(records: DataFrame) -> DataFrame:
@@ -54,13 +54,14 @@ def itself(records: DataFrame) -> DataFrame:
 
 
 def of_keys(itself: DataFrame, partitions: int) -> DataFrame:
-    """A row for each key: bucket, key, inversions, max_depth, least_partition, most_partition, own_partition, events;
-    the own one of keys of which a record tells its position."""
+    """A row for each key: bucket, key, inversions, max_depth, least_partition, most_partition, own_partition, shards
+    (placement.shards), events; the own one of keys of which a record tells its position."""
     found = itself.groupBy("bucket", "key").agg(
         F.count("depth").alias("inversions"),
         F.max("depth").alias("max_depth"),
         F.min("partition").alias("least_partition"),
         F.max("partition").alias("most_partition"),
+        shards("shard").alias("shards"),
         F.count(F.when(F.col("nth") == 1, True)).alias("events"),
         F.count("turn").alias("placed"),
     )

@@ -16,6 +16,8 @@ _ALONE += " queue is not missed"
 _CHAIN = "the last record of each queue names a next one that is not there yet: behind it nothing is proven"
 _NUMBERS = "numbers before the least and behind the greatest one that was read are not missed, and a dead letter of a"
 _NUMBERS += " corrupt entry names no number: each such letter may explain one gap"
+_UNDECIDED = "readers of committed records see nothing yet of what lies behind a transaction that is open, and whether"
+_UNDECIDED += " they will is not decided"
 _MOVED = "keys are looked for by the partitions that the topic has now: records from before a change of their number"
 _MOVED += " lie elsewhere"
 
@@ -33,5 +35,7 @@ def _caveats(target: str | None, counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{counts['unchained']} records tell no position: no gap before or behind them can be seen"
     if counts.get("numbered"):
         yield _NUMBERS
+    if counts.get("undecided"):
+        yield _UNDECIDED
     if counts["keys_misplaced"] or counts["keys_in_several_partitions"]:
         yield _MOVED

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from remora.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
 from remora.replay.verify.examples import is_ghost
 from remora.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE, is_missing
-from remora.replay.verify.placement import is_misplaced
+from remora.replay.verify.placement import is_in_several_shards, is_misplaced
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ def count_events(compared: DataFrame) -> DataFrame:
         _count(there & (nth > 1)).alias("duplicates"),
         _count(there & (nth > 1) & F.col("resent")).alias("resent"),
         _count(is_missing()).alias("missing"),
+        _count(F.col("is_before")).alias("before"),
+        _count((kind != MISSING) & ~F.col("k_has_id")).alias("without_event_id"),
+        _count((kind != MISSING) & ~F.col("k_has_number")).alias("without_number"),
         _count(is_ghost()).alias("ghosts"),
         _count(kind == ALTERED).alias("altered"),
         _count(kind == FOREIGN).alias("foreign"),
@@ -101,6 +104,7 @@ def count_keys(keys: DataFrame, **more: Column) -> DataFrame:
         F.coalesce(F.max("max_depth"), F.lit(0)).alias("max_depth"),
         _count(F.col("least_partition") < F.col("most_partition")).alias("keys_in_several_partitions"),
         _count(is_misplaced()).alias("keys_misplaced"),
+        _count(is_in_several_shards()).alias("keys_in_several_shards"),
     )
 
 

@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from remora.replay.results import Example
-from remora.replay.verify.frames import ALTERED, FOREIGN, THERE, is_missing
-from remora.replay.verify.placement import is_misplaced
+from remora.replay.verify.frames import ALTERED, FOREIGN, THERE, is_lost, is_missing
+from remora.replay.verify.placement import is_in_several_shards, is_misplaced
 
 MOST = 20
 
@@ -27,13 +27,30 @@ _PLACE = ("partition", "offset")
 
 def lost(compared: DataFrame) -> tuple[Example, ...]:
     """Events that were acknowledged and are not there, in the order of the trace."""
-    return pick(compared.filter(is_missing() & ~F.col("is_outside")).drop("partition", "offset"), ("seq",))
+    return pick(compared.filter(is_lost()).drop("partition", "offset"), ("seq",))
 
 
 def outside(compared: DataFrame) -> tuple[Example, ...]:
     """Events that were acknowledged and lie outside the window, in the order of the trace."""
     rows = compared.filter(is_missing() & F.col("is_outside")).drop("partition", "offset")
     return pick(rows, ("seq",), F.lit("by Kafka's time stamp it is of another time than is judged"))
+
+
+def undecided(compared: DataFrame) -> tuple[Example, ...]:
+    """Events that were acknowledged and lie behind an open transaction, in the order of the trace."""
+    rows = compared.filter(is_missing() & F.col("is_undecided")).drop("partition", "offset")
+    return pick(rows, ("seq",), F.lit("behind a transaction that is open"))
+
+
+def without(compared: DataFrame, has: str, header: str) -> tuple[Example, ...]:
+    """Records of the run's events that do not have a header."""
+    rows = compared.filter(F.col("offset").isNotNull() & ~F.col(has))
+    return pick(rows, _PLACE, F.lit(f"no {header}"))
+
+
+def before(compared: DataFrame) -> tuple[Example, ...]:
+    """Records that came behind one of their queue with a later position."""
+    return pick(compared.filter("is_before"), _PLACE, F.lit("its position lies before that of a record in front of it"))
 
 
 def ghosts(compared: DataFrame) -> tuple[Example, ...]:
@@ -88,6 +105,12 @@ def scattered(keys: DataFrame) -> tuple[Example, ...]:
     rows = keys.filter("least_partition < most_partition")
     detail = F.concat(F.lit("partitions "), "least_partition", F.lit(" to "), "most_partition")
     return pick(rows, ("bucket", "key"), detail)
+
+
+def divided(keys: DataFrame) -> tuple[Example, ...]:
+    """Keys that lie in several shards of one topic."""
+    detail = F.concat(F.lit("shards "), F.array_join("shards", ", "))
+    return pick(keys.filter(is_in_several_shards()), ("bucket", "key"), detail)
 
 
 def misplaced(keys: DataFrame) -> tuple[Example, ...]:

@@ -57,6 +57,7 @@ def findings(topic: FrozenTopic, seen: Observations, run: Run | None = None, mea
         examples={name: pick() for name, pick in seen.shown.items() if counts[name]},
         latencies=measured.latencies,
         caveats=caveats(run.target if run else None, counts),
+        undecided={str(number): span for number, span in sorted(topic.frozen.undecided.items())},
     )
     return Findings(verdict, measured.series, topic.frozen.is_quiet)
 
@@ -68,8 +69,10 @@ def gaps_of(topic: FrozenTopic, elsewhere: DataFrame | None = None) -> DataFrame
 
 
 def _placed(topic: FrozenTopic, elsewhere: DataFrame | None) -> DataFrame:
-    """The records that tell where their entries and the next ones are."""
-    found = topic.records if elsewhere is None else topic.records.union(elsewhere)
+    """The records that tell where their entries and the next ones are; those behind open transactions, too."""
+    found = topic.records
+    for more in (elsewhere, topic.undecided):
+        found = found if more is None else found.union(more)
     placed = F.col("shard").isNotNull() & F.col("turn").isNotNull() & F.col("next_turn").isNotNull()
     placed &= ~F.col("problem").eqNullSafe(NOT_BEHIND)  # which would lead to itself
     return found.filter(placed)

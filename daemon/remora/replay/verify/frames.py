@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from remora.replay.shape import ACKED, DELETE, DROPPED, EVENT_NAMES, REJECTED, UNKNOWN
-from remora.replay.verify.placement import with_own
+from remora.replay.verify.placement import shards, with_own
 
 THERE, ALTERED, FOREIGN, MISSING = "there", "altered", "foreign", "missing"
 
@@ -100,7 +100,10 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
     `depth` is how many events of its key a record comes behind that should come after it; null where it is in order.
     A record whose event is unknown is not late: the server may have taken it later than the next one.
 
-    `expected` has a `digest` too (sent.with_digests). `is_outside` is false here: see with_outside.
+    `is_before` is true of the first record of an event that comes behind one of its queue with a later position, in one
+    partition: a lane sends the entries of a queue in their order.
+
+    `expected` has a `digest` too (sent.with_digests). `is_outside` and `is_undecided` are false here: see `found_in`.
     """
     record = named.select("seq", *[F.col(name).alias(f"k_{name}") for name in named.columns if name != "seq"])
     joined = expected.join(record, on="seq", how="full")
@@ -124,10 +127,16 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
         F.col("k_offset").alias("offset"),
         F.col("k_log_us").alias("log_us"),
         F.col("k_turn").isNotNull().alias("chained"),
+        "k_shard",
+        "k_incarnation",
+        F.struct("k_turn", "k_place").alias("position"),
+        "k_has_id",
+        F.col("k_number").isNotNull().alias("k_has_number"),
         "kind",
         _difference().alias("difference"),
         F.row_number().over(of_event).alias("nth"),
         F.lit(False).alias("is_outside"),
+        F.lit(False).alias("is_undecided"),
         ((F.col("tries") > 1) & (F.first(entry).over(of_event) != entry)).alias("resent"),
     )
     first = (F.col("kind") == THERE) & (F.col("nth") == 1)
@@ -135,8 +144,18 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
     stream = Window.partitionBy("bucket", "key", "partition").orderBy("offset")
     seen = F.max(F.when(first, F.col("kseq"))).over(stream.rowsBetween(Window.unboundedPreceding, -1))
     late = first & (F.col("kseq") < F.col("seen")) & (F.col("outcome") != UNKNOWN)
-    ordered = counted.repartition("bucket", "key").select("*", seen.alias("seen"))
-    return ordered.select(*counted.columns, F.when(late, F.col("seen") - F.col("kseq")).alias("depth"))
+    # What tells no position is of no queue, and would be sorted by one task.
+    nobody = F.when(~F.col("chained"), F.col("seq"))
+    queue = Window.partitionBy("k_shard", "k_incarnation", "partition", nobody).orderBy("offset")
+    reached = F.max(F.when(first, F.col("position"))).over(queue.rowsBetween(Window.unboundedPreceding, -1))
+    is_before = first & F.col("chained") & (F.col("position") < F.col("reached"))
+    placed = counted.select("*", reached.alias("reached"))
+    ordered = placed.repartition("bucket", "key").select("*", seen.alias("seen"))
+    return ordered.select(
+        *[name for name in counted.columns if name != "position"],
+        F.when(late, F.col("seen") - F.col("kseq")).alias("depth"),
+        F.coalesce(is_before, F.lit(False)).alias("is_before"),
+    )
 
 
 def _kind() -> Column:
@@ -169,12 +188,12 @@ def _difference() -> Column:
     )
 
 
-def with_outside(compared: DataFrame, outside: DataFrame) -> DataFrame:
-    """The rows of `compared`; `is_outside` is true of events whose `seq` is among those outside the window."""
-    found = outside.select("seq", F.lit(True).alias("found"))
-    is_outside = F.coalesce("found", F.lit(False))
+def found_in(compared: DataFrame, name: str, there: DataFrame) -> DataFrame:
+    """The rows of `compared`; the column `name` is true of those whose `seq` is `there`."""
+    found = there.select("seq", F.lit(True).alias("found"))
     joined = compared.join(found, on="seq", how="left")
-    return joined.select(*[is_outside.alias(name) if name == "is_outside" else name for name in compared.columns])
+    is_found = F.coalesce("found", F.lit(False)).alias(name)
+    return joined.select(*[is_found if each == name else each for each in compared.columns])
 
 
 def is_missing() -> Column:
@@ -182,20 +201,26 @@ def is_missing() -> Column:
     return (F.col("outcome") == ACKED) & (F.col("nth") == 1) & (F.col("kind") != THERE)
 
 
+def is_lost() -> Column:
+    """A row of `compared` that is missing, and is neither outside the window nor behind an open transaction."""
+    return is_missing() & ~F.col("is_outside") & ~F.col("is_undecided")
+
+
 def of_keys(compared: DataFrame, partitions: int) -> DataFrame:
     """A row for each key of the trace: bucket, key, inversions, max_depth, least_partition, most_partition,
-    own_partition (with_own), last (event in the log) and last_acked, by their numbers within the key; null where there
-    is none."""
+    own_partition (with_own), shards (placement.shards), last (event in the log) and last_acked, by their numbers within
+    the key; null where there is none."""
     first = (F.col("kind") == THERE) & (F.col("nth") == 1)
     place = F.struct("partition", "offset")
     there = F.when(F.col("kind") == THERE, F.col("partition"))
     rows = compared.filter(F.col("op").isNotNull())
-    is_expected = (F.col("outcome") == ACKED) & (F.col("nth") == 1) & ~F.col("is_outside")
+    is_expected = (F.col("outcome") == ACKED) & (F.col("nth") == 1) & ~F.col("is_outside") & ~F.col("is_undecided")
     found = rows.groupBy("bucket", "key").agg(
         F.count("depth").alias("inversions"),
         F.max("depth").alias("max_depth"),
         F.min(there).alias("least_partition"),
         F.max(there).alias("most_partition"),
+        shards("k_shard").alias("shards"),
         F.max(F.when(first, F.struct(place, F.col("kseq")))).getField("kseq").alias("last"),
         F.max(F.when(is_expected, F.col("kseq"))).alias("last_acked"),
         F.count(F.when(F.col("nth") == 1, True)).alias("events"),

@@ -20,6 +20,11 @@ _WRONG = {
     "inversions": "{n} records come behind later ones of their key",
     "keys_in_several_partitions": "{n} keys lie in several partitions, where their order means nothing",
     "keys_misplaced": "{n} keys lie in another partition than their own",
+    "keys_in_several_shards": "{n} keys lie in several shards of one topic, which each of them has only one of",
+    "positions_inverted": "{n} records tell a position before that of a record of their queue in front of them",
+    "without_position": "{n} records have no remora-shard, remora-pos and remora-next, which each of a run's has",
+    "without_event_id": "{n} records have no remora-event-id, which each of a run's has",
+    "without_number": "{n} records have no remora-seq, which each of the topic's has",
     "final_state_wrong": "{n} keys do not end with their last acknowledged event",
     "numbers_repeated": "{n} numbers are of several entries",
     "numbers_torn": "{n} entries have copies that do not agree on their number",
@@ -82,6 +87,8 @@ def _unproven(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_
         if displaced := counts["out_of_window"]:
             stamps = "by their time stamps, which --from and --to choose"
             told.append(f"{displaced} acknowledged events are in Kafka outside the window, {stamps}")
+        if undecided := counts.get("undecided"):
+            told.append(f"{undecided} acknowledged events lie in Kafka behind a transaction that is open")
     elif not counts["in_kafka"]:
         told.append("there are no records to judge")
     elif counts["unchained"] == counts["in_kafka"]:

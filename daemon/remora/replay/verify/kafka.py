@@ -1,40 +1,19 @@
-"""A topic between offsets that are fixed once: frozen by a consumer on the driver, read by Spark's own connector."""
+"""A topic between offsets that are fixed once."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
-from pyspark.sql import DataFrame, SparkSession
+from aiokafka import AIOKafkaConsumer
 
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.properties import client_options
-
-COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
-
-Offsets = Mapping[int, tuple[int, int]]
-"""For each partition the first offset and the one behind the last."""
+from remora.replay.errors import ReplayRefused
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, Offsets, Source, consumer
 
 _LOOK_S = 0.5
-_STALL_MS = "60000"
-
-
-@dataclass(frozen=True)
-class Source:
-    """A topic, and how it is read. `security` has the settings of Kafka's own clients, for TLS and logins."""
-
-    bootstrap: str
-    topic: str
-    isolation: str
-    security: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -49,10 +28,12 @@ class Patience:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What is read. `is_quiet` says that nothing came while it was looked at."""
+    """What is read. `is_quiet` says that nothing came while it was looked at. `undecided` is what lies behind it, from
+    the first transaction on that is open: readers of committed records do not see it yet."""
 
     offsets: Offsets
     is_quiet: bool
+    undecided: Offsets = field(default_factory=dict)
 
 
 def freeze(source: Source, from_us: int | None, to_us: int | None, patience: Patience) -> Frozen:
@@ -63,9 +44,9 @@ def freeze(source: Source, from_us: int | None, to_us: int | None, patience: Pat
     return asyncio.run(_freeze(source, from_us, to_us, patience))
 
 
-def recall(source: Source, offsets: Offsets) -> Frozen:
-    """The same offsets once more. Raises ReplayRefused when the topic does not hold all of them any more."""
-    return asyncio.run(_recall(source, offsets))
+def recall(source: Source, earlier: Frozen) -> Frozen:
+    """The same offsets once more. Raises ReplayRefused when the topic no longer holds all of them."""
+    return asyncio.run(_recall(source, earlier))
 
 
 def around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
@@ -73,115 +54,75 @@ def around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
     return asyncio.run(_around(source, offsets, behind=behind))
 
 
-def read(spark: SparkSession, source: Source, offsets: Offsets) -> DataFrame:
-    """The records between these offsets, as Spark's connector gives them; a read that falls short raises."""
-    reader = spark.read.format("kafka")
-    options = {
-        "kafka.bootstrap.servers": source.bootstrap,
-        "assign": json.dumps({source.topic: sorted(offsets)}),
-        "startingOffsets": _as_json(source.topic, {number: first for number, (first, _) in offsets.items()}),
-        "endingOffsets": _as_json(source.topic, {number: end for number, (_, end) in offsets.items()}),
-        "includeHeaders": "true",
-        "failOnDataLoss": "true",
-        "kafkaConsumer.pollTimeoutMs": _STALL_MS,
-        "kafka.isolation.level": source.isolation,
-    }
-    for key, value in (options | {f"kafka.{key}": value for key, value in source.security.items()}).items():
-        reader = reader.option(key, value)
-    return reader.load()
-
-
-def _as_json(topic: str, offsets: Mapping[int, int]) -> str:
-    return json.dumps({topic: {str(number): offset for number, offset in sorted(offsets.items())}})
-
-
 async def _freeze(source: Source, from_us: int | None, to_us: int | None, patience: Patience) -> Frozen:
-    async with _consumer(source) as (consumer, places):
-        first = await consumer.beginning_offsets(places)
+    async with consumer(source) as (client, places):
+        first = await client.beginning_offsets(places)
         if from_us is not None:
-            first |= await _at(consumer, places, from_us, await consumer.end_offsets(places))
+            first |= await _at(client, places, from_us, await client.end_offsets(places))
         if to_us is not None:
-            last = await _at(consumer, places, to_us, await consumer.end_offsets(places))
-            return _frozen(first, last, is_quiet=True)
-        last, is_quiet = await _settled(consumer, places, first, patience)
-        return _frozen(first, last, is_quiet=is_quiet)
+            last, is_quiet = await _at(client, places, to_us, await client.end_offsets(places)), True
+        else:
+            last, is_quiet = await _settled(client, places, first, patience)
+        offsets = {place.partition: (first[place], max(first[place], last[place])) for place in sorted(first)}
+        if source.isolation != COMMITTED:
+            return Frozen(offsets, is_quiet)
+        undecided = await _undecided(source, client, places)
+        # What a time bounds ends before the open transaction, unless it ends where that begins.
+        reached = {number: span for number, span in undecided.items() if to_us is None or offsets[number][1] >= span[0]}
+        return Frozen(offsets, is_quiet, {number: (offsets[number][1], end) for number, (_, end) in reached.items()})
 
 
-def _frozen(first: Mapping[Any, int], last: Mapping[Any, int], *, is_quiet: bool) -> Frozen:
-    offsets = {place.partition: (first[place], max(first[place], last[place])) for place in sorted(first)}
-    return Frozen(offsets, is_quiet)
+async def _undecided(source: Source, client: AIOKafkaConsumer, places: list[Any]) -> Offsets:
+    """What of each partition lies behind a transaction that is open.
+
+    The end for readers of committed records, asked after the other one, is short of that only where one was open.
+    """
+    async with consumer(source, isolation=UNCOMMITTED) as (whole, _):
+        most = await whole.end_offsets(places)
+    stable = await client.end_offsets(places)
+    return {place.partition: (stable[place], most[place]) for place in places if stable[place] < most[place]}
 
 
-async def _at(consumer: AIOKafkaConsumer, places: list[Any], at_us: int, ends: Mapping[Any, int]) -> dict[Any, int]:
+async def _at(client: AIOKafkaConsumer, places: list[Any], at_us: int, ends: Mapping[Any, int]) -> dict[Any, int]:
     """The first offset of a time in each partition, else its end."""
-    found = await consumer.offsets_for_times({place: max(0, at_us // 1000) for place in places})
+    found = await client.offsets_for_times({place: max(0, at_us // 1000) for place in places})
     return {place: each.offset if (each := found.get(place)) is not None else ends[place] for place in places}
 
 
 async def _settled(
-    consumer: AIOKafkaConsumer, places: list[Any], first: Mapping[Any, int], patience: Patience
+    client: AIOKafkaConsumer, places: list[Any], first: Mapping[Any, int], patience: Patience
 ) -> tuple[dict[Any, int], bool]:
-    ends: dict[Any, int] = await consumer.end_offsets(places)
+    ends: dict[Any, int] = await client.end_offsets(places)
     deadline = time.monotonic() + patience.wait_s
     while sum(ends.values()) - sum(first.values()) < patience.enough and time.monotonic() < deadline:
         await asyncio.sleep(_LOOK_S)
-        ends = await consumer.end_offsets(places)
+        ends = await client.end_offsets(places)
     deadline = time.monotonic() + patience.wait_s
     while True:
         await asyncio.sleep(patience.settle_s)
-        before, ends = ends, await consumer.end_offsets(places)
+        before, ends = ends, await client.end_offsets(places)
         if before == ends or time.monotonic() >= deadline:
             return ends, before == ends
 
 
-async def _recall(source: Source, offsets: Offsets) -> Frozen:
-    async with _consumer(source) as (consumer, places):
-        first, last = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+async def _recall(source: Source, earlier: Frozen) -> Frozen:
+    async with consumer(source) as (client, places):
+        first, last = await client.beginning_offsets(places), await client.end_offsets(places)
     there = {place.partition: (first[place], last[place]) for place in places}
-    for number, (begin, end) in offsets.items():
+    for number, (begin, end) in earlier.offsets.items():
         least, most = there.get(number, (0, 0))
         if begin < end and not least <= begin <= end <= most:
             now = f"has the offsets {least} to {most} now, and not {begin} to {end}"
             raise ReplayRefused(f"topic {source.topic}: partition {number} {now}")
-    return Frozen({number: offsets[number] for number in sorted(offsets) if number in there}, is_quiet=True)
+    kept = {number: span for number, span in sorted(earlier.offsets.items()) if number in there}
+    return Frozen(kept, True, earlier.undecided)
 
 
 async def _around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
-    async with _consumer(source) as (consumer, places):
-        first, last = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    async with consumer(source) as (client, places):
+        first, last = await client.beginning_offsets(places), await client.end_offsets(places)
     known = {place: offsets[place.partition] for place in places if place.partition in offsets}
     found: list[Offsets] = [{place.partition: (min(first[place], begin), begin) for place, (begin, _) in known.items()}]
     if behind:
         found.append({place.partition: (end, max(last[place], end)) for place, (_, end) in known.items()})
     return [each for each in found if any(begin < end for begin, end in each.values())]
-
-
-@asynccontextmanager
-async def _consumer(source: Source) -> AsyncIterator[tuple[AIOKafkaConsumer, list[Any]]]:
-    """A consumer of no group, and the partitions. Never makes the topic. Raises ReplayError."""
-    options = {"bootstrap_servers": source.bootstrap} | client_options(source.security)
-    try:
-        places = await _places(source, options)
-        consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, isolation_level=source.isolation)
-        await consumer.start()
-        try:
-            consumer.assign(places)
-            yield consumer, places
-        finally:
-            await consumer.stop()
-    except (KafkaError, OSError, ValueError) as exc:
-        raise ReplayError(f"Kafka at {source.bootstrap}: {exc}") from exc
-
-
-async def _places(source: Source, options: dict[str, Any]) -> list[Any]:
-    admin = AIOKafkaAdminClient(**options)
-    await admin.start()
-    try:
-        if source.topic not in await admin.list_topics():  # asked by its name, a topic can be made by that
-            raise ReplayRefused(f"topic {source.topic}: there is none of this name at {source.bootstrap}")
-        (topic,) = await admin.describe_topics([source.topic])
-    finally:
-        await admin.close()
-    return [
-        TopicPartition(source.topic, number) for number in sorted(each["partition"] for each in topic["partitions"])
-    ]

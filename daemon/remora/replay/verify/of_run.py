@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from remora.replay.kafka_source import read
 from remora.replay.layout import Run
 from remora.replay.results import Example
 from remora.replay.verify import counting, examples, frames, kafka, series
@@ -41,12 +42,15 @@ def judged_run(
     log = counting.log(topic.records)
     tell("comparing them with the journals")
     events = counting.row(counting.count_events(compared))
-    elsewhere, outside = None, 0
-    if events.missing:
+    elsewhere, outside, undecided = None, 0, 0
+    if events.missing and topic.undecided is not None:
+        compared = frames.found_in(compared, "is_undecided", _named(topic.undecided, run, compared))
+        undecided = compared.filter(frames.is_missing() & F.col("is_undecided")).count()
+    if events.missing > undecided:
         tell(f"looking for {events.missing:,} events outside the window")
         elsewhere = _elsewhere(spark, topic)
-        compared = frames.with_outside(compared, _outside(elsewhere, run, compared))
-        outside = compared.filter(frames.is_missing() & F.col("is_outside")).count()
+        compared = frames.found_in(compared, "is_outside", _named(elsewhere, run, compared))
+        outside = compared.filter(frames.is_missing() & F.col("is_outside") & ~F.col("is_undecided")).count()
     tell("counting the order of keys and the chain of positions")
     of_others = counting.row(counting.count_others(others, is_judged))
     keys = frames.of_keys(compared, len(topic.frozen.offsets))
@@ -65,13 +69,16 @@ def judged_run(
         "distinct": events.distinct,
         "duplicates": events.duplicates,
         "resent": events.resent,
-        "lost": events.missing - outside,
+        "lost": events.missing - outside - undecided,
+        "undecided": undecided,
         "out_of_window": outside,
         "ghosts": events.ghosts,
         "altered": events.altered,
         "foreign": events.foreign + of_others.foreign,
         "malformed": of_others.malformed,
         **counting.row(counting.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
+        "positions_inverted": events.before,
+        **_without(events, run),
         **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": of_others.unchained + events.unchained,
         **numbered.counts,
@@ -97,6 +104,7 @@ def judged_run(
     shown: dict[str, Callable[[], tuple[Example, ...]]] = {
         "lost": lambda: examples.lost(compared),
         "out_of_window": lambda: examples.outside(compared),
+        "undecided": lambda: examples.undecided(compared),
         "ghosts": lambda: examples.ghosts(compared),
         "altered": lambda: examples.altered(compared),
         "foreign": lambda: examples.foreign(compared, judged),
@@ -104,6 +112,11 @@ def judged_run(
         "duplicates": lambda: examples.copies(compared.filter(F.col("kind") == THERE)),
         "inversions": lambda: examples.inversions(compared),
         "keys_in_several_partitions": lambda: examples.scattered(keys),
+        "keys_in_several_shards": lambda: examples.divided(keys),
+        "positions_inverted": lambda: examples.before(compared),
+        "without_position": lambda: examples.without(compared, "chained", "remora-shard, remora-pos and remora-next"),
+        "without_event_id": lambda: examples.without(compared, "k_has_id", "remora-event-id"),
+        "without_number": lambda: examples.without(compared, "k_has_number", "remora-seq"),
         "keys_misplaced": lambda: examples.misplaced(keys),
         "final_state_wrong": lambda: examples.unfinished(keys),
         "chain_gaps": lambda: examples.broken(gaps),
@@ -118,12 +131,27 @@ def _elsewhere(spark: SparkSession, topic: FrozenTopic) -> DataFrame:
     spans = kafka.around(question.source, topic.frozen.offsets, behind=question.window.to_us is not None)
     rows = topic.records.limit(0)
     for span in spans:
-        rows = rows.union(records(kafka.read(spark, question.source, span)))
+        rows = rows.union(records(read(spark, question.source, span)))
     return rows
 
 
-def _outside(elsewhere: DataFrame, run: Run, compared: DataFrame) -> DataFrame:
-    """The missing events (`seq`) that are elsewhere. Of the records there no more is asked than whose they are."""
-    named = elsewhere.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
+def _without(events: Row, run: Run) -> dict[str, int]:
+    """How many records lack what each of a run through the ingest API has; nothing is known of other runs.
+
+    Where the run does not say whether its topic numbers its events, one number says so.
+    """
+    if run.target != "ingest":
+        return {}
+    is_numbered = events.without_number < events.named if run.is_numbered is None else run.is_numbered
+    return {
+        "without_position": events.unchained,
+        "without_event_id": events.without_event_id,
+        "without_number": events.without_number if is_numbered else 0,
+    }
+
+
+def _named(there: DataFrame, run: Run, compared: DataFrame) -> DataFrame:
+    """The missing events (`seq`) that are there. Of the records there no more is asked than whose they are."""
+    named = there.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
     missing = compared.filter(frames.is_missing()).select("seq", "kseq")
     return missing.join(named, on=["seq", "kseq"], how="left_semi").select("seq")

@@ -16,17 +16,34 @@ _M, _SEED, _MASK = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
 def with_own(keys: DataFrame, is_placed: Column, partitions: int) -> DataFrame:
     """Keys that lie in partitions from `least_partition` to `most_partition`, with `own_partition` of all.
 
-    Asked of keys in one partition only, and null where it cannot be known: the bytes of a key that is not UTF-8 are not
-    in its JSON, and of records of other origin (not `is_placed`) it is not known how they are placed.
+    Asked of keys in one partition only, and null where it cannot be known: of records of other origin (not
+    `is_placed`) it is not known how they are placed.
     """
     name = F.concat_ws("/", "bucket", "key")
-    is_known = is_placed & (F.col("least_partition") == F.col("most_partition")) & ~name.contains("\ufffd")
+    is_known = is_placed & (F.col("least_partition") == F.col("most_partition"))
     return keys.select("*", F.when(is_known, own_partition(name.cast("binary"), partitions)).alias("own_partition"))
 
 
 def is_misplaced() -> Column:
     """A key that lies in one partition, and in another than its own."""
     return F.col("own_partition").isNotNull() & (F.col("own_partition") != F.col("least_partition"))
+
+
+def shards(name: str) -> Column:
+    """Aggregates the shards of one key that are of a topic which has several of them, sorted: none where all is well.
+
+    A topic's shards are `t`, `t.1`, `t.2` and so on, and bucket and object choose one of them.
+    """
+    every = F.sort_array(F.collect_set(name))
+    topic = F.transform(every, lambda each: F.regexp_replace(each, r"\.[0-9]+\z", ""))
+    of_topic = F.zip_with(topic, every, lambda t, each: F.struct(t.alias("topic"), each.alias("shard")))
+    several = F.filter(of_topic, lambda one: F.size(F.filter(topic, lambda t: t == one["topic"])) > 1)
+    return F.transform(several, lambda one: one["shard"])
+
+
+def is_in_several_shards() -> Column:
+    """A key that lies in several shards of one topic."""
+    return F.size("shards") > 1
 
 
 def own_partition(key: Column, partitions: int) -> Column:

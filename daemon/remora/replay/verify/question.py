@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from remora.replay.kafka_source import Source
 from remora.replay.results import Series, Verdict
 from remora.replay.verify.judgement import Rules
-from remora.replay.verify.kafka import Offsets, Patience, Source
+from remora.replay.verify.kafka import Frozen, Patience
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Question:
     source: Source
     window: Window
     patience: Patience
-    recalled: Offsets | None
+    recalled: Frozen | None
     letters: str | None
     rules: Rules
     draws: bool = True

@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
+from remora.replay.kafka_source import UNCOMMITTED, read
 from remora.replay.layout import PreparedDirectory, Run, RunDirectory
 from remora.replay.paths import pattern
 from remora.replay.prepared import read_events
@@ -33,13 +34,15 @@ ROWS_A_TASK = 300_000
 
 @dataclass(frozen=True)
 class FrozenTopic:
-    """A topic between fixed offsets, its `size` records among them, and the dead letters beside it."""
+    """A topic between fixed offsets, its `size` records among them, and the dead letters beside it; `undecided` are the
+    records behind open transactions, None without any."""
 
     question: Question
     frozen: Frozen
     records: DataFrame
     letters: DataFrame | None
     size: int
+    undecided: DataFrame | None = None
 
 
 def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack) -> FrozenTopic:
@@ -54,11 +57,18 @@ def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack
         frozen = kafka.freeze(source, first, last, replace(question.patience, enough=enough))
     if not frozen.is_quiet and not enough:
         question = replace(question, window=replace(window, to_us=int(time.time() * 1e6) - window.edge_us))
-    found = kept_on_disk(kept, records(kafka.read(spark, source, frozen.offsets)))
+    found = kept_on_disk(kept, records(read(spark, source, frozen.offsets)))
     size = sum(end - first for first, end in frozen.offsets.values())
     letters = _letters(spark, question)
     question.tell(f"reading {size:,} records of {source.topic}")
-    return FrozenTopic(question, frozen, found, letters, size)
+    return FrozenTopic(question, frozen, found, letters, size, _undecided(spark, question, frozen, kept))
+
+
+def _undecided(spark: SparkSession, question: Question, frozen: Frozen, kept: ExitStack) -> DataFrame | None:
+    if not frozen.undecided:
+        return None
+    every = replace(question.source, isolation=UNCOMMITTED)
+    return kept_on_disk(kept, records(read(spark, every, frozen.undecided)))
 
 
 def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
@@ -72,7 +82,7 @@ def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
         return letters
     source = replace(question.source, topic=question.letters)
     offsets = kafka.freeze(source, None, None, Patience(0, 0, 0)).offsets
-    return chain.letters_of_topic(kafka.read(spark, source, offsets))
+    return chain.letters_of_topic(read(spark, source, offsets))
 
 
 def events_of(spark: SparkSession, run: Run) -> DataFrame:
@@ -121,7 +131,7 @@ def named_and_others(found: DataFrame, expected: DataFrame, run: Run, is_judged:
     is_named = F.coalesce(is_named, F.lit(False))
     named = found.filter(is_named).select(
         "seq", "kseq", "partition", "offset", "log_us", "bucket", "key", "event_name", "size", "shard", "incarnation",
-        "turn", "place", is_id.alias("is_id"), "is_keyed", "event_us", "digest",
+        "turn", "place", is_id.alias("is_id"), "is_keyed", "event_us", "digest", "has_id", "number",
     )  # fmt: skip
     return named, found.filter(~is_named)
 

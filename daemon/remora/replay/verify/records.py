@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
 from remora.replay.event_sequencer import sequencer_order
-from remora.replay.shape import MARK
-
-
-def _struct(**fields: StringType | LongType | BooleanType | StructType | ArrayType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in fields.items()])
-
-
-_NOTIFICATION = _struct(
-    Records=ArrayType(
-        _struct(
-            eventName=StringType(),
-            eventSource=StringType(),
-            eventTime=StringType(),
-            eventId=StringType(),
-            s3=_struct(
-                bucket=_struct(name=StringType()),
-                object=_struct(
-                    key=StringType(),
-                    size=LongType(),
-                    sequencer=StringType(),
-                    metadata=ArrayType(_struct(key=StringType(), val=StringType())),
-                ),
-            ),
-        )
-    )
-)
-"""What is looked at in a value."""
-
-_END = f"end-{secrets.token_hex(8)}"
-"""A member that no value has."""
-
-_STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-"""As JSON has it, without what Spark's reader takes besides."""
+from remora.replay.notification import FIRST_US, LAST_US
+from remora.replay.verify.values import READ, values
 
 _PLACES = ("remora-shard", "remora-pos", "remora-next")
 _SEQUENCE = "remora-seq"
 _HEADERS = (*_PLACES, "remora-event-id", _SEQUENCE)
 
-NO_NOTIFICATION = "the value is not one S3 notification"
+NO_NOTIFICATION = "the value is not one S3 notification: "
+NO_TIME = "Kafka's time stamp lies outside of the years 1 to 9999"
+NO_TEXT = "one of remora's headers is not UTF-8"
 TWO_HEADERS = "one of remora's headers is there twice"
 NO_POSITION = "remora-shard, remora-pos and remora-next cannot be read"
 NOT_BEHIND = "remora-next does not lie behind remora-pos"
@@ -58,12 +26,12 @@ OTHER_KEY = "the Kafka key is not the bucket and key of the value"
 COLUMNS = (
     "partition", "offset", "log_us", "log_type", "problem", "bucket", "key", "event_name", "size", "event_id",
     "event_us", "order", "run_id", "seq", "kseq", "shard", "incarnation", "turn", "place", "next_turn", "next_place",
-    "is_keyed", "digest", "sequence", "number",
+    "is_keyed", "digest", "sequence", "number", "has_id",
 )  # fmt: skip
 """Of a record: where it lies; what is wrong with it, or null; what it tells of; which event of which run it says it is,
 or nulls; where its entry and the next one began in their queue, or nulls; whether its Kafka key is that of its bucket
 and key; a hash of its value up to `opaqueData`, which is the topic's and no event's; and the topic's id with the
-event's number in it, or nulls."""
+event's number in it, or nulls; whether it has the header of its event's id."""
 
 
 def records(raw: DataFrame) -> DataFrame:
@@ -73,30 +41,31 @@ def records(raw: DataFrame) -> DataFrame:
         "offset",
         F.unix_micros("timestamp").alias("log_us"),
         F.col("timestampType").alias("log_type"),
-        F.col("key").cast("string").alias("kafka_key"),
-        _document(F.col("value").cast("string")).getField("Records").alias("records"),
-        F.xxhash64(F.regexp_replace(F.col("value").cast("string"), _OPAQUE, "")).alias("digest"),
         *[_header(name).alias(name.removeprefix("remora-")) for name in _PLACES],
         _header("remora-event-id").alias("header_id"),
         _header(_SEQUENCE).alias("numbered"),
         _has_any(_PLACES).alias("has_position"),
         _has_one_twice().alias("has_one_twice"),
-    )
-    parts = taken.select("*", F.when(F.size("records") == 1, F.get("records", F.lit(0))).alias("r"))
-    fields = parts.select(
+        _is_text().alias("is_text"),
+        F.col("key").alias("kafka_key"),
+        "value",
+    ).mapInArrow(values, READ)
+    fields = taken.select(
         "partition",
         "offset",
         "log_us",
         "log_type",
-        F.col("r.s3.bucket.name").alias("bucket"),
-        F.col("r.s3.object.key").alias("key"),
-        F.regexp_replace("r.eventName", "^s3:", "").alias("event_name"),
-        F.col("r.s3.object.size").alias("size"),
-        F.col("r.eventId").alias("event_id"),
-        F.unix_micros(F.try_to_timestamp("r.eventTime")).alias("event_us"),
-        sequencer_order(F.col("r.eventSource"), F.col("r.s3.object.sequencer")).alias("order"),
-        F.get(F.filter("r.s3.object.metadata", _is_mark), F.lit(0)).getField("val").alias("mark"),
+        "cause",
+        "bucket",
+        "key",
+        "event_name",
+        "size",
+        "event_id",
+        "event_us",
+        sequencer_order(F.col("source"), F.col("sequencer")).alias("order"),
+        "mark",
         "header_id",
+        F.col("header_id").isNotNull().alias("has_id"),
         "numbered",
         *_number("numbered"),
         "shard",
@@ -104,7 +73,8 @@ def records(raw: DataFrame) -> DataFrame:
         *_position("next", "next_incarnation", "next_turn", "next_place"),
         "has_position",
         "has_one_twice",
-        _is_key_of("kafka_key", F.col("r.s3.bucket.name"), F.col("r.s3.object.key")).alias("is_keyed"),
+        "is_text",
+        "is_keyed",
         "digest",
     )
     seq, kseq = F.substring_index("mark", "/", -2), F.substring_index("mark", "/", -1)
@@ -115,32 +85,6 @@ def records(raw: DataFrame) -> DataFrame:
         F.substring_index(seq, "/", 1).try_cast("bigint").alias("seq"),
         kseq.try_cast("bigint").alias("kseq"),
     ).select(*COLUMNS)
-
-
-_OPAQUE = r',"opaqueData":"(?:[^"\\]++|\\.)*+"\}\]\}$'
-"""What stands behind the members of the event itself, in a value as radosgw and remora write it."""
-
-
-def _document(text: Column) -> Column:
-    """The notification, where the text is one JSON document and nothing else.
-
-    Spark reads the first document of a text and passes over the rest. Within another document, the member behind the
-    text is reached only when the text is one whole value.
-    """
-    around = F.concat(F.lit('{"value":'), text, F.lit(f',"{_END}":true}}'))
-    read = F.from_json(around, _struct(value=_NOTIFICATION, **{_END: BooleanType()}), _STRICT)
-    return F.when(read.getField(_END), read.getField("value"))
-
-
-def _is_key_of(name: str, bucket: Column, key: Column) -> Column:
-    """Whether a Kafka key is `bucket/key`. JSON tells no bytes that are not UTF-8: these count as alike."""
-    told, found = F.concat(bucket, F.lit("/"), key), F.col(name)
-    is_alike = _collapsed(F.make_valid_utf8(found)) == _collapsed(told)
-    return F.coalesce(F.when(F.is_valid_utf8(found), found == told).otherwise(is_alike), F.lit(False))
-
-
-def _collapsed(text: Column) -> Column:
-    return F.regexp_replace(text, "\ufffd+", "\ufffd")
 
 
 def positions_of_headers(raw: DataFrame) -> DataFrame:
@@ -157,9 +101,10 @@ def positions_of_headers(raw: DataFrame) -> DataFrame:
 
 
 def _header(name: str) -> Column:
-    """The value of a header; null where it is not there, or there twice."""
+    """The text of a header; null where it is not there, there twice, or no text."""
     found = F.filter("headers", lambda each: each["key"] == name)
-    return F.when(F.size(found) == 1, F.get(found, F.lit(0)).getField("value").cast("string"))
+    text = F.get(found, F.lit(0)).getField("value").cast("string")
+    return F.when((F.size(found) == 1) & F.is_valid_utf8(text), text)
 
 
 def _has_any(names: tuple[str, ...]) -> Column:
@@ -172,8 +117,9 @@ def _has_one_twice() -> Column:
     return F.coalesce(F.size(names) > F.size(F.array_distinct(names)), F.lit(False))
 
 
-def _is_mark(pair: Column) -> Column:
-    return F.lower(pair["key"]) == MARK
+def _is_text() -> Column:
+    ours = F.filter("headers", lambda each: each["key"].isin(*_HEADERS))
+    return F.coalesce(F.forall(ours, lambda each: F.is_valid_utf8(each["value"].cast("string"))), F.lit(True))
 
 
 def _position(name: str, incarnation: str, turn: str, place: str) -> list[Column]:
@@ -194,7 +140,7 @@ def _number(name: str) -> list[Column]:
 
 def split_number(name: str) -> tuple[Column, Column]:
     """Topic id and number of a column with `<topic id>:<number>`; nulls for others."""
-    is_number = F.col(name).rlike("^[^:]+:[0-9]{1,18}$")
+    is_number = F.col(name).rlike(r"^[^:]+:[0-9]{1,18}\z")
     topic_id, number = (F.when(is_number, F.substring_index(name, ":", n)) for n in (1, -1))
     return topic_id, number.cast("bigint")
 
@@ -202,14 +148,12 @@ def split_number(name: str) -> tuple[Column, Column]:
 def split_position(name: str) -> tuple[Column, Column]:
     """Turn and place of a column with `<turn>/<place>`, whatever stands before its last colon; nulls for others."""
     tail = F.substring_index(name, ":", -1)
-    is_pair = tail.rlike("^[0-9]{1,18}/[0-9]{1,18}$")
+    is_pair = tail.rlike(r"^[0-9]{1,18}/[0-9]{1,18}\z")
     return tuple(F.when(is_pair, F.substring_index(tail, "/", n)).cast("bigint") for n in (1, -1))  # type: ignore[return-value]
 
 
 def _problem() -> Column:
-    told = ("event_name", "bucket", "key")
     places = ("shard", "turn", "place", "next_turn", "next_place")
-    is_notification = _all(*[F.col(name).isNotNull() for name in told])
     is_place = _all(*[F.col(name).isNotNull() for name in places]) & F.col("incarnation").eqNullSafe(
         F.col("next_incarnation")
     )
@@ -217,7 +161,9 @@ def _problem() -> Column:
     is_behind = (next_turn > turn) | ((next_turn == turn) & (F.col("next_place") > F.col("place")))
     is_one_id = F.col("header_id").isNull() | F.col("header_id").eqNullSafe(F.col("event_id"))
     return (
-        F.when(~is_notification, NO_NOTIFICATION)
+        F.when(F.col("cause").isNotNull(), F.concat(F.lit(NO_NOTIFICATION), F.col("cause")))
+        .when(~F.col("log_us").between(FIRST_US, LAST_US - 1), NO_TIME)
+        .when(~F.col("is_text"), NO_TEXT)
         .when(F.col("has_one_twice"), TWO_HEADERS)
         .when(F.col("has_position") & ~is_place, NO_POSITION)
         .when(F.col("has_position") & ~is_behind, NOT_BEHIND)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from remora.replay.layout import Run
 from remora.replay.shape import EVENT_NAMES, MARK
+from remora.replay.verify.values import digest
 
 _USER = '{"principalId":"remora-replay"}'
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t", "\n": "\\n"} | {
@@ -27,7 +28,7 @@ def with_digests(expected: DataFrame, run: Run) -> DataFrame:
 
     A gateway writes records of its own, and an event that never had its turn has no time.
     """
-    known = F.xxhash64(text(run)) if run.target == "ingest" else F.lit(None).cast("bigint")
+    known = digest(text(run)) if run.target == "ingest" else F.lit(None).cast("bigint")
     return expected.select("*", F.when(F.col("said_us").isNotNull(), known).alias("digest"))
 
 

@@ -11,7 +11,7 @@ from struct import pack
 
 import msgspec
 
-from remora.client import Failure, IngestClient, IngestError, IngestMisconfigured
+from remora.client import Failure, IngestClient, IngestError, IngestMisconfigured, NotSequenced
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.run.schedule import Event
 from remora.replay.run.targets import Answer, Result
@@ -141,11 +141,19 @@ async def ingest_target(
         yield IngestTarget(client, topic, records, batch)
 
 
-async def check_ingest(server: Server, topic: str) -> None:
-    """Returns when the daemon takes events for the topic. Raises ReplayRefused, or what the client raises."""
+async def check_ingest(server: Server, topic: str) -> bool:
+    """Whether the topic numbers its events, when the daemon takes events for it.
+
+    Raises ReplayRefused, or what the client raises.
+    """
     try:
         # One attempt: a missing daemon is reported at once, and a slow one has the time of a request.
         async with IngestClient(server.address, token=server.token, ca_file=server.ca_file, deadline_s=0.0) as client:
             await client.check_topic(topic)
+            try:
+                await client.sequence(topic)
+            except NotSequenced:
+                return False
+            return True
     except IngestError as exc:
         raise ReplayRefused(str(exc)) from exc
