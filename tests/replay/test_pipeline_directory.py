@@ -216,6 +216,41 @@ class TestBelonging:
 
         directory.bind(tmp_path / "checkpoint", "t", "1", "c")
 
+    @pytest.mark.parametrize("name", ["_staging/theirs", "_lock", "_commit.json", "_x", ".x", "_checkpoint/theirs"])
+    def test_somebody_elses_names_are_no_landing(self, directory: LandedDirectory, tmp_path: Path, name: str) -> None:
+        """Files of somebody else are refused whatever their names are, before anything is written or removed."""
+        theirs = directory.path / name
+        theirs.parent.mkdir(exist_ok=True)
+        theirs.write_text("theirs")
+        before = sorted(directory.path.rglob("*"))
+
+        with pytest.raises(ReplayRefused, match="no landing has made"):
+            directory.refuse_others()
+        with pytest.raises(ReplayRefused, match="no landing has made"):
+            directory.bind(tmp_path / "checkpoint", "t", "1", "c")
+
+        assert sorted(directory.path.rglob("*")) == before
+        assert theirs.read_text() == "theirs"
+
+    def test_a_lock_is_not_emptied(self, directory: LandedDirectory) -> None:
+        """Taking the lock changes nothing in the file that it is taken on."""
+        (directory.path / "_lock").write_text("theirs")
+        with directory.locked():
+            assert (directory.path / "_lock").read_text() == "theirs"
+
+    @pytest.mark.parametrize("partial", ["", '{"id":"1","topic":"t","topic_id":null,"cluster":null}'])
+    def test_a_beginning_that_was_cut_short_is_gone_on_with(
+        self, directory: LandedDirectory, tmp_path: Path, partial: str
+    ) -> None:
+        """What a landing left that was killed before it knew its topic is no file of somebody else's."""
+        (directory.path / "_lock").touch()
+        (directory.path / "_checkpoint").mkdir()
+        (directory.path / "_landing.json.partial").write_text(partial)
+
+        directory.refuse_others()
+        directory.bind(directory.path / "_checkpoint", "t", "1", "c")
+        directory.refuse_others()
+
     def test_a_folder_with_something_else(self, directory: LandedDirectory, tmp_path: Path) -> None:
         """A folder that holds files of somebody else is refused, and stays as it is."""
         (directory.path / "notes.txt").touch()

@@ -20,7 +20,7 @@ from remora.replay.pipeline.directory import LandedDirectory, Move, Staged
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.inventory import Plan, take
 from remora.replay.pipeline.labels import label
-from remora.replay.pipeline.snapshots import InventoryDirectory
+from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import writing
 
 pytestmark = pytest.mark.timeout(900)
@@ -285,13 +285,45 @@ def test_where_nothing_can_have_landed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
-    """A folder with files of somebody else is no place for an inventory."""
-    (tmp_path / "notes.txt").touch()
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "snapshot-2024", "snapshot-00000001-1", "_making-it", "_current-x", ".x"]
+)
+def test_somebody_elses_folder_is_refused(tmp_path: Path, name: str) -> None:
+    """A folder with files of somebody else is no place for an inventory, whatever their names are like."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "theirs").touch()
 
     with pytest.raises(ReplayRefused, match="no inventory has made"):
         InventoryDirectory(tmp_path).staging()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == [name, f"{name}/theirs"]
+
+
+def test_somebody_elses_link_is_refused(tmp_path: Path) -> None:
+    """A link `current` that leads to no snapshot is refused, and stays; one whose snapshot was removed is replaced."""
+    directory = InventoryDirectory(tmp_path)
+    directory.current.symlink_to("releases/7")
+    with pytest.raises(ReplayRefused, match="current"):
+        directory.newest()
+    assert str(directory.current.readlink()) == "releases/7"
+
+    directory.current.unlink()
+    directory.current.symlink_to("snapshot-00000001-1")
+    assert directory.newest() is None
+    directory.publish(directory.staging(), Inventory("l", 2, (), 3, 4), keep=1)
+    assert directory.newest() == Inventory("l", 2, (), 3, 4)
+
+
+def test_old_snapshots_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    """Of a folder's snapshots the last ones stay; what only looks like one is not touched."""
+    directory = InventoryDirectory(tmp_path)
+    for made_us in (1, 2, 3):
+        directory.publish(directory.staging(), Inventory("l", 0, (), made_us, 0), keep=2)
+        (tmp_path / "snapshot-2024").mkdir(exist_ok=True)
+        (tmp_path / "snapshot-00000000-0").mkdir(exist_ok=True)
+
+    assert {path.name for path in tmp_path.glob("snapshot-*")} == {
+        "snapshot-00000000-2", "snapshot-00000000-3", "snapshot-2024", "snapshot-00000000-0",
+    }  # fmt: skip
 
 
 @pytest.mark.spark

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from remora.cli import group
 from remora.replay import layout
-from remora.replay.errors import ReplayRefused
-from remora.replay.session import ONCE, refuse_retries, session
+from remora.replay.errors import ReplayError, ReplayRefused, named_by_path
+from remora.replay.pipeline.directory import LandedDirectory
+from remora.replay.session import ONCE, reason, refuse_retries, session
+from remora.replay.topic_identity import Identity
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +91,98 @@ def test_small_files_come_back_as_they_were_written(tmp_path: Path) -> None:
 
     assert layout.read(tmp_path / "a", list[layout.Fault]) == faults
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+TASK = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+KeyError: 'k: v'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "records.py", line 186, in _time
+ValueError: invalid literal: 'abc'
+
+	at org.apache.spark.api.python.BasePythonRunner
+	at java.base/java.lang.Thread.run(Thread.java:840)
+
+=== Streaming Query ===
+Identifier: remora-land [id = 1, runId = 2]
+Current Committed Offsets: {}
+"""
+DISK = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
+  File "java_gateway.py", line 1362, in __call__
+py4j.protocol.Py4JJavaError: An error occurred while calling o1280.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+	at org.apache.spark.Some.thing(Some.scala:1)
+Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows
+	... 17 more
+Caused by: java.io.IOException: No space left on device
+	at java.base/java.io.FileOutputStream.writeBytes(Native Method)
+
+=== Streaming Query ===
+Identifier: remora-land [id = 1, runId = 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (Py4JError(TASK), "Spark: ValueError: invalid literal: 'abc'"),
+        (Py4JError(DISK), "Spark: IOException: No space left on device"),
+        (Py4JError("remora.replay.errors.ReplayError: x.json: is torn\nmore"), "x.json: is torn"),
+        (Py4JError("An error occurred while calling o1.x. Trace:\n: some.Cause\n"), "Spark: some.Cause"),
+        (Py4JNetworkError("Answer from Java side is empty"), "Spark's Java has gone"),
+        (Py4JError("... Py4JNetworkError: Answer from Java side is empty"), "Spark's Java has gone"),
+        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java has gone"),
+        (OSError(28, "No space left on device", "/x"), "/x: No space left on device"),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_line(raised: Exception, said: str) -> None:
+    """Whatever Spark adds to it, the last cause is told: that of a task, of Java, of a file, or that Java has gone."""
+    assert reason(raised).startswith(said)
+    assert "\n" not in reason(raised)
+
+
+def test_what_the_file_system_refuses_is_named(tmp_path: Path) -> None:
+    """An error with a file names it, one without names what was asked for, and one that is of no file passes."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ReplayError, match=r"file/x: Not a directory"), named_by_path("other"):
+        (tmp_path / "file" / "x").mkdir()
+    with pytest.raises(ReplayError, match="other: No space left on device"), named_by_path("other"):
+        raise OSError(28, "No space left on device")
+    for passing in (BrokenPipeError(32, "Broken pipe"), TimeoutError()):
+        with pytest.raises(type(passing)), named_by_path("other"):
+            raise passing
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["pipeline", "land", "--bootstrap", "127.0.0.1:1", "--topic", "t", "--out"],
+        ["pipeline", "inventory", "{landed}", "--out"],
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """A command whose output cannot be written ends with the name of what is in the way, and no traceback."""
+    landed = LandedDirectory(tmp_path / "landed")
+    landed.path.mkdir()
+    landed.bind(tmp_path / "checkpoint", "t", None, None)
+    (tmp_path / "file").touch()
+
+    async def identified(*_: object) -> Identity:
+        return Identity(None, None)
+
+    monkeypatch.setattr("remora.replay.pipeline.land.identify", identified)
+    argv = [option.format(landed=landed.path) for option in options]
+
+    with pytest.raises(ReplayError, match=r"file/out.*: Not a directory") as told:
+        CliRunner().invoke(group, [*argv, str(tmp_path / "file" / "out")], catch_exceptions=False)
+    assert "\n" not in str(told.value)
 
 
 def test_the_daemon_loads_no_spark() -> None:

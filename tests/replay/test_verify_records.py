@@ -195,7 +195,8 @@ def test_nothing_else_is_shown(judged: Judged) -> None:
 
     assert set(judged.shown) <= set(PLACES.values())
     assert wrong(judged.verdict) == {
-        "lost": lost, **of, "without_position": 2, "duplicates": 1, "keys_misplaced": 1, "chain_gaps": 5, "unchained": 4,
+        "lost": lost, **of, "without_position": 2, "duplicates": 1, "keys_misplaced": 1, "chain_gaps": 5,
+        "unchained": 4,
     }  # fmt: skip
 
 
@@ -234,9 +235,8 @@ def test_partitions_are_those_of_kafkas_clients(spark: SparkSession) -> None:
 
 def column(value: bytes, **told: Any) -> dict[str, Any]:
     """A record's row as a task reads it."""
-    schema = to_arrow_schema(
-        StructType([*PASSED, StructField("kafka_key", BinaryType()), StructField("value", BinaryType())])
-    )
+    more = [StructField(name, BinaryType()) for name in ("kafka_key", "value")]
+    schema = to_arrow_schema(StructType([*PASSED, *more]))
     (made,) = read_values([pa.RecordBatch.from_pylist([told | {"value": value}], schema=schema)])
     (row,) = made.to_pylist()
     assert isinstance(row, dict)

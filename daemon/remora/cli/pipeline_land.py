@@ -117,7 +117,7 @@ def land(asked: _Options) -> None:
     directory = LandedDirectory(asked.out)
     before = directory.commit()
     stop = Event()
-    run(plan, master=asked.master, told=_told if asked.interval else lambda _: None, stop=stop)
+    run(plan, master=asked.master, told=_told if asked.interval else lambda _: None, noted=_note, stop=stop)
     if stop.is_set() and not asked.interval:
         click.echo("remora: interrupted; what is missing lands next time", err=True)
         sys.exit(Exit.FAILURE)
@@ -126,6 +126,10 @@ def land(asked: _Options) -> None:
 
 def _told(commit: Commit) -> None:
     click.echo(f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True)
+
+
+def _note(text: str) -> None:
+    click.echo(f"remora: {text}", err=True)
 
 
 def _report(out: Path, before: Commit, after: Commit, *, as_json: bool) -> None:

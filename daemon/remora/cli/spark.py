@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from remora.cli.groups import Group
+from remora.replay.errors import named_by_path
 
 _EXTRA = frozenset({
     "aiobotocore", "botocore", "jinja2", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard",
@@ -21,6 +22,11 @@ class SparkCommands(Group):
     def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._modules = modules
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what the file system refuses is one line with the file's name."""
+        with named_by_path("a file"):
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, in the order of their use."""

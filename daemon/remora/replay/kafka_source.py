@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,7 @@ def read(spark: SparkSession, source: Source, offsets: Offsets, *, may_be_gone: 
     With `may_be_gone` records that Kafka has removed are left out instead. Stamps that Spark cannot have become the
     latest one that it can.
     """
-    near, far = _parted(offsets, first_far(source, offsets))
+    near, far = _parted(offsets, first_far(source))
     frames = [_connected(spark, source, near, may_be_gone=may_be_gone)] if near or not far else []
     if far:
         spans = spark.createDataFrame([(number, *span) for number, span in sorted(far.items())], SPANS)
@@ -91,12 +91,12 @@ def _as_json(topic: str, offsets: Mapping[int, int]) -> str:
 # ------------------------------------------------------------------------------------------- on the driver
 
 
-def first_far(source: Source, partitions: Iterable[int]) -> dict[int, int]:
+def first_far(source: Source) -> dict[int, int]:
     """The first record of each partition whose stamp Spark's connector cannot have; of those that have one.
 
     Raises ReplayError.
     """
-    return asyncio.run(_first_far(source, set(partitions)))
+    return asyncio.run(_first_far(source))
 
 
 def beginnings(source: Source) -> dict[int, int]:
@@ -104,11 +104,10 @@ def beginnings(source: Source) -> dict[int, int]:
     return asyncio.run(_beginnings(source))
 
 
-async def _first_far(source: Source, partitions: set[int]) -> dict[int, int]:
+async def _first_far(source: Source) -> dict[int, int]:
     # Transactions do not matter: the connector reads the records of aborted ones, too, before it leaves them out.
     async with consumer(source, isolation=UNCOMMITTED) as (client, places):
-        asked = {place: FIRST_FAR_MS for place in places if place.partition in partitions}
-        found = await client.offsets_for_times(asked) if asked else {}
+        found = await client.offsets_for_times(dict.fromkeys(places, FIRST_FAR_MS))
     return {place.partition: each.offset for place, each in found.items() if each is not None}
 
 

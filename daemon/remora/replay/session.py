@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -30,7 +31,11 @@ _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.proper
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Java that has little to compute: no optimising compiler and no collector run beside the tasks."""
 
-_RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
+_RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)", re.MULTILINE)
+"""What stands behind the indented lines of a traceback of Python's."""
+
+_CAUSED = re.compile(r"^Caused by: (?:\w+\.)*(\S.*)", re.MULTILINE)
+_NO_ANSWER = "Answer from Java side is empty"
 
 _LOCAL = {
     "spark.ui.enabled": "false",
@@ -90,17 +95,29 @@ def session(
         with in_one_line():
             yield spark
     finally:
-        spark.stop()
+        with suppress(Py4JError, ConnectionError):  # the Java may have gone
+            spark.stop()
 
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
     """Make a ReplayError of whatever Spark raises: what went wrong, without the way there."""
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    # It writes tracebacks of what is raised as well, and of each try to reach a Java that has gone.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     try:
         yield
-    except (PySparkException, Py4JError) as exc:
-        raise ReplayError(_told(str(exc))) from exc
+    except (PySparkException, Py4JError, ConnectionError) as exc:
+        raise ReplayError(reason(exc)) from exc
+
+
+def reason(exc: Exception) -> str:
+    """What went wrong, in one line: of Spark, of its Java, or of a file."""
+    if isinstance(exc, Py4JNetworkError | ConnectionError) or _NO_ANSWER in str(exc):
+        return "Spark's Java has gone: it was killed or ended by itself; what it did can be done again"
+    if isinstance(exc, OSError):
+        return f"{exc.filename}: {exc.strerror}" if exc.filename else str(exc)
+    return _told(str(exc))
 
 
 def _told(text: str) -> str:
@@ -113,12 +130,12 @@ def _told(text: str) -> str:
 
 
 def _last_words(text: str) -> str:
-    """The last line of a task's traceback, where there is one, else the first one."""
-    _, found, python = text.partition("Traceback (most recent call last):\n")
-    if found:
-        raised = [line for line in python.splitlines() if _RAISED.match(line)]
-        if raised:
-            return raised[-1]
+    """What a task of Python raised, else what Java gives as the last cause, else the first line."""
+    raised = [each for each in _RAISED.findall(text) if not each.startswith("py4j.")]
+    if raised:
+        return str(raised[-1])
+    if causes := _CAUSED.findall(text):
+        return str(causes[-1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         return lines[1].removeprefix(": ")

@@ -113,11 +113,19 @@ class LandedDirectory:
         path = self.path / "_commit.json"
         return read(path, Commit) if path.exists() else Commit()
 
+    def refuse_others(self) -> None:
+        """Raise ReplayRefused for a folder with anything in it that no landing has made. Changes nothing in it."""
+        if self.landing.exists() or not self.path.exists():
+            return
+        for path in self.path.iterdir():
+            if not _is_of_a_beginning(path):
+                raise ReplayRefused(f"{self.path}: there are files in it that no landing has made, as {path.name}")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep others from landing here while the block runs. Raises ReplayRefused while another process does."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "_lock").open("w") as lock:
+        with (self.path / "_lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as exc:
@@ -132,13 +140,11 @@ class LandedDirectory:
         """
         mark = checkpoint / MARK
         if not self.landing.exists():
-            if any(self.path.glob("[!_]*")):
-                raise ReplayRefused(f"{self.path}: there are files in it that no landing has made")
+            self.refuse_others()
             if checkpoint.exists() and any(checkpoint.iterdir()):
                 raise ReplayRefused(f"{checkpoint}: is the checkpoint of something else than {self.path}")
             write(self.landing, Landing(uuid.uuid4().hex, topic, topic_id, cluster))
-        landing = read(self.landing, Landing)
-        self._compare(landing, topic, topic_id, cluster)
+        landing = self.see(topic, topic_id, cluster)
         if mark.exists():
             if read(mark, Belongs).landing != landing.id:
                 raise ReplayRefused(f"{checkpoint}: is the checkpoint of another folder than {self.path}")
@@ -152,7 +158,9 @@ class LandedDirectory:
         else:
             write(mark, Belongs(landing.id))
 
-    def _compare(self, landing: Landing, topic: str, topic_id: str | None, cluster: str | None) -> None:
+    def see(self, topic: str, topic_id: str | None, cluster: str | None) -> Landing:
+        """Whose folder this is. Raises ReplayRefused where that is another topic."""
+        landing = read(self.landing, Landing)
         if landing.topic != topic:
             raise ReplayRefused(f"{self.path}: holds the events of topic {landing.topic}, not of {topic}")
         if cluster and landing.cluster and cluster != landing.cluster:
@@ -163,6 +171,7 @@ class LandedDirectory:
             raise ReplayRefused(
                 f"{self.path}: topic {topic} was removed and made again since; land it into a new folder"
             )
+        return landing
 
     def staging(self) -> Path:
         """A folder for one attempt at a batch, not made yet."""
@@ -210,6 +219,25 @@ class LandedDirectory:
                 raise ReplayRefused(f"{source}: is missing, and was to become {target}")
         if commit.moves:
             write(self.path / "_commit.json", msgspec.structs.replace(commit, moves=()))
+
+
+def _is_of_a_beginning(path: Path) -> bool:
+    """Whether a landing that was cut short before it had a Landing may have left this."""
+    match path.name:
+        case "_checkpoint":
+            return path.is_dir() and not any(path.iterdir())
+        case "_lock":
+            return path.is_file() and not path.stat().st_size
+        case "_landing.json.partial":
+            return path.is_file() and (not path.stat().st_size or _is_landing(path))
+    return False
+
+
+def _is_landing(path: Path) -> bool:
+    try:
+        return bool(read(path, Landing))
+    except ReplayRefused:
+        return False
 
 
 def _name(batch: int, number: int) -> str:

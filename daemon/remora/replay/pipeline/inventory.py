@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from remora.replay.errors import ReplayRefused
+from remora.replay.errors import ReplayRefused, named_by_path
 from remora.replay.layout import read
 from remora.replay.paths import location, pattern
 from remora.replay.pipeline.columns import EVENT
@@ -38,6 +38,11 @@ def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
     It is made from all events each time: then it depends on nothing but them, and an event that comes late, or a
     second time, changes nothing that it should not. Raises ReplayRefused where nothing has landed.
     """
+    with named_by_path(plan.out):
+        return _take(plan, master)
+
+
+def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
     source, target = LandedDirectory(plan.landed), InventoryDirectory(plan.out)
     if not source.landing.exists():
         raise ReplayRefused(f"{plan.landed}: nothing has landed there (no {source.landing.name})")

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from remora.model.errors import RemoraError
-from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.errors import ReplayError, ReplayRefused, named_by_path
+from remora.replay.kafka_source import Offsets, Source, beginnings, first_far, read
 from remora.replay.paths import location
+from remora.replay.pipeline.checkpoint import named, offsets_of
 from remora.replay.pipeline.columns import PARSED
 from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora.replay.pipeline.frames import kept_aside, landed, notifications
 from remora.replay.pipeline.spark import rows, writing
-from remora.replay.session import session
+from remora.replay.session import reason, session
 from remora.replay.topic_identity import identify
 
 LOOK_S = 1
 """How soon a stop is heard of."""
 
+_PATIENCE_S = 60.0
+"""How long brokers may be away when a batch is ready, which is what Kafka's own clients allow."""
 
 _AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
 """Tasks that only write files may be repeated; what a failed one has written is no part of the batch."""
@@ -53,15 +56,22 @@ class Plan:
     skip_lost: bool = False
     security: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def source(self) -> Source:
+        """The topic, as it is read."""
+        return Source(self.bootstrap, self.topic, self.isolation, self.security)
+
 
 def land(
     plan: Plan,
     *,
     master: str | None = None,
     told: Callable[[Commit], None] = lambda _: None,
+    noted: Callable[[str], None] = lambda _: None,
     stop: Event | None = None,
 ) -> Commit:
-    """Land what is there, or go on until `stop` is set; gives what has landed in all. `told` is called with each batch.
+    """Land what is there, or go on until `stop` is set; gives what has landed in all. `told` is called with each batch,
+    and `noted` with what of the topic can no longer land.
 
     With `stop` given, SIGINT and SIGTERM set it while Spark runs, which needs the main thread.
 
@@ -70,12 +80,22 @@ def land(
     """
     directory = LandedDirectory(plan.out)
     identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
-    with directory.locked():
-        directory.bind(plan.checkpoint, plan.topic, identity.topic_id, identity.cluster)
-        directory.recover()
-        with session("pipeline land", master=master, kafka=True, settings=_AGAIN) as spark, writing(spark):
-            _stream(spark, plan, _Sink(directory, told), stop)
-    return directory.commit()
+    with named_by_path(plan.out):
+        directory.refuse_others()
+        with directory.locked():
+            directory.bind(plan.checkpoint, plan.topic, identity.topic_id, identity.cluster)
+            if directory.commit().batch < 0:
+                _note_the_beginning(plan, noted)
+            directory.recover()
+            with session("pipeline land", master=master, kafka=True, settings=_AGAIN) as spark, writing(spark):
+                _stream(spark, plan, _Sink(plan, directory, told), stop)
+        return directory.commit()
+
+
+def _note_the_beginning(plan: Plan, noted: Callable[[str], None]) -> None:
+    for number, first in sorted(beginnings(plan.source).items()):
+        if first:
+            noted(f"topic {plan.topic}: partition {number} begins with offset {first}: what Kafka had before is gone")
 
 
 def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) -> None:
@@ -85,8 +105,6 @@ def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) ->
         .option("checkpointLocation", location(plan.checkpoint))
         .foreachBatch(sink.land)
     )
-    # An error of a batch becomes one line without its traceback; a stop interrupts a batch as well.
-    logging.getLogger("py4j.clientserver").disabled = True
     trigger = writer.trigger(processingTime=plan.interval) if plan.interval else writer.trigger(availableNow=True)
     try:
         query = trigger.start()
@@ -97,7 +115,7 @@ def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) ->
         finally:
             _stop(query)
     except StreamingQueryException as exc:
-        raise sink.failure or explained(exc, plan) or exc from exc
+        raise sink.failure or sink.explained(exc) or exc from exc
 
 
 @contextmanager
@@ -121,7 +139,7 @@ def _signals(stop: Event | None) -> Iterator[None]:
 def _stop(query: StreamingQuery) -> None:
     try:
         query.stop()
-    except Py4JError:  # the JVM has gone first; nothing of the query is left
+    except (Py4JError, ConnectionError):  # the JVM has gone first; nothing of the query is left
         return
 
 
@@ -142,21 +160,60 @@ def _source(spark: SparkSession, plan: Plan) -> DataFrame:
 class _Sink:
     """Lands one batch after the other; `failure` is what went wrong in it, which Spark tells as a text only."""
 
-    def __init__(self, directory: LandedDirectory, told: Callable[[Commit], None]) -> None:
-        self._directory, self._told = directory, told
+    def __init__(self, plan: Plan, directory: LandedDirectory, told: Callable[[Commit], None]) -> None:
+        self._plan, self._directory, self._told = plan, directory, told
         self.failure: RemoraError | None = None
 
     def land(self, frame: DataFrame, batch: int) -> None:
         """What Spark calls for each batch, again with the same number where it did not come to its end."""
         try:
             if not self._directory.has(batch):
-                self._told(self._directory.land(batch, self._staged(frame, batch)))
+                staged = self._staged(self._readable(frame, batch), batch)
+                # A topic that was made again gives its own records for these offsets.
+                self._see_the_topic(patience_s=_PATIENCE_S)
+                self._told(self._directory.land(batch, staged))
         except RemoraError as exc:
             self.failure = exc
             raise
-        except OSError as exc:
-            self.failure = ReplayError(f"{exc.filename or self._directory.path}: {exc.strerror or exc}")
+        except (PySparkException, Py4JError, OSError) as exc:
+            self.failure = self.explained(exc) or ReplayError(f"{self._where(batch)}: {reason(exc)}")
             raise
+
+    def explained(self, exc: Exception) -> ReplayError | None:
+        """What is to be mended, where Spark's failure is one that operators meet."""
+        found = explained(exc, self._plan)
+        if isinstance(found, RecordsGone):
+            try:
+                self._see_the_topic()
+            except RemoraError as other:
+                return ReplayRefused(str(other)) if isinstance(other, ReplayRefused) else found
+        return found
+
+    def _see_the_topic(self, patience_s: float = 0.0) -> None:
+        """Raise ReplayRefused where the name stands for another topic than the one that lands here."""
+        plan = self._plan
+        identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security, patience_s))
+        self._directory.see(plan.topic, identity.topic_id, identity.cluster)
+
+    def _readable(self, frame: DataFrame, batch: int) -> DataFrame:
+        """The batch; read anew where it has a record that Spark's connector cannot read."""
+        plan = self._plan
+        if not (far := first_far(plan.source)):
+            return frame
+        offsets = self._offsets(batch)
+        if not any(number in far and far[number] < end for number, (_, end) in offsets.items()):
+            return frame
+        return read(frame.sparkSession, plan.source, offsets, may_be_gone=plan.skip_lost)
+
+    def _offsets(self, batch: int) -> Offsets:
+        return offsets_of(self._plan.checkpoint, self._plan.topic, batch, beginnings(self._plan.source))
+
+    def _where(self, batch: int) -> str:
+        try:
+            told = named(self._offsets(batch))
+        except RemoraError:
+            told = "its offsets are not known"
+        return f"topic {self._plan.topic}, batch {batch} ({told})"
 
     def _staged(self, frame: DataFrame, batch: int) -> Staged:
         staging = self._directory.staging()
@@ -168,7 +225,8 @@ class _Sink:
             ):
                 part.write.partitionBy(*folders).parquet(location(staging / table))
         finally:
-            parsed.unpersist()
+            with suppress(Py4JError, ConnectionError):  # the JVM may have gone
+                parsed.unpersist()
         return Staged(staging, rows(staging / "events"), rows(staging / "bad"))
 
 
@@ -179,11 +237,15 @@ _NO_TOPIC = re.compile(r"UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTI
 _NO_BROKER = re.compile(r"TimeoutException|bootstrap\.servers|DisconnectException|Timed out waiting")
 
 
+class RecordsGone(ReplayRefused):
+    """Kafka has removed records that have not landed."""
+
+
 def explained(exc: Exception, plan: Plan) -> ReplayError | None:
     """What is to be mended, where Spark's failure is one that operators meet."""
     text = str(exc)
     if _GONE.search(text):
-        return ReplayRefused(
+        return RecordsGone(
             f"topic {plan.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
             f" {_line(text, _GONE)}"
         )

@@ -14,6 +14,7 @@ A snapshot is written beside the others under a name that readers pass over, ren
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -47,13 +48,23 @@ class InventoryDirectory:
         return self.path / "current"
 
     def newest(self) -> Inventory | None:
-        """What the current snapshot tells of; None before the first one."""
-        return read(self.current / "inventory.json", Inventory) if self.current.exists() else None
+        """What the current snapshot tells of; None before the first one, or where it was removed.
+
+        Raises ReplayRefused where `current` is somebody else's.
+        """
+        if not self.current.is_symlink() and not self.current.exists():
+            return None
+        is_ours = self.current.is_symlink() and _SNAPSHOT.fullmatch(str(self.current.readlink()))
+        if is_ours and not self.current.exists():
+            return None
+        return read(self.current / "inventory.json", Inventory)
 
     def staging(self) -> Path:
-        """A folder for a snapshot that is being made."""
-        if self.path.exists() and any(self.path.iterdir()) and not (self.current.is_symlink() or self._is_ours()):
-            raise ReplayRefused(f"{self.path}: there are files in it that no inventory has made")
+        """A folder for a snapshot that is being made. Raises ReplayRefused for a folder that is somebody else's."""
+        if self.path.exists() and self.newest() is None:
+            for path in self.path.iterdir():
+                if not (_MAKING.fullmatch(path.name) or _is_snapshot(path) or path == self.current):
+                    raise ReplayRefused(f"{self.path}: there are files that no inventory has made, as {path.name}")
         folder = self.path / f"_making-{uuid.uuid4().hex}"
         folder.mkdir(parents=True)
         return folder
@@ -66,9 +77,19 @@ class InventoryDirectory:
         link = self.path / f"_current-{uuid.uuid4().hex}"
         link.symlink_to(snapshot.name)
         os.replace(link, self.current)
-        for old in sorted(self.path.glob("snapshot-*"), key=lambda path: int(path.name.rpartition("-")[2]))[:-keep]:
+        made = [path for path in self.path.iterdir() if _is_snapshot(path)]
+        for old in sorted(made, key=lambda path: int(path.name.rpartition("-")[2]))[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
         return snapshot
 
-    def _is_ours(self) -> bool:
-        return all(path.name.startswith(("_making-", "_current-", "snapshot-")) for path in self.path.iterdir())
+
+_MAKING = re.compile(r"_(making|current)-[0-9a-f]{32}")
+_SNAPSHOT = re.compile(r"snapshot-[0-9]{8,}-[0-9]+")
+
+
+def _is_snapshot(path: Path) -> bool:
+    """Whether an inventory has made this: by its name and by what it says of itself."""
+    try:
+        return bool(_SNAPSHOT.fullmatch(path.name) and read(path / "inventory.json", Inventory))
+    except ReplayRefused:
+        return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 _WRITING = {
@@ -25,9 +26,10 @@ def writing(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        for key, old in before.items():
-            if old is not None:
-                spark.conf.set(key, old)
+        with suppress(Py4JError, ConnectionError):  # the Java may have gone
+            for key, old in before.items():
+                if old is not None:
+                    spark.conf.set(key, old)
 
 
 def rows(table: Path) -> int:
