@@ -26,7 +26,7 @@ from devkit.clusters.spark import QUICK_JVM, connector_jars
 from devkit.clusters.topics import TopicNotMade
 from devkit.waits import until
 from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.pipeline.directory import LandedDirectory
+from remora.replay.pipeline.directory import Commit, LandedDirectory
 from remora.replay.pipeline.land import Plan, land
 from remora.replay.topic_identity import identify
 
@@ -164,7 +164,8 @@ async def test_what_cannot_be_landed_is_refused(kafka: Kafka, spark: SparkSessio
     full = OSError(errno.ENOSPC, "No space left on device", str(out / "x"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LandedDirectory, "land", raising(full))
-        with pytest.raises(ReplayError, match="x: No space left on device") as told:
+        named = rf"topic {topic}, batch \d+ \(partition 0 offsets 0 to 2\): .*/x: No space left on device"
+        with pytest.raises(ReplayError, match=named) as told:
             await asyncio.to_thread(land, plan(kafka, topic, out))
     assert "\n" not in str(told.value)
     assert (await asyncio.to_thread(land, plan(kafka, topic, out))).events == 3
@@ -183,6 +184,35 @@ async def test_what_cannot_be_landed_is_refused(kafka: Kafka, spark: SparkSessio
     with pytest.raises(ReplayRefused, match="removed and made again"):
         await asyncio.to_thread(land, plan(kafka, topic, out))
     assert len(rows(out / "events")) == 5
+
+
+@pytest.mark.parametrize("again", [10, 2], ids=["with more records", "with fewer records"])
+async def test_a_topic_made_again_while_it_lands_is_refused(
+    kafka: Kafka, spark: SparkSession, tmp_path: Path, again: int
+) -> None:
+    """Nothing of a topic that was made again between two batches lands, and no advice is given that cannot help; where
+    offsets began is said once, before anything has landed."""
+    topic, out = await create_topic(kafka.address, partitions=1), tmp_path / "landed"
+    await fill(kafka, topic, range(8), partition=0)
+    async with admin(kafka.address) as client:
+        await forget(client, topic, 2)
+    noted: list[str] = []
+
+    def told(commit: Commit) -> None:
+        if commit.batch == 0:
+            asyncio.run(make_anew(kafka, topic))
+            asyncio.run(fill(kafka, topic, range(100, 100 + again), partition=0))
+
+    with pytest.raises(ReplayRefused, match="removed and made again since; land it into a new folder") as refused:
+        await asyncio.to_thread(land, plan(kafka, topic, out, batch=3), told=told, noted=noted.append)
+
+    assert "--skip-lost" not in str(refused.value)
+    assert places(rows(out / "events")) == [(0, 2), (0, 3), (0, 4)]
+    assert [text.partition(": what")[0] for text in noted] == [f"topic {topic}: partition 0 begins with offset 2"]
+    with pytest.raises(ReplayRefused, match="removed and made again"):
+        await asyncio.to_thread(land, plan(kafka, topic, out, skip_lost=True), noted=noted.append)
+    assert len(noted) == 1
+    assert (await asyncio.to_thread(land, plan(kafka, topic, tmp_path / "new"))).events == again
 
 
 def raising(exc: Exception) -> Any:
@@ -244,6 +274,15 @@ class Landing:
         assert self._process.poll() is None, self._said.read_text()[-3000:]
         return True
 
+    def java(self) -> int:
+        """The process of Spark's Java."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        (found,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+        return int(found)
+
+    def wait(self) -> int:
+        return self._process.wait(timeout=120)
+
     def signal(self, number: signal.Signals, *, whole_group: bool) -> int:
         (os.killpg if whole_group else os.kill)(self._process.pid, number)
         return self._process.wait(timeout=120)
@@ -255,6 +294,22 @@ class Landing:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout=60)
+
+
+async def test_a_java_that_is_killed_is_one_line(kafka: Kafka, spark: SparkSession, tmp_path: Path) -> None:
+    """A landing whose Java is killed ends with one line that says so, and what was missing lands the next time."""
+    topic, out, said = await create_topic(kafka.address, partitions=2), tmp_path / "landed", tmp_path / "said"
+    directory = LandedDirectory(out)
+    await fill(kafka, topic, range(40))
+    with Landing(kafka, topic, out, said) as landing:
+        await until(lambda: landing.is_running() and directory.commit().events == 40, "all lands", timeout_s=600)
+        os.kill(landing.java(), signal.SIGKILL)
+        assert await asyncio.to_thread(landing.wait) == 1
+
+    lines = [line for line in said.read_text().splitlines() if not line.startswith("batch ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("remora: ")
+    assert "Spark's Java has gone" in lines[0]
 
 
 async def test_killed_again_and_again(kafka: Kafka, spark: SparkSession, tmp_path: Path) -> None:

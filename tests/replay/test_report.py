@@ -114,6 +114,46 @@ def test_counts_on_the_page_are_the_verdicts(failed: RunDirectory) -> None:
     assert [found[name][0][1] for name in counts] == [f"{n:,}" for n in counts.values()]
 
 
+UNUSED = {"limited": 0, "limited_us": 0, "numbered": 0, "number_gaps": 0, "number_gaps_explained": 0,
+          "numbers_repeated": 0, "numbers_torn": 0, "numbers_inverted": 0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("used", "behind"), [({}, 8), ({"numbered": 9}, 2), ({"limited": 2}, 6), ({"numbers_torn": 1}, 7)]
+)
+def test_zeros_of_what_is_not_used_come_last(tmp_path: Path, used: dict[str, int], behind: int) -> None:
+    """Counts of numbers and limits that a run does not use stand behind the pictures, each once; those that are
+    something, and what belongs to them, stand before."""
+    run = simulate(tmp_path / "run", events=3, counts=UNUSED | used)
+    report(run.path)
+
+    before, _, after = (run.report / "index.html").read_text().partition('<section id="pictures">')
+
+    found = [name in Page(after).numbers for name in UNUSED]
+    assert [name in Page(before).numbers for name in UNUSED] == [not each for each in found]
+    assert sum(found) == behind
+
+
+@pytest.mark.parametrize(("events", "is_marked"), [(99, True), (100, False)])
+def test_a_p99_of_few_events_is_marked(tmp_path: Path, events: int, is_marked: bool) -> None:
+    """A p99 of fewer than 100 events is marked in each picture with intervals, with the keys, and in the tables."""
+    keys = [("tides", "one")]
+    run = simulate(tmp_path / "run", events=events, seconds=0.1, interval_us=10_000_000, keys=keys)
+    report(run.path)
+    subject = load(run.path)
+    with drawing():
+        figures = [over_time.percentiles(subject, subject.end_us), over_time.lateness(subject, subject.end_us)]
+        keys_drawn = distributions.hottest(subject, subject.end_us)
+
+    told = "p99 of fewer than 100 events"
+    assert [any(told == line.get_label() for line in figure.axes[0].lines) for figure in figures] == [is_marked] * 2
+    (point,) = keys_drawn.axes[1].lines
+    assert (point.get_markerfacecolor() == "none") is is_marked
+    html = (run.report / "index.html").read_text()
+    tables = html.partition('<section id="pictures">')[0], html.partition('<section id="keys-table">')[2]
+    assert [told in each for each in tables] == [is_marked] * 2
+
+
 def test_latencies_on_the_page_are_the_verdicts(failed: RunDirectory) -> None:
     """The page has each percentile of each latency with its number of samples, rounded in the text and no more."""
     found = page_of(failed).numbers

@@ -25,7 +25,7 @@ from remora.replay.report.canvas import (
     legend,
     nothing,
 )
-from remora.replay.report.latencies import CURVES, clock_us, label
+from remora.replay.report.latencies import CURVES, clock_us, is_few, label
 from remora.replay.report.subject import Subject
 from remora.replay.report.texts import MS, count, shortened
 
@@ -115,7 +115,9 @@ def hottest(subject: Subject, _until_us: int) -> Figure:
     axes.set_yticks(rows, [shortened(drawable(f"{each.bucket}/{each.key}"), 44) for each in keys], fontsize=8.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(round(value))))
-    other.plot([max(MS, each.p99_us) for each in keys], rows, "o", color=VERMILION, markersize=5)
+    for row, key in enumerate(keys):
+        inside = "none" if is_few(key.events) else VERMILION
+        other.plot([max(MS, key.p99_us)], [row], "o", color=VERMILION, markerfacecolor=inside, markersize=5)
     other.set_yticks(rows, [])
     latency_axis(other, "x", most=4)
     for each in (axes, other):

@@ -17,6 +17,17 @@ _LABELS = {
 }
 
 
+ENOUGH = 100
+"""So many events has a p99 at least: of fewer it is the largest, whatever that is."""
+
+FEW_TOLD = f"p99 of fewer than {ENOUGH} events"
+
+
+def is_few(events: int) -> bool:
+    """Whether a p99 of so many events says little."""
+    return events < ENOUGH
+
+
 def label(name: str, *, has_schedule: bool) -> str:
     """From what until what. Where nothing was due at a time of its own, latencies count from when it was sent."""
     found = _LABELS.get(name, visible(name))

@@ -26,6 +26,7 @@ from remora.replay.report.canvas import (
     nothing,
     timed,
 )
+from remora.replay.report.latencies import FEW_TOLD, is_few
 from remora.replay.report.subject import Subject
 from remora.replay.report.texts import MS, US, count, tick
 from remora.replay.results import Interval
@@ -33,6 +34,7 @@ from remora.replay.results import Interval
 Floats = NDArray[np.floating[Any]]
 Triples = Sequence[tuple[int, int, int] | None]
 
+_HOLLOW = 5.0
 _MOST_COLUMNS = 360
 _FEW = 60
 _FINEST_CLASS = 60
@@ -180,6 +182,10 @@ def _percentile_lines(
     marker = "." if len(middles) < _FEW else ""
     for (name, color, look), line in zip(_PERCENTILES, values.T, strict=True):
         axes.plot(middles, line, label=name, color=color, marker=marker, **look)
+    few = [bool(triple) and is_few(each.due) for each, triple in zip(intervals, triples, strict=True)]
+    if any(few):
+        p99 = np.where(few, values[:, 1], np.nan)
+        axes.plot(middles, p99, "o", label=FEW_TOLD, color=BLUE, markerfacecolor="none", markersize=_HOLLOW)
     if any(triples):
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
         axes.set_ylim(low / 1.4, high * 1.4)

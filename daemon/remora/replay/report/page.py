@@ -20,6 +20,7 @@ from remora.replay.report.tables import (
     latency_table,
     rate_table,
     suffix,
+    unused_table,
 )
 from remora.replay.report.texts import count, visible
 
@@ -57,6 +58,7 @@ def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Seq
         pictures=pictures,
         faults=[fault_table(each, suffix(each, subjects)) for each in subjects if each.faults],
         keys=[key_table(each, suffix(each, subjects)) for each in subjects if each.series.hottest],
+        unused=unused_table(subjects, summary),
         details=list(detail_tables(subjects)),
     )
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from remora.replay.report import distributions, over_time
 from remora.replay.report.canvas import drawing, png
+from remora.replay.report.latencies import FEW_TOLD
 from remora.replay.report.subject import Subject
 from remora.replay.report.texts import count, tick, visible
 
@@ -58,7 +59,10 @@ PANELS = (
     Panel(
         "percentiles",
         "Percentiles by interval",
-        lambda subject: f"Of what was due in each {_width(subject)}, p50 and p99 within 0.3 %; a gap: nothing was due.",
+        lambda subject: (
+            f"Of what was due in each {_width(subject)}, p50 and p99 within 0.3 %; a gap: nothing was due. Hollow:"
+            f" {FEW_TOLD}, which is little else than the largest."
+        ),
         over_time.percentiles,
         _is_replay,
     ),
@@ -93,7 +97,7 @@ PANELS = (
     Panel(
         "keys",
         "Hottest keys",
-        lambda _: "By events; beside them the p99 of each. Full names stand in the table below.",
+        lambda _: f"By events; beside them the p99 of each (hollow: {FEW_TOLD}). Full names stand in the table below.",
         distributions.hottest,
     ),
 )

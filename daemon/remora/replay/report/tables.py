@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from remora.replay.layout import Trace
 from remora.replay.report import counts
 from remora.replay.report.counts import Count, Tone
-from remora.replay.report.latencies import ORDER, clock_us, label
+from remora.replay.report.latencies import FEW_TOLD, ORDER, clock_us, is_few, label
 from remora.replay.report.subject import Subject
 from remora.replay.report.summary import PERCENTILES, Summary
 from remora.replay.report.texts import MS, change, count, latency, latency_change, moment, offset, rate, tick, visible
@@ -53,9 +53,25 @@ class Table:
 
 
 def count_tables(subjects: Sequence[Subject], summary: Summary) -> Iterator[Table]:
-    there = {name: 0 for each in subjects for name in each.verdict.counts}
-    for title, listed in counts.groups(there):
-        yield Table(title, _columns(subjects), [_count_row(each, subjects, summary) for each in listed])
+    """The counts that these runs make use of."""
+    for title, listed in counts.groups(_all_counts(subjects)):
+        used = [each for each in listed if counts.is_used(each, _counts(subjects))]
+        yield Table(title, _columns(subjects), [_count_row(each, subjects, summary) for each in used])
+
+
+def unused_table(subjects: Sequence[Subject], summary: Summary) -> Table:
+    """The counts of what these runs do not use: nothing, all of them."""
+    listed = [each for _, group in counts.groups(_all_counts(subjects)) for each in group]
+    unused = [each for each in listed if not counts.is_used(each, _counts(subjects))]
+    return Table("Nothing of these", _columns(subjects), [_count_row(each, subjects, summary) for each in unused])
+
+
+def _counts(subjects: Sequence[Subject]) -> list[dict[str, int]]:
+    return [each.verdict.counts for each in subjects]
+
+
+def _all_counts(subjects: Sequence[Subject]) -> dict[str, int]:
+    return {name: 0 for each in subjects for name in each.verdict.counts}
 
 
 def _count_row(each: Count, subjects: Sequence[Subject], summary: Summary) -> Row:
@@ -79,7 +95,8 @@ def latency_table(summary: Summary) -> Table:
             if (found := each.latencies.get(name)) is not None:
                 whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
                 words = label(name, has_schedule=bool(each.speed)) + whose
-                rows.append(Row(words, _percentile_cells(found, clock_us(name)), visible(found.clock), name))
+                few = f"; {FEW_TOLD}" if is_few(found.samples) else ""
+                rows.append(Row(words, _percentile_cells(found, clock_us(name)), visible(found.clock) + few, name))
         if summary.change is not None and (differences := summary.change.latencies.get(name)) is not None:
             shown = [Cell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
             words = label(name, has_schedule=bool(summary.speed))
@@ -88,8 +105,12 @@ def latency_table(summary: Summary) -> Table:
 
 
 def _percentile_cells(found: Percentiles, counted_us: int) -> list[Cell]:
-    values = [getattr(found, each) for each in PERCENTILES]
-    return [Cell(count(found.samples), found.samples), *(Cell(latency(us, counted_us), us) for us in values)]
+    shown: list[Cell] = []
+    for name in PERCENTILES:
+        is_doubtful = is_few(found.samples) and name == "p99_us"
+        us = getattr(found, name)
+        shown.append(Cell(latency(us, counted_us), us, "note" if is_doubtful else "plain"))
+    return [Cell(count(found.samples), found.samples), *shown]
 
 
 def rate_table(summary: Summary) -> Table:
@@ -159,7 +180,11 @@ def key_table(subject: Subject, whose: str) -> Table:
     rows = [
         Row(
             f"{visible(each.bucket)}/{visible(each.key)}",
-            [Cell(count(each.events), each.events), Cell(latency(each.p99_us, MS), each.p99_us)],
+            [
+                Cell(count(each.events), each.events),
+                Cell(latency(each.p99_us, MS), each.p99_us, "note" if is_few(each.events) else "plain"),
+            ],
+            FEW_TOLD if is_few(each.events) else "",
         )
         for each in subject.series.hottest
     ]
