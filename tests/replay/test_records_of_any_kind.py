@@ -104,9 +104,9 @@ async def fill(kafka: Kafka, draw: random.Random) -> str:
         for number in range(COUNT):
             stamp = draw.choice((1_795_227_938_000_000_000, 2**63 - 1)) if number in FAR else draw.choice(stamps)
             lane = 1 if number in FAR else number % PARTITIONS
-            await producer.send(
-                topic, value(draw), draw.choice(keys), partition=lane, headers=headers(draw), timestamp_ms=stamp
-            )
+            text, key = value(draw), draw.choice(keys)
+            key = b"k" if text is None and key is None else key  # this client sends no record without either
+            await producer.send(topic, text, key, partition=lane, headers=headers(draw), timestamp_ms=stamp)
         await producer.flush()
     finally:
         await producer.stop()
