@@ -6,7 +6,6 @@ that: from the first such record of a partition on, tasks read with a client of 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.far_stamps import FIRST_FAR_MS, RECORDS, SPANS, reading
+from remora.replay.patience import patiently
 from remora.replay.properties import client_options
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -91,17 +91,17 @@ def _as_json(topic: str, offsets: Mapping[int, int]) -> str:
 # ------------------------------------------------------------------------------------------- on the driver
 
 
-def first_far(source: Source) -> dict[int, int]:
+def first_far(source: Source, patience_s: float = 0.0) -> dict[int, int]:
     """The first record of each partition whose stamp Spark's connector cannot have; of those that have one.
 
-    Raises ReplayError.
+    Raises ReplayError when no broker answers for this long.
     """
-    return asyncio.run(_first_far(source))
+    return patiently(lambda: _first_far(source), patience_s)
 
 
-def beginnings(source: Source) -> dict[int, int]:
-    """The first offset that each partition still has. Raises ReplayError."""
-    return asyncio.run(_beginnings(source))
+def beginnings(source: Source, patience_s: float = 0.0) -> dict[int, int]:
+    """The first offset that each partition still has. Raises ReplayError when no broker answers for this long."""
+    return patiently(lambda: _beginnings(source), patience_s)
 
 
 async def _first_far(source: Source) -> dict[int, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -115,27 +113,11 @@ class _AskTopic(Request[_MetadataRequest12]):  # type: ignore[misc]  # aiokafka 
         return request_struct_class([(0, 0, self._topic, {})], False, False, {})
 
 
-_AGAIN_S = 0.5
-
-
-async def identify(bootstrap: str, topic: str, security: Mapping[str, str], patience_s: float = 0.0) -> Identity:
+async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> Identity:
     """`security` has the settings of Kafka's own clients, for TLS and logins.
 
-    Raises ReplayRefused for a topic that there is not, and ReplayError when no broker answers within `patience_s`.
+    Raises ReplayRefused for a topic that there is not, and ReplayError when no broker answers.
     """
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return await _identified(bootstrap, topic, security)
-        except ReplayRefused:
-            raise
-        except ReplayError:
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(_AGAIN_S)
-
-
-async def _identified(bootstrap: str, topic: str, security: Mapping[str, str]) -> Identity:
     client = AIOKafkaClient(bootstrap_servers=bootstrap, **client_options(security))
     try:
         await client.bootstrap()

@@ -21,6 +21,7 @@ from remora.model.errors import RemoraError
 from remora.replay.errors import ReplayError, ReplayRefused, named_by_path
 from remora.replay.kafka_source import Offsets, Source, beginnings, first_far, read
 from remora.replay.paths import location
+from remora.replay.patience import patiently
 from remora.replay.pipeline.checkpoint import named, offsets_of
 from remora.replay.pipeline.columns import PARSED
 from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
@@ -33,7 +34,7 @@ LOOK_S = 1
 """How soon a stop is heard of."""
 
 _PATIENCE_S = 60.0
-"""How long brokers may be away when a batch is ready, which is what Kafka's own clients allow."""
+"""How long brokers may be away while a batch is made, which is what Kafka's own clients allow."""
 
 _AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
 """Tasks that only write files may be repeated; what a failed one has written is no part of the batch."""
@@ -192,21 +193,21 @@ class _Sink:
     def _see_the_topic(self, patience_s: float = 0.0) -> None:
         """Raise ReplayRefused where the name stands for another topic than the one that lands here."""
         plan = self._plan
-        identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security, patience_s))
+        identity = patiently(lambda: identify(plan.bootstrap, plan.topic, plan.security), patience_s)
         self._directory.see(plan.topic, identity.topic_id, identity.cluster)
 
     def _readable(self, frame: DataFrame, batch: int) -> DataFrame:
         """The batch; read anew where it has a record that Spark's connector cannot read."""
         plan = self._plan
-        if not (far := first_far(plan.source)):
+        if not (far := first_far(plan.source, _PATIENCE_S)):
             return frame
-        offsets = self._offsets(batch)
+        offsets = self._offsets(batch, _PATIENCE_S)
         if not any(number in far and far[number] < end for number, (_, end) in offsets.items()):
             return frame
         return read(frame.sparkSession, plan.source, offsets, may_be_gone=plan.skip_lost)
 
-    def _offsets(self, batch: int) -> Offsets:
-        return offsets_of(self._plan.checkpoint, self._plan.topic, batch, beginnings(self._plan.source))
+    def _offsets(self, batch: int, patience_s: float = 0.0) -> Offsets:
+        return offsets_of(self._plan.checkpoint, self._plan.topic, batch, beginnings(self._plan.source, patience_s))
 
     def _where(self, batch: int) -> str:
         try:
