@@ -31,6 +31,7 @@ from remora.replay.prepared import read_events
 from remora.replay.run import frames
 from remora.replay.run.journal import Intent, Outcome, journals, read_journal
 from remora.replay.run.progress import Reading
+from remora.replay.run.targets.ingest import Server, check_ingest
 from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
 
@@ -212,6 +213,17 @@ async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> 
     missing = frozenset(seq for seq in unknown if f"{run_id}/{seq}" not in there)
     assert by_key(records) == expected(run_id, wanted, without=missing)
     assert len(journals(run)) > 2
+
+
+async def test_a_run_knows_whether_its_topic_numbers_events(folder: Path) -> None:
+    """The check before a run asks the daemon whether the topic numbers its events, for the verdict to know."""
+    async with embedded(folder) as daemon:
+        done = await daemon.command("topic", "create", "numbered", "--endpoint", NOBODY, "--sequence")
+        assert done.code == Exit.OK, done.err
+        server = Server(daemon.ingest, "", None)
+
+        assert await check_ingest(server, "t") is False
+        assert await check_ingest(server, "numbered") is True
 
 
 def test_what_is_asked_too_much_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
