@@ -119,7 +119,7 @@ async def test_no_record_ends_a_job(kafka: Kafka, spark: SparkSession, tmp_path:
     of them, and a verdict counts all."""
     topic = await fill(kafka, random.Random(seed))
     asked, out = question(kafka, topic), tmp_path / "landed"
-    assert set(first_far(asked.source)) == {1}
+    assert set(await asyncio.to_thread(first_far, asked.source)) == {1}
 
     commit = await asyncio.to_thread(land, Plan(kafka.address, topic, out, out / "_checkpoint", batch=100))
     made, _ = await asyncio.to_thread(inventory.take, inventory.Plan(out, tmp_path / "inventory"))

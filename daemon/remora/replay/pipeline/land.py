@@ -181,14 +181,17 @@ class _Sink:
             raise
 
     def explained(self, exc: Exception) -> ReplayError | None:
-        """What is to be mended, where Spark's failure is one that operators meet."""
-        found = explained(exc, self._plan)
-        if isinstance(found, RecordsGone):
-            try:
-                self._see_the_topic()
-            except RemoraError as other:
-                return ReplayRefused(str(other)) if isinstance(other, ReplayRefused) else found
-        return found
+        """What is to be mended, where Spark's failure is one that operators meet.
+
+        A topic that was made again fails in many ways, and none of them says so.
+        """
+        try:
+            self._see_the_topic()
+        except ReplayRefused as other:
+            return other
+        except ReplayError:  # the brokers are away, which the failure itself says better
+            pass
+        return explained(exc, self._plan)
 
     def _see_the_topic(self, patience_s: float = 0.0) -> None:
         """Raise ReplayRefused where the name stands for another topic than the one that lands here."""
@@ -238,15 +241,11 @@ _NO_TOPIC = re.compile(r"UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTI
 _NO_BROKER = re.compile(r"TimeoutException|bootstrap\.servers|DisconnectException|Timed out waiting")
 
 
-class RecordsGone(ReplayRefused):
-    """Kafka has removed records that have not landed."""
-
-
 def explained(exc: Exception, plan: Plan) -> ReplayError | None:
     """What is to be mended, where Spark's failure is one that operators meet."""
     text = str(exc)
     if _GONE.search(text):
-        return RecordsGone(
+        return ReplayRefused(
             f"topic {plan.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
             f" {_line(text, _GONE)}"
         )
