@@ -178,20 +178,19 @@ def test_a_whole_shard_that_is_missing_shows_in_the_numbers(spark: SparkSession,
 
 
 def _exchanged(recs: list[Rec]) -> list[Rec]:
-    """The positions of two records of different keys, of one queue and one partition."""
-    at = {rec.seq: n for n, rec in enumerate(recs)}
-    first = recs[at[HOT[4]]]
-    later = next(
-        rec
-        for rec in recs[at[HOT[4]] :]
-        if (rec.partition, rec.header("remora-shard")) == (first.partition, first.header("remora-shard"))
-        and rec.key != first.key
-    )
+    """The positions of two neighbours of different keys, in one queue and one partition."""
+    last: dict[tuple[int, bytes], int] = {}
     found = list(recs)
-    for one, other in ((first, later), (later, first)):
-        for name in ("remora-pos", "remora-next"):
-            found[at[one.seq]] = found[at[one.seq]].with_header(name, other.header(name))
-    return found
+    for n, rec in enumerate(recs):
+        place = rec.partition, rec.header("remora-shard")
+        before = last.get(place, n)
+        if n > COUNT // 3 and recs[before].key != rec.key:
+            for name in ("remora-pos", "remora-next"):
+                found[n] = found[n].with_header(name, recs[before].header(name))
+                found[before] = found[before].with_header(name, rec.header(name))
+            return found
+        last[place] = n
+    raise AssertionError("no two keys share a queue and a partition")
 
 
 def _divided(recs: list[Rec]) -> list[Rec]:
