@@ -12,15 +12,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from devkit.processes.daemon import Daemon, running_daemon
+from devkit.processes.daemon import REMORA, Daemon, running_daemon
+from devkit.processes.mounts import TMPFS, ext4, mounted
+from devkit.receivers.http_sink import http_sink
 from remora.model.exits import Exit
-
-
 from support.crowded_disk import Crowd
-from support.daemon import REMORA, Daemon, running_daemon
-from support.http_sink import http_sink
 from support.ingest import records
-from support.mounts import TMPFS, ext4, mounted
 
 NOBODY = "kafka://127.0.0.1:1"
 

@@ -22,8 +22,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
 from remora.storage.sqlite.file import File
-from support.faulty_disk import FAULTS, faulty_disk
-from support.stores import QUIET_S, by_shard, own_topic, renew, spread, until
+from support.stores import QUIET_S, by_shard, own_topic, renew, spread
 
 LONG_S = 120
 SLOW_S = 0.2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.mounts import TMPFS, ext4, with_mount
-from support.programs import ENVIRONMENT
+from devkit.processes.mounts import TMPFS, ext4, with_mount
+from devkit.processes.programs import ENVIRONMENT
 
 MEGABYTES = 32
 

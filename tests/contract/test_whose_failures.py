@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from devkit.processes.ports import free_port
+from devkit.receivers.receiver import DROPPED, Arrival, Reply, receiving, status
 from remora.config import HttpSettings, Settings
 from remora.endpoints.http import HttpEndpoint
 from remora.model.errors import EndpointError
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from support.kafka_sender import INCARNATION, make_records
-from support.ports import free_port
-from support.receiver import DROPPED, Arrival, Reply, receiving, status
 
 SHARD = Shard("shard", Origin.REMORA)
 QUICK = Settings(http=HttpSettings(request_timeout_s=0.5, connect_timeout_s=20.0))

@@ -8,6 +8,9 @@ from random import Random
 
 import pytest
 
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
@@ -17,9 +20,6 @@ from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Topic
 from remora.ports.endpoint import Batch
-from support.clock import in_virtual_time
-from support.entries import raw_entry
-from support.samples import sample_value
 
 HOST = "kafka://h:9092"
 GOOD = "good"

@@ -22,7 +22,6 @@ from remora.replay.pipeline import records
 from remora.replay.pipeline.columns import NOTIFICATION, PARSED
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.records import MOST_TEXT_BYTES, SOURCE, events, parsed
-from support.entries import raw_entry
 
 
 def document(**changes: Any) -> dict[str, Any]:

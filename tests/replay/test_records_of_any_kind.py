@@ -13,13 +13,13 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from pyspark.sql import SparkSession
 
+from devkit.clusters.kafka import Kafka, create_topic
 from remora.replay.kafka_source import first_far
 from remora.replay.pipeline import inventory
 from remora.replay.pipeline.land import Plan, land
 from remora.replay.results import FAIL
 from remora.replay.verify.job import verify_topic
 from support.asked import question
-from support.kafka import Kafka, create_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
 

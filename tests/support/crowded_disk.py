@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from devkit.entries.entries import delivered
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
 from remora.model.ingest import RoutedEvent
@@ -22,8 +24,7 @@ from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.entries import delivered
-from support.stores import QUIET_S, own_topic, renew, unhurried, until
+from support.stores import QUIET_S, own_topic, renew, unhurried
 
 BACKLOG, PAYLOAD, PER_REQUEST = 4_000, 1_000, 20
 AT_ONCE = 4
