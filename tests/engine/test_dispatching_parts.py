@@ -74,6 +74,29 @@ async def test_what_is_delivered_ends_a_row_of_failures() -> None:
 
 
 @in_virtual_time
+async def test_what_arrives_within_a_page_begins_a_row_of_failures_anew() -> None:
+    """The failure after an acknowledgement is the first of its row, unless it is the store's; the topic fails on."""
+    made = await parts()
+    made.outlet.aim(a_topic())
+    rows = []
+    for has_acks, kind in (
+        (False, Failure.TRANSIENT),
+        (False, Failure.TRANSIENT),
+        (True, Failure.TRANSIENT),
+        (False, Failure.TRANSIENT),
+        (True, Failure.STORE),
+        (False, Failure.TRANSIENT),
+        (True, Failure.CONFIGURATION),
+    ):
+        made.scope.state.progress.has_acks = has_acks
+        made.standing.failed(AWAY, kind)
+        rows.append(made.standing.failed_in_a_row())
+
+    assert rows == [1, 2, 1, 2, 3, 4, 1]
+    assert made.standing.status().failure is Failure.CONFIGURATION
+
+
+@in_virtual_time
 async def test_a_shard_that_finishes_is_in_no_other_state() -> None:
     """Once it finishes, whatever happens to the shard is shown as finishing, since when it began."""
     made = await parts()

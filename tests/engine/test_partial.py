@@ -74,6 +74,27 @@ async def test_a_refused_record_is_parked_where_it_stands() -> None:
     assert len(endpoint.routes) == 1
 
 
+@pytest.mark.guarantee("duplicates", "order-per-object")
+@in_virtual_time
+async def test_an_endpoint_that_takes_a_few_at_a_time_is_tried_again_soon() -> None:
+    """A queue with room for three, which somebody empties at once, gets three after each pause of the first step."""
+    store, endpoint, began = FakeStore(), FakeEndpoint(lanes=1), asyncio.get_running_loop().time()
+    store.make("t", *(raw_entry(f"k{i}", i) for i in range(300)))
+    store.metadata["t"] = a_topic()
+
+    def fate(_: FakeRoute, batch: Batch) -> Fate:
+        if len(batch.records) <= 3:
+            return Fate()
+        return Fate(arrives=3, error=EndpointUnavailable("the queue is full").at(3, 1))
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert numbers(endpoint) == list(range(300))
+    assert asyncio.get_running_loop().time() - began < 100 * DeliverySettings().retry_base_s
+
+
 class Refusing(FakeEndpoint):
     """Refuses `id-0` as HTTP endpoints do: for good where other records arrive meanwhile, else as misconfigured."""
 

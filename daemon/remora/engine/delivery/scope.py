@@ -36,5 +36,6 @@ class Scope:
 
     def delivered(self, events: int, nbytes: int, created_ns: Sequence[int], now_ns: int) -> None:
         """Count events that have arrived, created and acknowledged at these times."""
+        self.state.progress.has_acks = True
         self.context.telemetry.delivered(self.topic.label, events, nbytes, created_ns, now_ns)
         self.context.traffic.acknowledged(self.lease.shard, nbytes)

@@ -111,7 +111,7 @@ class Progress:
 
     `news` is set when the store notifies of new entries, and cleared right before each read. `empty_since` is when the
     queue was first found empty, as far back as nothing came; None while there are entries. `held_bytes` are the
-    bytes of entries in memory.
+    bytes of entries in memory. `has_acks` says whether the endpoint took anything since the last failure.
     """
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -119,6 +119,7 @@ class Progress:
     empty_since: float | None = None
     progress_at: float = 0.0
     held_bytes: int = 0
+    has_acks: bool = False
 
     def begin_work(self) -> None:
         """There are entries; where there were none, the time without progress begins now."""

@@ -60,6 +60,9 @@ class Standing:
     def failed(self, exc: RemoraError, kind: str) -> None:
         """An attempt failed; `kind` is one that `Telemetry.failed` knows, and a `Failure` where a pause follows."""
         now = asyncio.get_running_loop().time()
+        if self._progress.has_acks and kind not in (Failure.STORE, Failure.DAMAGED):
+            self._failures = self._failures_before = 0  # what the endpoint takes says nothing of the store
+        self._progress.has_acks = False
         if not self._failures:
             self._fails_since = now
         self._failures += 1
@@ -71,7 +74,7 @@ class Standing:
         self._telemetry.failed(self._outlet.label, kind, str(exc))
 
     def failed_in_a_row(self) -> int:
-        """How often in a row this shard failed since it did not, or since more of its destination answered again.
+        """How often in a row this shard failed since anything of it arrived, or more of its destination answered again.
 
         Also when that was during the attempt that failed just now: right after an outage attempts fail for reasons
         that are gone in a moment.
