@@ -81,6 +81,36 @@ async def test_a_receiver_that_does_everything_wrong(folder: Path) -> None:
     assert {each.headers["ce-type"] for each in receiver.taken} == {"com.amazonaws.ObjectCreated:Put"}
 
 
+@pytest.mark.guarantee("no-loss")
+async def test_refusals_that_do_not_fit_into_a_push(folder: Path) -> None:
+    """Where a push has time for one answer, two events that are refused in a quiet topic have letters all the same; and
+    where nothing is ever taken, an event whose attempts are limited is posted so often and has one."""
+    refused = {1, 2}
+
+    def plan(arrival: Arrival) -> Reply:
+        return status(422) if number(arrival) in refused or "/none" in arrival.line else OK
+
+    short: Sections = {**sections(folder), "http": {"request_timeout": "1s"}}
+    async with receiving(plan) as receiver, running_daemon(folder, short) as daemon:
+        for name, *options in (("quiet",), ("none", "--max-retries", "3")):
+            made = await daemon.command(
+                "topic", "create", name, "--shards", "1", "--endpoint", f"{receiver.url}/{name}", *options
+            )
+            assert made.code == 0, made.err
+        await publish(folder, "quiet", [0], keys=3)
+        await drained_but(daemon, "quiet")
+        await publish(folder, "quiet", refused, keys=3)
+        await publish(folder, "none", [0], keys=3)
+        await drained_but(daemon, "quiet", letters=2)
+        await drained(daemon, "none")
+        [letter] = (await daemon.command("dlq", "list", "--topic", "none", "--json")).json
+
+    posts = [each.line.split()[1] for each in receiver.came]
+    assert (letter["cause"], letter["attempts"]) == ("exhausted", 4)
+    assert 1 <= posts.count("/none") <= 4
+    assert set(map(number, receiver.taken)) == {0}
+
+
 async def test_a_topic_is_stopped_with_the_reason_and_goes_on(folder: Path) -> None:
     """A receiver that answers 404 stops the topic, as `remora status` shows; put right, it is delivered to at once."""
     good = False

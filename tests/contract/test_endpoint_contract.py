@@ -157,6 +157,41 @@ async def test_sizes(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.body for each in arrived] == [each.body for each in records if each is not records[3]]
 
 
+async def test_refused_records_in_a_quiet_topic(outlet: Outlet) -> None:
+    """Two records that are refused for good are told as that, though nothing else is delivered any more, and pushes are
+    too short for more than one answer of a receiver's."""
+    to = await outlet.topic(most_bytes=outlet.largest_bytes)
+    good, *bad = make_records(0, 3, keys=3)
+    bad = [each._replace(body=each.body + Random(0).randbytes(outlet.largest_bytes + 5000)) for each in bad]
+    left, refused, pushes = deque(bad), list[Record](), 0
+
+    async with asyncio.timeout(120), outlet.running(is_quick=True) as endpoint:
+        await _until_arrived(endpoint, to, good)
+        while left:
+            with suppress(EndpointUnavailable):  # the server may be busy, or need the next push
+                async with endpoint.route(SHARD, INCARNATION, to) as route:
+                    batches, unpacked = route.pack(list(left))
+                    refused += [record for record, _ in unpacked]
+                    for batch in batches:
+                        pushes += 1
+                        try:
+                            await route.push(batch)
+                        except EntryRefused as exc:
+                            refused.append(batch.records[exc.arrived])
+            left = deque(each for each in left if each not in refused)
+
+    assert sorted(refused) == bad
+    assert [each.body for each in await outlet.arrivals(to)] == [good.body]
+    assert pushes <= 12
+
+
+async def _until_arrived(endpoint: Endpoint, to: Target, record: Record) -> None:
+    """Deliver a record; a server that is busy may need more than one push."""
+    while True:
+        with suppress(EndpointUnavailable):
+            return await deliver(endpoint, to, [record])
+
+
 # ------------------------------------------------------------------------------------------- failures
 
 

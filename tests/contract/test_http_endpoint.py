@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import socket
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -460,9 +461,8 @@ async def test_a_record_that_is_refused_while_others_arrive(endpoint: HttpEndpoi
 
 @pytest.mark.usefixtures("apart")
 async def test_a_record_that_stays_alone_after_a_failure(endpoint: HttpEndpoint) -> None:
-    """It is refused for good where the receiver acknowledged others since it first refused it, though none is posted
-    beside it; one that the receiver refuses for the first time then is no poison yet."""
-    others, alone, another = make_records(0, 4, keys=4), make_records(1, 1, start=4), make_records(2, 1, start=5)
+    """Its refusals of before count, and what the receiver acknowledged since: it is refused for good with the third."""
+    others, alone = make_records(0, 4, keys=4), make_records(1, 1, start=4)
     answers = itertools.chain([status(422), status(503)], itertools.repeat(status(422)))
 
     def plan(arrival: Arrival) -> Reply:
@@ -474,12 +474,118 @@ async def test_a_record_that_stays_alone_after_a_failure(endpoint: HttpEndpoint)
         async with endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route:
             assert await push_lanes(route, others) == {}
             ((_, then),) = (await push_lanes(route, alone)).values()
-            ((_, of_another),) = (await push_lanes(route, another)).values()
 
     assert isinstance(before, EndpointUnavailable)
     assert isinstance(then, EntryRefused)
-    assert (then.arrived, then.tries) == (0, 3)
-    assert isinstance(of_another, EndpointMisconfigured)
+    assert (before.tries, then.arrived, then.tries) == (2, 0, 2)
+
+
+def refuses(*ids: str, code: int = 422) -> Callable[[Arrival], Reply]:
+    """A plan that refuses the events with these ids, alone or as the first ones of a batch, and takes all others."""
+    return lambda arrival: status(code) if arrival.headers["remora-event-id"] in ids else OK
+
+
+@pytest.mark.usefixtures("apart")
+async def test_two_refused_records_in_a_quiet_topic(endpoint: HttpEndpoint) -> None:
+    """Both are refused for good by what the topic's receiver took before, and another topic's acks are no evidence."""
+    good, *bad = make_records(0, 3, keys=3)
+    async with receiving(refuses("0.1", "0.2")) as receiver:
+        other = replace(target(receiver.url), topic="other")
+        async with endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route:
+            assert await push_lanes(route, [good]) == {}
+            failed = await push_lanes(route, bad)
+        async with endpoint.route(SHARD, INCARNATION, other) as route:
+            ((_, of_other),) = (await push_lanes(route, bad[:1])).values()
+
+    assert [(type(exc), exc.tries) for _, exc in failed.values()] == [(EntryRefused, 3)] * 2
+    assert isinstance(of_other, EndpointMisconfigured)
+
+
+class SlowPlan:
+    """A plan whose answers each take so long, by a clock that does not go on otherwise."""
+
+    def __init__(self, plan: Callable[[Arrival], Reply], answer_s: float) -> None:
+        self._plan = plan
+        self._answer_s = answer_s
+        self.now = 1000.0
+
+    def __call__(self, arrival: Arrival) -> Reply:
+        self.now += self._answer_s
+        return self._plan(arrival)
+
+
+async def parked(
+    endpoint: HttpEndpoint, to: Target, records: Sequence[Record], plan: SlowPlan, *, quick_retries: bool = True
+) -> tuple[list[Record], list[EndpointError]]:
+    """Deliver as the engine does until all has arrived or was refused for good; with the failures of the pushes."""
+    left, refused, failures = list(records), list[Record](), list[EndpointError]()
+    for _ in range(100):
+        if not left:
+            return refused, failures
+        async with endpoint.route(SHARD, INCARNATION, to, quick_retries=quick_retries) as route:
+            route._now = lambda: plan.now
+            (batch, *_), _ = route.pack(left)
+            try:
+                await route.push(batch)
+                arrived = len(batch.records)
+            except EndpointError as exc:
+                failures.append(exc)
+                arrived = exc.arrived
+                if isinstance(exc, EntryRefused):
+                    refused.append(left.pop(arrived))
+            left = left[arrived:]
+    raise AssertionError(f"{len(left)} records are left after {failures[-3:]}")
+
+
+async def test_refusals_count_over_all_pushes(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a push has time for one or two answers, a record is refused for good with its third all the same, and each
+    of them is told as an attempt."""
+    monkeypatch.setattr("remora.endpoints.http.endpoint.POISON_APART_S", 0.05)
+    records = make_records(0, 5, keys=1)
+    for answer_s in (15.0, 25.0):
+        plan = SlowPlan(refuses("0.2"), answer_s)
+        async with HttpEndpoint(Settings(http=PATIENT), watcher) as endpoint, receiving(plan) as receiver:
+            refused, failures = await parked(endpoint, target(receiver.url), records, plan)
+
+        ids = [each.headers["remora-event-id"] for each in receiver.came]
+        assert refused == [records[2]]
+        assert ids.count("0.2") == sum(each.tries or 0 for each in failures if each.kind == "refused") == 3
+        assert sorted(receiver.bodies) == sorted(each.body for each in records if each is not records[2])
+
+
+@pytest.mark.parametrize("kind", ["records", "ndjson"])
+async def test_a_batch_is_halved_over_all_pushes(watcher: Watcher, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Where a push has time for one answer, the refused record of a batch is found; all others arrive once."""
+    monkeypatch.setattr("remora.endpoints.http.endpoint.POISON_APART_S", 0.0)
+    records = [each._replace(body=b'{"Records":[%b]}' % each.event_id) for each in make_records(0, 40, keys=1)]
+
+    plan = SlowPlan(lambda arrival: status(400) if b"0.27" in arrival.body else OK, 25.0)
+
+    async with HttpEndpoint(Settings(http=PATIENT), watcher) as endpoint, receiving(plan) as receiver:
+        to = target(receiver.url, f"remora-batch={kind}")
+        refused, failures = await parked(endpoint, to, records, plan)
+
+    numbers = [int(each) for body in receiver.bodies for each in re.findall(rb"0\.(\d+)", body)]
+    assert refused == [records[27]]
+    assert numbers == [each for each in range(40) if each != 27]
+    assert sum(each.tries or 0 for each in failures) == 3
+
+
+async def test_each_refusal_is_a_push_where_attempts_are_the_caller_s(
+    watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where attempts are limited, or have a pace, a refusal ends its push, and the third push refuses for good."""
+    monkeypatch.setattr("remora.endpoints.http.endpoint.POISON_APART_S", 0.0)
+    records, plan = make_records(0, 3, keys=1), SlowPlan(refuses("0.1"), 0.0)
+    async with HttpEndpoint(Settings(http=PATIENT), watcher) as endpoint, receiving(plan) as receiver:
+        refused, failures = await parked(endpoint, target(receiver.url), records, plan, quick_retries=False)
+
+    assert refused == [records[1]]
+    assert [(type(each), each.tries, each.kind) for each in failures] == [
+        (EndpointUnavailable, 1, "refused"),
+        (EndpointUnavailable, 1, "refused"),
+        (EntryRefused, 1, "refused"),
+    ]
 
 
 @pytest.mark.usefixtures("apart")

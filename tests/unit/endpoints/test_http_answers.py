@@ -11,10 +11,6 @@ from hypothesis import strategies as st
 
 from remora.endpoints.http.answers import (
     LANES,
-    MOST_REFUSED,
-    Evidence,
-    Finding,
-    RefusedRecords,
     Verdict,
     lanes_for,
     push_records,
@@ -94,76 +90,6 @@ def test_any_retry_after(text: str) -> None:
 def test_quick_pauses(tries: int, most: int, asked_s: float | None, spent_s: float, pause_s: float | None) -> None:
     """A lane waits 100, 200 and 400 ms, or as long as is asked for, and all of it within ten seconds."""
     assert quick_pause_s(tries, most, asked_s, spent_s) == pause_s
-
-
-def test_a_record_is_poison_only_on_evidence() -> None:
-    """Three equal refusals park a record where another one was acknowledged in between, and else stop the topic."""
-    while_others_arrive, alone, changing = Evidence(), Evidence(), Evidence()
-
-    assert [while_others_arrive.add(400, acks) for acks in (5, 5, 6)][-1] is Finding.PARK
-    assert [alone.add(400, 5) for _ in range(3)] == [Finding.ASK_AGAIN, Finding.ASK_AGAIN, Finding.CONFIGURATION]
-    assert [changing.add(status, acks) for acks, status in enumerate((400, 422, 422))] == [Finding.ASK_AGAIN] * 3
-
-
-@pytest.mark.parametrize(
-    ("steps", "is_alone"),
-    [
-        ([("a", 422)], False),
-        ([("a", 422), ("a", 422)], False),
-        ([("a", 422), "ack", ("a", 422)], True),
-        (["ack", ("a", 422)], False),
-        ([("a", 422), "ack", ("a", 400)], False),
-        ([("a", 422), "ack", ("b", 422), ("a", 422)], False),
-        ([("a", 422), ("b", 422), "ack", ("a", 422)], True),
-        ([("a", 422), "ack", ("b", 422), "ack", ("a", 422)], True),
-        ([("a", 422), "ack", ("b", 422), ("c", 422), ("d", 422), ("a", 422)], False),
-    ],
-)
-def test_a_record_that_is_refused_alone(steps: list[str | tuple[str, int]], is_alone: bool) -> None:
-    """Others were acknowledged since the first refusal of this kind, and nothing else was refused after that."""
-    refused, acks, found = RefusedRecords(), 0, False
-    for step in steps:
-        if isinstance(step, str):
-            refused.acked()
-            acks += 1
-        else:
-            found = refused.add(*step, acks)
-
-    assert found == is_alone
-
-
-def test_many_refused_records() -> None:
-    """Of more than are remembered the oldest begins anew, and a record that was not known proves nothing."""
-    refused = RefusedRecords()
-    for number in range(MOST_REFUSED + 1):
-        refused.add(number, 422, 0)
-    refused.acked()
-
-    assert not refused.add(0, 422, 1)
-    refused.acked()
-    assert refused.add(2, 422, 2)
-
-
-def test_a_record_that_stays_alone_is_parked_by_what_came_before() -> None:
-    """Three equal refusals park a record that is refused alone, though nothing is acknowledged in between."""
-    evidence = Evidence()
-
-    found = [evidence.add(422, 5, is_alone=True) for _ in range(3)]
-
-    assert found == [Finding.ASK_AGAIN, Finding.ASK_AGAIN, Finding.PARK]
-
-
-@given(st.lists(st.tuples(st.sampled_from([400, 413, 422]), st.integers(0, 3)), max_size=12))
-def test_no_letter_without_an_acknowledgement(answers: list[tuple[int, int]]) -> None:
-    """However refusals and acknowledgements mix, a record is parked only after three equal ones and a new ack."""
-    evidence, acks = Evidence(), 0
-    run: list[tuple[int, int]] = []
-    for status, more in answers:
-        acks += more
-        run = [*run, (status, acks)] if run and run[-1][0] == status else [(status, acks)]
-        if evidence.add(status, acks) is Finding.PARK:
-            assert len(run) >= 3
-            assert run[-1][1] > run[0][1]
 
 
 @pytest.mark.parametrize(

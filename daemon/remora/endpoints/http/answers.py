@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import Enum
 
@@ -28,11 +26,6 @@ QUICK_TRIES = 3
 QUICK_BASE_S = 0.1
 QUICK_WINDOW_S = 10.0
 """A lane tries a transient answer again itself, so often and within this time of the first try."""
-
-POISON_ANSWERS = 3
-POISON_APART_S = 1.0
-"""This many equal refusals, each at least this long after the one before, make a record a dead letter; but only where
-another record of the target was acknowledged in between. A receiver's bad deploy must not turn a queue into letters."""
 
 
 def verdict(status: int) -> Verdict:
@@ -73,67 +66,6 @@ def quick_pause_s(tries: int, most: int, asked_s: float | None, spent_s: float) 
         return None
     pause_s = asked_s if asked_s is not None else QUICK_BASE_S * 2 ** (tries - 1)
     return pause_s if spent_s + pause_s < QUICK_WINDOW_S else None
-
-
-class Finding(Enum):
-    """What is to be done about a record that was refused."""
-
-    ASK_AGAIN = "ask again"
-    PARK = "park"
-    CONFIGURATION = "configuration"
-
-
-@dataclass(slots=True)
-class Evidence:
-    """The refusals of one record. `acks_before` is how many records its target had acknowledged at the first one."""
-
-    status: int = 0
-    answers: int = 0
-    acks_before: int = 0
-
-    def add(self, status: int, acks: int, *, is_alone: bool = False) -> Finding:
-        """One more refusal, at least `POISON_APART_S` after the one before; `acks` counts the target's so far.
-
-        Another status than before begins anew. `is_alone` is what `RefusedRecords` says: it takes the place of an
-        acknowledgement in between.
-        """
-        if status != self.status:
-            self.status, self.answers, self.acks_before = status, 0, acks
-        self.answers += 1
-        if self.answers < POISON_ANSWERS:
-            return Finding.ASK_AGAIN
-        return Finding.PARK if acks > self.acks_before or is_alone else Finding.CONFIGURATION
-
-
-MOST_REFUSED = 1024
-
-
-class RefusedRecords:
-    """What a target has refused, over all attempts.
-
-    A record that stays behind alone, when all others have been delivered, has none beside it whose acknowledgement
-    could show that the target takes records. So what came before counts: the target refused it, acknowledged others
-    since, and has refused nothing else after that. Records are named by anything hashable.
-    """
-
-    def __init__(self) -> None:
-        self._first: dict[Hashable, tuple[int, int]] = {}
-        self._since_ack: set[Hashable] = set()
-
-    def acked(self) -> None:
-        """The target acknowledged something."""
-        self._since_ack.clear()
-
-    def add(self, record: Hashable, status: int, acks: int) -> bool:
-        """One more refusal of a record, `acks` acknowledgements so far; whether it is refused alone, as said above."""
-        if len(self._since_ack) < 2:
-            self._since_ack.add(record)
-        known = self._first.get(record)
-        if known is None or known[0] != status:
-            if len(self._first) >= MOST_REFUSED:
-                del self._first[next(iter(self._first))]
-            known = self._first[record] = status, acks
-        return acks > known[1] and self._since_ack == {record}
 
 
 LANES = (64, 256, 1024)

@@ -18,11 +18,7 @@ from remora.endpoints.dial import dial
 from remora.endpoints.http.answers import (
     BATCHED_LANES,
     LANES,
-    POISON_APART_S,
     QUICK_TRIES,
-    Evidence,
-    Finding,
-    RefusedRecords,
     Verdict,
     lanes_for,
     push_records,
@@ -45,6 +41,7 @@ from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from remora.policy.quarantine import ANSWERED, CONNECT
+from remora.policy.refusals import POISON_APART_S, Finding, Refusals
 from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
@@ -91,24 +88,30 @@ class LogObserver(CrashLog):
 
 @dataclass(slots=True, eq=False)
 class Receiver:
-    """How a target answers: what its routes share.
+    """How a target answers: what its routes share; `refusals` are those of each topic that posts there.
 
     `failed` is true from a failure until the next acknowledgement, `by_operator` while no S3 user's topic has it.
     """
 
     lanes: int = LANES[0]
     mean_s: float = 0.0
-    acks: int = 0
     acked_at: float = float("-inf")
-    refused: RefusedRecords = field(default_factory=RefusedRecords)
+    refusals: dict[str, Refusals] = field(default_factory=dict)
     failed: bool = False
     by_operator: bool = True
 
-    def acked(self, records: int, seconds: float, now: float) -> None:
-        """`records` records were acknowledged in one request, after `seconds`."""
-        self.acks += records
+    def refusals_of(self, topic: str) -> Refusals:
+        """What it refused of one topic."""
+        found = self.refusals.get(topic)
+        if found is None:
+            if len(self.refusals) >= MOST_KNOWN:
+                self.refusals.clear()  # open routes keep theirs
+            found = self.refusals[topic] = Refusals(POISON_APART_S)
+        return found
+
+    def acked(self, seconds: float, now: float) -> None:
+        """A request was acknowledged after `seconds`."""
         self.acked_at = now
-        self.refused.acked()
         self.failed = False
         self.mean_s += (seconds - self.mean_s) * _WEIGHT
 
@@ -197,6 +200,7 @@ class HttpEndpoint:
             meant, peer, receiver, maker, quick_retries=quick_retries, push_s=self._settings.request_timeout_s
         )
         route.pools, route.observer = self._pools, self._observer
+        route.refusals = receiver.refusals_of(target.topic)
         try:
             yield route
         finally:
@@ -228,21 +232,20 @@ class HttpEndpoint:
         return found
 
 
-class Refusals:
-    """The answers to one record that were no acknowledgement."""
+class Tries:
+    """The answers to one record within a push that were no acknowledgement."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._first_at = 0.0
-        self.tries = 0
-        self.evidence = Evidence()
+        self.count = 0
 
     def add(self) -> int:
         """One more; answers how many there are."""
-        if not self.tries:
+        if not self.count:
             self._first_at = self._now()
-        self.tries += 1
-        return self.tries
+        self.count += 1
+        return self.count
 
     @property
     def spent_s(self) -> float:
@@ -260,6 +263,7 @@ class HttpRoute:
     acks_show_load = False
     pools: Pools
     observer: HttpObserver
+    refusals: Refusals
 
     def __init__(
         self,
@@ -312,6 +316,7 @@ class HttpRoute:
             return not self._stopped.is_set() and self._now() < until
 
         posting = Posting(batch.records, self._maker, self._target.batching, is_wanted, self._acked)
+        posting.most_together = self._most_together
         try:
             await self._post_all(posting)
         except EndpointError as exc:
@@ -321,35 +326,46 @@ class HttpRoute:
             raise
 
     def _acked(self, records: int, seconds: float) -> None:
-        self._receiver.acked(records, seconds, self._now())
+        now = self._now()
+        self._receiver.acked(seconds, now)
+        self.refusals.took(now, records)
+
+    def _most_together(self, record: Record) -> int | None:
+        return self.refusals.most_together(self._maker.place(record)) if self.refusals.are_known else None
 
     async def _post_all(self, posting: Posting) -> None:
         """Post until all is acknowledged; raise with how far it came."""
-        refusals = Refusals(self._now)
+        tries = Tries(self._now)
         while not posting.is_done:
             if not posting.is_wanted():
-                why = "another request failed" if self._stopped.is_set() else f"not all within {self._push_s:g} s"
-                raise EndpointUnavailable(f"{self._peer.server}: {why}", "aborted").at(posting.arrived, 0)
+                raise self._cut_short(posting, tries.count)
             before = posting.arrived
-            answer = await self._exchange(posting, refusals)
+            answer = await self._exchange(posting, tries)
             if posting.arrived != before:
-                refusals = Refusals(self._now)
+                tries = Tries(self._now)
             if answer is None:
                 continue
-            if verdict(answer.status) is Verdict.POISON and posting.halve():
+            if verdict(answer.status) is Verdict.POISON and posting.under_way > 1:
+                self.refusals.refused_together(self._maker.place(posting.oldest), posting.under_way)
                 continue
-            pause_s = self._after(answer, posting, refusals)
+            pause_s = self._after(answer, posting, tries)
             self.observer.http_retried()
             await self._rest(pause_s)
 
-    async def _exchange(self, posting: Posting, refusals: Refusals) -> Answer | None:
+    def _cut_short(self, posting: Posting, tries: int) -> EndpointUnavailable:
+        """The push ends before all has arrived; what was refused in it goes on counting in the next one."""
+        why = "another request failed" if self._stopped.is_set() else f"not all within {self._push_s:g} s"
+        kind = "refused" if tries else "aborted"
+        return EndpointUnavailable(f"{self._peer.server}: {why}", kind).at(posting.arrived, tries)
+
+    async def _exchange(self, posting: Posting, tries: Tries) -> Answer | None:
         """Post over one connection as far as it goes. A connection that had closed meanwhile costs nothing."""
         before, requests = posting.arrived, posting.requests
         try:
             async with self.pools.connection(self._peer, self._target.path) as connection:
                 answer = await connection.run(posting)
         except EndpointError as exc:
-            exc.at(posting.arrived)
+            exc.at(posting.arrived, tries.count + 1 if tries.count else None)
             raise
         except Failed as exc:
             answered = posting.requests - requests - 1
@@ -357,8 +373,11 @@ class HttpRoute:
             self._count("none", 1)
             if exc.how is Lost.UNTOUCHED:
                 return None
-            tries = 1 + (refusals.tries if posting.arrived == before else 0)
-            raise self._translate(exc).at(posting.arrived, tries) from exc
+            count = 1 + (tries.count if posting.arrived == before else 0)
+            raise self._translate(exc).at(posting.arrived, count) from exc
+        finally:
+            if self.refusals.are_known:
+                self.refusals.forget(map(self._maker.place, posting.records[before : posting.arrived]))
         done = posting.requests - requests
         self._count("2xx", done - (answer is not None))
         if answer is not None:
@@ -377,30 +396,36 @@ class HttpRoute:
             return EndpointMisconfigured(f"{self._peer.server}: {why}")
         return EndpointUnavailable(text, KINDS.get(failed.how, "unavailable"))
 
-    def _after(self, answer: Answer, posting: Posting, refusals: Refusals) -> float:
+    def _after(self, answer: Answer, posting: Posting, tried: Tries) -> float:
         """Seconds until the record under way is tried again; else raises what its answers prove."""
         status, server = answer.status, self._peer.server
-        tries = refusals.add()
+        tries = tried.add()
         asked_s = retry_after_s(answer.retry_after, time.time()) if answer.retry_after else None
         match verdict(status):
             case Verdict.TRANSIENT:
-                pause_s = quick_pause_s(tries, self._quick_tries, asked_s, refusals.spent_s)
+                pause_s = quick_pause_s(tries, self._quick_tries, asked_s, tried.spent_s)
                 if pause_s is not None and self._now() - self._receiver.acked_at <= RECENT_S:
                     return pause_s
                 unavailable = EndpointUnavailable(f"{server}: it answers with {status}", ANSWERED)
                 unavailable.retry_after_s = asked_s
                 raise unavailable.at(posting.arrived, tries)
             case Verdict.POISON:
-                acks = self._receiver.acks
-                is_alone = self._receiver.refused.add(self._maker.place(posting.oldest), status, acks)
-                match refusals.evidence.add(status, acks, is_alone=is_alone):
-                    case Finding.ASK_AGAIN:
-                        return POISON_APART_S
-                    case Finding.PARK:
-                        raise EntryRefused(f"{server}: it refuses this record with {status}").at(posting.arrived, tries)
-                raise EndpointMisconfigured(f"{server}: it refuses everything with {status}").at(posting.arrived, tries)
+                return self._refused(posting, status, tries)
             case _:
                 raise EndpointMisconfigured(f"{server}: it answers with {status}").at(posting.arrived, tries)
+
+    def _refused(self, posting: Posting, status: int, tries: int) -> float:
+        """Seconds until a refused record is posted again; else raises what its refusals prove, over all pushes."""
+        server = self._peer.server
+        match self.refusals.refused(self._maker.place(posting.oldest), self._now()):
+            case Finding.PARK:
+                raise EntryRefused(f"{server}: it refuses this record with {status}").at(posting.arrived, tries)
+            case Finding.STOP:
+                raise EndpointMisconfigured(f"{server}: it refuses everything with {status}").at(posting.arrived, tries)
+        if not self._quick_tries:
+            why = f"{server}: it refuses this record with {status}, and is asked again"
+            raise EndpointUnavailable(why, "refused").at(posting.arrived, tries)
+        return POISON_APART_S
 
     async def _rest(self, seconds: float) -> None:
         """Wait so long, or until the route stops."""

@@ -21,12 +21,16 @@ class Posting:
         is_wanted: Callable[[], bool],
         on_ack: Callable[[int, float], None],
     ) -> None:
-        """`is_wanted` is asked before each request; `on_ack` hears of records and seconds."""
-        self._records = records
+        """`is_wanted` is asked before each request; `on_ack` hears of records and seconds.
+
+        `most_together` says of a record how many may go in a request that begins with it; it is in no other one then.
+        """
+        self.records = records
         self._maker = maker
         self._batching = batching
         self.is_wanted = is_wanted
         self._on_ack = on_ack
+        self.most_together: Callable[[Record], int | None] = lambda _: None
         self._most = batching.records if batching is not None else 1
         self.arrived = 0
         self.under_way = 0
@@ -35,24 +39,24 @@ class Posting:
     @property
     def is_done(self) -> bool:
         """Whether all of it was acknowledged."""
-        return self.arrived == len(self._records)
+        return self.arrived == len(self.records)
 
     @property
     def oldest(self) -> Record:
         """The first record that was not acknowledged."""
-        return self._records[self.arrived]
+        return self.records[self.arrived]
 
     def next_request(self) -> bytes | None:
         """The request to post now; None when all was acknowledged, or the push is to stop."""
         at = self.arrived
-        if at == len(self._records) or not self.is_wanted():
+        if at == len(self.records) or not self.is_wanted():
             return None
         self.requests += 1
         if self._batching is None:
             self.under_way = 1
-            return self._maker.one(self._records[at], int(time.time()))
+            return self._maker.one(self.records[at], int(time.time()))
         self.under_way = count = self._fitting(self._batching, at)
-        return self._maker.batch(self._records[at : at + count], int(time.time()))
+        return self._maker.batch(self.records[at : at + count], int(time.time()))
 
     def acked(self, seconds: float) -> None:
         """The request under way was acknowledged."""
@@ -61,19 +65,15 @@ class Posting:
         if self._batching is not None:
             self._most = min(self._batching.records, self._most * 2)
 
-    def halve(self) -> bool:
-        """Post fewer records together from now on; False when it was one already."""
-        if self.under_way <= 1:
-            return False
-        self._most = self.under_way // 2
-        return True
-
     def _fitting(self, batching: Batching, at: int) -> int:
         """How many records go together: what the lane has, within the limits, and one at least."""
+        known = self.most_together(self.records[at])
+        if known is not None:
+            self._most = min(self._most, known)
         nbytes, count = 0, 0
-        for record in self._records[at : at + self._most]:
+        for record in self.records[at : at + self._most]:
             nbytes += len(record.body)
-            if count and nbytes > batching.nbytes:
+            if count and (nbytes > batching.nbytes or self.most_together(record) is not None):
                 break
             count += 1
         return count
