@@ -313,6 +313,39 @@ async def test_confirmed_meanwhile() -> None:
     assert broker.ids == ["orders/inc:0/0", "orders/inc:0/1"]
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_confirmed_too_late(arrives: bool) -> None:
+    """A message that is confirmed after its push was given up is told, once; where its connection ends it is not."""
+
+    async def script(peer: Peer) -> None:
+        await peer.shake_hands()
+        await peer.open_channel()
+        await peer.published()
+        await late.wait()
+        if arrives:
+            peer.send(commands.Basic.Ack(1))
+        else:
+            peer.hang_up()
+
+    late, [record] = asyncio.Event(), make_records(0, 1)
+    async with (
+        asyncio.timeout(120),
+        scripted(script) as address,
+        AmqpEndpoint(replace(SETTINGS, delivery_timeout_s=0.3)) as endpoint,
+    ):
+        to, positions = target(address), [record.position, b"0/99"]
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            with pytest.raises(EndpointUnavailable, match="not confirmed within") as caught:
+                await push_all(route, [record])
+        endpoint._settings = SETTINGS
+        asking = asyncio.create_task(endpoint.arrived_late(SHARD, INCARNATION, to, positions))
+        late.set()
+        assert await asking == ({record.position} if arrives else set())
+        assert await endpoint.arrived_late(SHARD, INCARNATION, to, positions) == set()
+
+    assert list(caught.value.unclear) == [0]
+
+
 async def test_flow() -> None:
     """A broker that stops a channel gets nothing on it before it lets it go on."""
 

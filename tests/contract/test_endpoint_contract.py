@@ -22,7 +22,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import Page, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Endpoint, Route
+from remora.ports.endpoint import Endpoint, LateEndpoint, Route
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
 from support.outlets import WRONG_PASSWORD, AmqpOutlet, Arrived, HttpOutlet, KafkaOutlet, Outlet, judge
 from unit.codec.samples import real_pairs
@@ -334,6 +334,44 @@ async def test_cancelled_pushes(outlet: Outlet) -> None:
     assert len(set(numbers)) == len(numbers)
     by_key = {key: [n for n in numbers if 20 <= n < 220 and n % 20 == key] for key in range(20)}
     assert all(each == sorted(each) for each in by_key.values())
+
+
+async def test_an_answer_that_comes_too_late(fragile: Outlet) -> None:
+    """A record whose push was given up counts as arrived once the server answers over the same connection."""
+    to, number = await fragile.topic(), 0
+    async with asyncio.timeout(240), fragile.running(is_quick=True) as endpoint:
+        while True:
+            number += 1
+            [first, record] = make_records(number, 2, keys=1)
+            await _until_arrived(endpoint, to, first)
+            try:
+                if await _arrives_late(fragile, endpoint, to, record):
+                    break
+            finally:
+                fragile.thaw()
+        assert isinstance(endpoint, LateEndpoint)
+        assert await endpoint.arrived_late(SHARD, INCARNATION, to, [record.position]) == frozenset()
+
+    assert record.body in {each.body for each in await fragile.arrivals(to)}
+
+
+async def _arrives_late(outlet: Outlet, endpoint: Endpoint, to: Target, record: Record) -> bool:
+    """Push a record while the server is frozen; whether the endpoint hears of its arrival after that.
+
+    One that is slow to thaw may be too late even for that, or nothing was sent.
+    """
+    assert isinstance(endpoint, LateEndpoint)
+    try:
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            [batch] = route.pack([record])[0]
+            await outlet.freeze()
+            await route.push(batch)
+    except EndpointUnavailable as exc:
+        outlet.thaw()
+        arrived = await endpoint.arrived_late(SHARD, INCARNATION, to, [record.position])
+        assert arrived <= {record.position}
+        return bool(arrived) and list(exc.unclear) == [0]
+    return False
 
 
 async def test_an_endpoint_that_is_closed(fragile: Outlet) -> None:

@@ -309,6 +309,102 @@ async def test_answers_that_are_no_acknowledgement(watcher: Watcher, kind: str) 
     assert records[3].body not in [each.body for each in receiver.came]
 
 
+def overdue(endpoint: HttpEndpoint) -> None:
+    """The time of all requests under way is over; that of their late answers is not."""
+    for pool in endpoint._pools._pools.values():
+        for each in list(pool.open):
+            each.sweep(each._sent_at + 1.5 * each._timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("answer", "arrives"), [(OK, True), (status(503), False), (Reply(b"junk"), False), (DROPPED, False)]
+)
+async def test_answers_that_come_too_late(endpoint: HttpEndpoint, answer: Reply, arrives: bool) -> None:
+    """A push that is not answered says that its record may have arrived; an acknowledgement over the same connection
+    counts when it comes, once, and anything else does not."""
+    late, records = asyncio.Event(), make_records(0, 3, keys=1)
+
+    def plan(arrival: Arrival) -> Reply:
+        if arrival.body != records[1].body:
+            return OK
+        overdue(endpoint)
+        return replace(answer, until=late)
+
+    async with asyncio.timeout(120), receiving(plan) as receiver:
+        to, positions = target(receiver.url), [each.position for each in records]
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            (batch,), _ = route.pack(records)
+            with pytest.raises(EndpointUnavailable, match="no answer within") as caught:
+                await route.push(batch)
+        asking = asyncio.create_task(endpoint.arrived_late(SHARD, INCARNATION, to, positions))
+        late.set()
+        assert await asking == ({positions[1]} if arrives else set())
+        assert await endpoint.arrived_late(SHARD, INCARNATION, to, positions) == set()
+
+    assert (caught.value.arrived, caught.value.tries, list(caught.value.unclear)) == (1, 1, [1])
+
+
+async def test_a_record_that_arrived_late_is_not_posted_again(endpoint: HttpEndpoint) -> None:
+    """A record that was acknowledged after its push was given up has arrived when it is pushed again."""
+    late, records = asyncio.Event(), make_records(0, 3, keys=1)
+
+    def plan(arrival: Arrival) -> Reply:
+        if arrival.body != records[0].body:
+            return OK
+        overdue(endpoint)
+        return Reply(until=late)
+
+    async with asyncio.timeout(120), receiving(plan) as receiver:
+        to = target(receiver.url)
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            (batch,), _ = route.pack(records)
+            with pytest.raises(EndpointUnavailable, match="no answer within"):
+                await route.push(batch)
+        late.set()
+        await until(lambda: not any(pool.late for pool in endpoint._pools._pools.values()), "the answer comes")
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            await route.push(batch)
+
+    assert receiver.bodies == [each.body for each in records]
+
+
+async def test_a_batch_that_is_not_answered(endpoint: HttpEndpoint) -> None:
+    """All records of a request without an answer were tried, and may have arrived."""
+    records = make_records(0, 5, keys=1)
+    async with (
+        receiving(lambda _: DROPPED) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url, "remora-batch=ndjson")) as route,
+    ):
+        ((_, exc),) = (await push_lanes(route, records)).values()
+
+    assert exc.tried(records) == records
+    assert list(exc.unclear) == [0, 1, 2, 3, 4]
+
+
+async def test_connections_that_wait_for_late_answers_make_way(watcher: Watcher) -> None:
+    """Where as many connections are open as may be, one that only waits for a late answer is closed for another one."""
+    http, hang = replace(PATIENT, connections=1), asyncio.Event()
+    first, second = make_records(0, 2, keys=1)
+    async with asyncio.timeout(120), HttpEndpoint(Settings(http=http), watcher) as endpoint:
+
+        def plan(arrival: Arrival) -> Reply:
+            if arrival.body != first.body:
+                return OK
+            overdue(endpoint)
+            return Reply(until=hang)
+
+        async with receiving(plan) as receiver:
+            to = target(receiver.url)
+            async with endpoint.route(SHARD, INCARNATION, to) as route:
+                failed = await push_lanes(route, [first])
+            async with endpoint.route(SHARD, INCARNATION, to) as route:
+                assert await push_lanes(route, [second]) == {}
+            assert await endpoint.arrived_late(SHARD, INCARNATION, to, [first.position]) == set()
+            hang.set()
+
+    assert (len(failed), watcher.opened) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 from remora.engine.byte_budget import ByteBudget
@@ -34,7 +35,7 @@ from remora.model.errors import (
     without_frames,
 )
 from remora.model.topic import Topic
-from remora.ports.endpoint import TransactionalEndpoint
+from remora.ports.endpoint import LateEndpoint, TransactionalEndpoint
 
 
 class Dispatcher:
@@ -158,7 +159,11 @@ class Dispatcher:
         assert destination is not None
         budget = ByteBudget(self._context.settings.shard_bytes, within=destination.budget)
         allowance = Allowance(budget, destination.entries_of(topic.label), destination.givers)
-        scope = Scope(self._context, self._lease, topic, self._scope.state, endpoint.publishes_letters(topic.target))
+        ask = None
+        if isinstance(endpoint, LateEndpoint):
+            ask = partial(endpoint.arrived_late, token.shard, token.incarnation, topic.target)
+        publishes = endpoint.publishes_letters(topic.target)
+        scope = Scope(self._context, self._lease, topic, self._scope.state, publishes, ask)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._outlet.is_exact:

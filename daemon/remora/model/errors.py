@@ -6,10 +6,12 @@ translate their driver's exceptions into these at their own edge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import ClassVar, Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
+R = TypeVar("R")
 
 
 class RemoraError(Exception):
@@ -181,8 +183,12 @@ class EndpointError(RemoraError):
     """An endpoint did not take what was pushed; the class says what may help.
 
     `arrived` is how many records of the batch, from its front, are durable at the endpoint; the others may be.
-    `tries` is how often the first of the others was tried in vain. Where it is None all others count as tried once: the
-    batch travelled as one, or the destination failed and not a record.
+    `tries` is how often the first of the others was tried in vain, at last with those behind it that were tried
+    `together`. Where it is None all others count as tried once: the batch travelled as one, or the destination failed
+    and not a record.
+
+    `unclear` are records of the batch, by index, that were sent and may have arrived: there was no answer yet, or it is
+    not told by `arrived`.
 
     `kind` is what the failure is about, as `policy.quarantine` has them: the destination itself, or something else.
     `retry_after_s` is how long the endpoint asks to be left alone; None where it does not say.
@@ -192,10 +198,19 @@ class EndpointError(RemoraError):
     arrived = 0
     tries: int | None = None
     retry_after_s: float | None = None
+    together = 1
+    unclear: Sequence[int] = ()
 
-    def at(self, arrived: int, tries: int | None = None) -> Self:
+    def tried(self, records: Sequence[R]) -> list[R]:
+        """Those of a batch's records that were tried in vain, each as often as it was."""
+        left = records[self.arrived :]
+        if self.tries is None:
+            return list(left)
+        return [*left[:1]] * self.tries + ([*left[1 : self.together]] if self.tries else [])
+
+    def at(self, arrived: int, tries: int | None = None, together: int = 1) -> Self:
         """This error, of a push that came so far."""
-        self.arrived, self.tries = arrived, tries
+        self.arrived, self.tries, self.together = arrived, tries, together
         return self
 
     def again(self) -> Self:

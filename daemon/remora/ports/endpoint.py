@@ -62,8 +62,9 @@ class Route(Protocol):
         Raises EndpointUnavailable (transient; the batch may have arrived nevertheless, in whole or in part),
         EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good. The error's
         `arrived` says how many records, from the front, are durable all the same, and `tries` how often the one behind
-        them was tried: where EntryRefused gives it, that is the record which was refused. After a failure a route may
-        have its other pushes end early, with their own `arrived`.
+        them was tried: where EntryRefused gives it, that is the record which was refused. `unclear` names those that
+        were sent and may have arrived. After a failure a route may have its other pushes end early, with their own
+        `arrived`.
 
         A batch is pushed again as it is only after `pack` was asked anew.
         """
@@ -165,6 +166,21 @@ class Endpoint(Protocol):
 
         Entering raises EndpointUnavailable or EndpointMisconfigured. What is learnt about one target never
         shows at another, save that equal targets may share a connection.
+        """
+        ...
+
+
+@runtime_checkable
+class LateEndpoint(Protocol):
+    """What an endpoint offers beside `Endpoint` if it hears of a record that arrives after its push was given up."""
+
+    async def arrived_late(
+        self, shard: Shard, incarnation: str, target: Target, positions: Sequence[bytes]
+    ) -> frozenset[bytes]:
+        """Which of these records have arrived of which a push to this target could not tell (`EndpointError.unclear`).
+
+        Asked before they become dead letters, and of the same record once. Where an answer may still come over the
+        connection that a record was sent on, this waits for it, for as long as a push may take. Raises nothing.
         """
         ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,37 +11,12 @@ from pamqp import commands, header
 
 from remora.endpoints.amqp.errors import NO_ROUTE, too_large, why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
+from remora.endpoints.arrived import Arrived
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.policy.quarantine import ANSWERED
 
-MOST_ARRIVED = 1 << 14
-"""Ids of messages that were confirmed after their push was given up, kept for each topic of a connection."""
-
 WINDOW = 16
 """Messages of a run without a confirm at once, of as many keys."""
-
-
-class Arrived:
-    """Messages that arrived although their push failed: when they are pushed again nothing is sent."""
-
-    def __init__(self) -> None:
-        self._ids: OrderedDict[bytes, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, message_id: bytes) -> None:
-        """Remember one; of too many the oldest is forgotten, which can only cost a copy."""
-        self._ids[message_id] = None
-        if len(self._ids) > MOST_ARRIVED:
-            self._ids.popitem(last=False)
-
-    def take(self, message_id: bytes) -> bool:
-        """Whether this message arrived; it is forgotten then."""
-        if message_id in self._ids:
-            del self._ids[message_id]
-            return True
-        return False
 
 
 class Run:
@@ -53,7 +27,8 @@ class Run:
     """
 
     __slots__ = (
-        "_ahead", "_busy", "_keys", "_refusal", "at", "done", "envelope", "ids", "is_due", "make", "next", "routable"
+        "_ahead", "_busy", "_keys", "_nacked", "_refusal", "at", "done", "envelope", "ids", "is_due", "make", "next",
+        "routable",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +52,7 @@ class Run:
         self._busy: set[bytes] = set()
         self._ahead: set[int] = set()  # which have arrived although one before them has no confirm
         self._refusal: tuple[int, EndpointError] | None = None
+        self._nacked: set[int] = set()
 
     @property
     def is_over(self) -> bool:
@@ -118,6 +94,7 @@ class Run:
     def refuse(self, at: int, error: EndpointError) -> None:
         """The broker refused a message that was under way: no other is sent. Of several the first counts."""
         self._busy.discard(self._key(at))
+        self._nacked.add(at)
         if self._refusal is None or at < self._refusal[0]:
             self._refusal = at, error
 
@@ -132,7 +109,14 @@ class Run:
         `tries` is 1 where the broker refused the message behind those that have arrived.
         """
         if not self.done.done():
-            self.done.set_exception(error.again().at(self.at, tries))
+            own = error.again().at(self.at, tries)
+            own.unclear = self.unclear
+            self.done.set_exception(own)
+
+    @property
+    def unclear(self) -> list[int]:
+        """Those that were sent and not refused, behind the front of those that have arrived."""
+        return [each for each in range(self.at, self.next) if each not in self._nacked]
 
     def all_arrived(self) -> list[bytes]:
         """The ids of all that have arrived."""
@@ -186,6 +170,10 @@ class Channel:
     def unconfirmed(self) -> int:
         """Messages without a confirm, of pushes that wait and of those given up."""
         return len(self._sent)
+
+    def may_confirm(self, message_id: bytes) -> bool:
+        """Whether a confirm of this message may still come."""
+        return message_id in self._by_id
 
     def submit(self, run: Run) -> None:
         """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
@@ -270,9 +258,11 @@ class Channel:
         self._settle(run)
 
     def _refuse(self, sent: Sent, error: EndpointError) -> None:
-        if not sent.run.is_over:
-            sent.run.refuse(sent.at, error)
-            self._settle(sent.run)
+        if sent.run.is_over:
+            self._arrived.news()
+            return
+        sent.run.refuse(sent.at, error)
+        self._settle(sent.run)
 
     def _settle(self, run: Run) -> None:
         """Send more of a run, or have it fail once all messages before the refused one have arrived."""
@@ -357,3 +347,4 @@ class Channel:
         self._runs.clear()
         for run in runs:
             self._fail(run, error)
+        self._arrived.news()

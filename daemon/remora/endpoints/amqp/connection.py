@@ -15,7 +15,7 @@ from pamqp import base, commands, frame, header
 from pamqp.common import FieldTable
 
 from remora import __version__
-from remora.endpoints.amqp.channels import Arrived, Channel, Run
+from remora.endpoints.amqp.channels import Channel, Run
 from remora.endpoints.amqp.errors import why_closed
 from remora.endpoints.amqp.frames import (
     ACK,
@@ -37,6 +37,7 @@ from remora.endpoints.amqp.frames import (
     read_confirm,
 )
 from remora.endpoints.amqp.target import Server
+from remora.endpoints.arrived import Arrived
 from remora.endpoints.tls import refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 

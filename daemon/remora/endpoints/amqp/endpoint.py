@@ -126,6 +126,20 @@ class AmqpEndpoint:
             _check_open(connection)
             yield AmqpRoute(outlet, connection, shard, incarnation, meant, self._settings)
 
+    async def arrived_late(
+        self, shard: Shard, incarnation: str, target: Target, positions: Sequence[bytes]
+    ) -> frozenset[bytes]:
+        try:
+            meant = parse_target(target)
+            identity = await self._identity(meant.server, by_operator=shard.origin is Owner.REMORA)
+        except EndpointError:
+            return frozenset()
+        outlet = self._pool.known_outlet(identity, meant.exchange, meant.routing_key)
+        origin = Origin(shard.queue.encode(), incarnation.encode() + b":")
+        ids = {origin.message_id(each): each for each in positions}
+        arrived = await outlet.arrived_late(list(ids), self._settings.delivery_timeout_s) if outlet is not None else []
+        return frozenset(ids[each] for each in arrived)
+
     def _remember(self, server: Server, *, by_operator: bool) -> None:
         """Who has topics there, for `up`, which knows a target only: an S3 user's counts."""
         if len(self._by_operator) >= MOST_KNOWN:
@@ -221,7 +235,9 @@ class AmqpRoute:
         finally:
             channel.abandon(run)
         if not done:
-            raise _too_late(connection, channel, timeout_s).at(run.at)
+            error = _too_late(connection, channel, timeout_s).at(run.at)
+            error.unclear = run.unclear
+            raise error
         run.done.result()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from remora.config import AmqpSettings
-from remora.endpoints.amqp.channels import Arrived, Channel
+from remora.endpoints.amqp.channels import Channel
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.opening import Identity, open_connection
+from remora.endpoints.arrived import Arrived
 from remora.endpoints.tasks import CrashObserver, Tasks
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
@@ -117,6 +118,13 @@ class Outlet:
             self._opening = self._tasks.ask(self._open(), name=f"open {self._what}")
         return await outcome_of(self._opening, self._what)
 
+    async def arrived_late(self, ids: Sequence[bytes], within_s: float) -> list[bytes]:
+        """Which of these messages were confirmed after their push was given up; waits so long for confirms to come."""
+        return await self._arrived.take_all(ids, within_s, self._may_confirm)
+
+    def _may_confirm(self, message_id: bytes) -> bool:
+        return self._channel is not None and self._channel.may_confirm(message_id)
+
     async def _open(self) -> tuple[Connection, Channel]:
         try:
             connection = await self.slot.ready()
@@ -176,6 +184,10 @@ class Pool:
             what = f"exchange {exchange} at {slot}"
             outlet = self._outlets[key] = Outlet(slot, exchange, what, self._observer, self._tasks)
         return outlet
+
+    def known_outlet(self, identity: Identity, exchange: str, routing_key: str) -> Outlet | None:
+        """The outlet of a topic that was used not long ago."""
+        return self._outlets.get((identity, exchange, routing_key))
 
     def live(self, identity: Identity) -> list[Connection]:
         """The connections that are open now."""

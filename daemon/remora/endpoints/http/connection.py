@@ -29,6 +29,11 @@ class Exchange(Protocol):
         """The request was acknowledged after so long."""
         ...
 
+    def given_up(self) -> Callable[[bool], None]:
+        """The request under way was not answered in time. What this returns is called once, when its answer comes or
+        none can come any more: with whether it was acknowledged."""
+        ...
+
 
 class Lost(Enum):
     """How an exchange ended without an answer."""
@@ -52,7 +57,10 @@ class Failed(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Open from `connection_made` until `is_open` is false; it serves one exchange at a time."""
+    """Open from `connection_made` until `is_open` is false; it serves one exchange at a time.
+
+    One whose request was not answered in time stays open for as long again, for the late answer only.
+    """
 
     def __init__(self, timeout_s: float, on_closed: Callable[[Connection], None]) -> None:
         """`on_closed` hears once that the connection is of no more use, also of one that closes itself."""
@@ -62,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._on_closed = on_closed
         self._reader = AnswerReader()
         self._exchange: Exchange | None = None
+        self._late: Callable[[bool], None] | None = None
         self._outcome: asyncio.Future[Answer | None] | None = None
         self._sent_at = 0.0
         self._transport: asyncio.Transport | None = None
@@ -72,8 +81,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether an exchange is under way."""
-        return self._exchange is not None
+        """Whether an exchange is under way, or its answer is late."""
+        return self._exchange is not None or self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it only waits for an answer that nobody waits for any more."""
+        return self._late is not None
 
     async def run(self, exchange: Exchange) -> Answer | None:
         """Post the exchange's requests; answers None when it has no more, or the first answer that is no ack.
@@ -100,9 +114,11 @@ class Connection(asyncio.Protocol):
             self._exchange = self._outcome = None
 
     def sweep(self, now: float) -> None:
-        """Give up the request that is under way if its time is over."""
+        """Give up the request that is under way if its time is over, and its late answer after as long again."""
         if self._exchange is not None and now - self._sent_at > self._timeout_s:
-            self._fail(Failed(Lost.SILENT, f"no answer within {self._timeout_s:g} s"))
+            self._give_up(self._exchange)
+        elif self.is_late and now - self._sent_at > 2 * self._timeout_s:
+            self.close()
 
     def close(self) -> None:
         """Close at once; what is under way fails."""
@@ -120,7 +136,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """A part of an answer, or bytes that no request asked for."""
         exchange = self._exchange
-        if exchange is None:
+        if exchange is None and not self.is_late:
             self.close()
             return
         is_tls = not self._reader.has_begun and data.startswith(TLS_ALERT)
@@ -134,7 +150,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The receiver sends nothing more: that may complete an answer."""
-        if self._exchange is not None and (answer := self._reader.end()) is not None:
+        if self.is_busy and (answer := self._reader.end()) is not None:
             self._answered(self._exchange, answer)
         return False  # the transport closes
 
@@ -146,6 +162,8 @@ class Connection(asyncio.Protocol):
                 self._answered(self._exchange, answer)
             else:
                 self._outcome.set_exception(self._how(exc))
+        elif self.is_late and exc is None and (answer := self._reader.end()) is not None:
+            self._answered(None, answer)
         self._exchange = None
         self._gone()
 
@@ -163,7 +181,11 @@ class Connection(asyncio.Protocol):
         self._sent_at = self._now()
         self._transport.write(request)
 
-    def _answered(self, exchange: Exchange, answer: Answer) -> None:
+    def _answered(self, exchange: Exchange | None, answer: Answer) -> None:
+        if exchange is None:
+            self._tell_late(200 <= answer.status < 300)
+            self.close()
+            return
         assert self._transport is not None
         assert self._outcome is not None
         self._served += 1
@@ -182,6 +204,18 @@ class Connection(asyncio.Protocol):
         if not stays:
             self.close()
 
+    def _give_up(self, exchange: Exchange) -> None:
+        """Fail the exchange, and keep the connection for the answer that may come yet."""
+        self._late = exchange.given_up()
+        self._exchange, self.used_at = None, self._now()
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_exception(Failed(Lost.SILENT, f"no answer within {self._timeout_s:g} s"))
+
+    def _tell_late(self, acknowledged: bool) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            late(acknowledged)
+
     def _fail(self, failed: Failed) -> None:
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(failed)
@@ -189,6 +223,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _gone(self) -> None:
+        self._tell_late(False)
         if self.is_open:
             self.is_open = False
             self._on_closed(self)

@@ -13,6 +13,7 @@ from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import Settings
+from remora.endpoints.arrived import Arrived
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
 from remora.endpoints.http.answers import (
@@ -32,7 +33,7 @@ from remora.endpoints.http.packing import pack
 from remora.endpoints.http.pool import HttpObserver, Peer, Pools
 from remora.endpoints.http.posting import Posting
 from remora.endpoints.http.reading import Answer
-from remora.endpoints.http.requests import RequestMaker
+from remora.endpoints.http.requests import RequestMaker, place_of
 from remora.endpoints.http.target import HttpTarget, parse_target
 from remora.endpoints.tasks import CrashLog
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, refused_client
@@ -63,6 +64,9 @@ KINDS = {
 """What lost answers are about, as `policy.quarantine` has it. Where one began, something answers for this path; all
 others say that the host is unavailable."""
 
+UNCLEAR = (Lost.RESET, Lost.CUT, Lost.SILENT, Lost.NOT_HTTP)
+"""How an exchange ends of whose request it is not known whether the receiver took it."""
+
 PROXIES = {
     "http": ("http_proxy", "all_proxy", "ALL_PROXY"),
     "https": ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"),
@@ -88,8 +92,9 @@ class LogObserver(CrashLog):
 
 @dataclass(slots=True, eq=False)
 class Receiver:
-    """How a target answers: what its routes share; `refusals` are those of each topic that posts there.
+    """How a target answers: what its routes share.
 
+    `refusals` are those of each topic that posts there, `arrived` are the records that it acknowledged too late.
     `failed` is true from a failure until the next acknowledgement, `by_operator` while no S3 user's topic has it.
     """
 
@@ -97,6 +102,7 @@ class Receiver:
     mean_s: float = 0.0
     acked_at: float = float("-inf")
     refusals: dict[str, Refusals] = field(default_factory=dict)
+    arrived: Arrived = field(default_factory=Arrived)
     failed: bool = False
     by_operator: bool = True
 
@@ -205,6 +211,17 @@ class HttpEndpoint:
             yield route
         finally:
             route.stop()
+
+    async def arrived_late(
+        self, shard: Shard, incarnation: str, target: Target, positions: Sequence[bytes]
+    ) -> frozenset[bytes]:
+        try:
+            receiver = self._receiver(parse_target(target))
+        except EndpointMisconfigured:
+            return frozenset()
+        places = {place_of(shard.queue, incarnation, each): each for each in positions}
+        arrived = await receiver.arrived.take_all(list(places), self._settings.request_timeout_s)
+        return frozenset(position for place, position in places.items() if place in arrived)
 
     async def _files(self, meant: HttpTarget) -> tuple[Trust | None, Credential | None]:
         """What this host's files say now of whom to trust, and what to show."""
@@ -316,7 +333,7 @@ class HttpRoute:
             return not self._stopped.is_set() and self._now() < until
 
         posting = Posting(batch.records, self._maker, self._target.batching, is_wanted, self._acked)
-        posting.most_together = self._most_together
+        posting.most_together, posting.on_given_up = self._most_together, self._given_up
         try:
             await self._post_all(posting)
         except EndpointError as exc:
@@ -330,6 +347,18 @@ class HttpRoute:
         self._receiver.acked(seconds, now)
         self.refusals.took(now, records)
 
+    def _given_up(self, records: Sequence[Record]) -> Callable[[bool], None]:
+        """Records were not answered in time; what is to be called when they are, or cannot be any more."""
+        places, arrived = [self._maker.place(each) for each in records], self._receiver.arrived
+        arrived.awaits(places)
+
+        def tell(acknowledged: bool) -> None:
+            arrived.tell(places, arrived=acknowledged)
+            if acknowledged:
+                self.refusals.took(self._now(), len(places))
+
+        return tell
+
     def _most_together(self, record: Record) -> int | None:
         return self.refusals.most_together(self._maker.place(record)) if self.refusals.are_known else None
 
@@ -339,6 +368,9 @@ class HttpRoute:
         while not posting.is_done:
             if not posting.is_wanted():
                 raise self._cut_short(posting, tries.count)
+            if self._receiver.arrived.take(self._maker.place(posting.oldest)):
+                posting.arrived += 1
+                continue
             before = posting.arrived
             answer = await self._exchange(posting, tries)
             if posting.arrived != before:
@@ -374,7 +406,10 @@ class HttpRoute:
             if exc.how is Lost.UNTOUCHED:
                 return None
             count = 1 + (tries.count if posting.arrived == before else 0)
-            raise self._translate(exc).at(posting.arrived, count) from exc
+            error = self._translate(exc).at(posting.arrived, count, posting.under_way)
+            if exc.how in UNCLEAR:
+                error.unclear = range(posting.arrived, posting.arrived + posting.under_way)
+            raise error from exc
         finally:
             if self.refusals.are_known:
                 self.refusals.forget(map(self._maker.place, posting.records[before : posting.arrived]))
@@ -407,12 +442,15 @@ class HttpRoute:
                 if pause_s is not None and self._now() - self._receiver.acked_at <= RECENT_S:
                     return pause_s
                 unavailable = EndpointUnavailable(f"{server}: it answers with {status}", ANSWERED)
+                unavailable.at(posting.arrived, tries, posting.under_way)
                 unavailable.retry_after_s = asked_s
                 raise unavailable.at(posting.arrived, tries)
             case Verdict.POISON:
                 return self._refused(posting, status, tries)
             case _:
-                raise EndpointMisconfigured(f"{server}: it answers with {status}").at(posting.arrived, tries)
+                raise EndpointMisconfigured(f"{server}: it answers with {status}").at(
+                    posting.arrived, tries, posting.under_way
+                )
 
     def _refused(self, posting: Posting, status: int, tries: int) -> float:
         """Seconds until a refused record is posted again; else raises what its refusals prove, over all pushes."""

@@ -76,11 +76,13 @@ class Pool:
 
     `most` may be open. Its paths share them: one whose requests hang never has all of them, and of those that wait for
     one the path goes first that has the fewest.
+    Those that are `late` only wait for an answer that came too late, and make way for others.
     """
 
     peer: Peer
     most: int
     idle: list[Connection] = field(default_factory=list)
+    late: list[Connection] = field(default_factory=list)
     open: set[Connection] = field(default_factory=set)
     opening: int = 0
     taken: Counter[str] = field(default_factory=Counter)
@@ -193,6 +195,8 @@ class Pools:
                 try:
                     if (connection := self._rested(pool)) is not None:
                         return connection
+                    if pool.count >= pool.most and pool.late:
+                        pool.late[0].close()
                     if pool.count < pool.most and self._has_room():
                         return await self._open(pool)
                 except BaseException:
@@ -212,10 +216,11 @@ class Pools:
         return None
 
     def _has_room(self) -> bool:
-        """Whether the worker may have one more; an idle one of another pool makes way."""
+        """Whether the worker may have one more; a late or idle one of another pool makes way."""
         if self.count < WORKER_CONNECTIONS:
             return True
-        resting = [pool.idle[0] for pool in self._pools.values() if pool.idle]
+        late = [pool.late[0] for pool in self._pools.values() if pool.late]
+        resting = late or [pool.idle[0] for pool in self._pools.values() if pool.idle]
         if not resting:
             return False
         min(resting, key=lambda each: each.used_at).close()
@@ -266,15 +271,18 @@ class Pools:
             raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed", "aborted")
 
     def _release(self, pool: Pool, connection: Connection) -> None:
-        if connection.is_open:
+        if connection.is_late:
+            pool.late.append(connection)
+        elif connection.is_open:
             pool.idle.append(connection)
         self._wake(pool)
 
     def _closed(self, pool: Pool, connection: Connection) -> None:
         if connection in pool.open:
             pool.open.discard(connection)
-            if connection in pool.idle:
-                pool.idle.remove(connection)
+            for resting in (pool.idle, pool.late):
+                if connection in resting:
+                    resting.remove(connection)
             self._observer.http_closed()
             self._wake(pool)
 

@@ -24,6 +24,7 @@ class Posting:
         """`is_wanted` is asked before each request; `on_ack` hears of records and seconds.
 
         `most_together` says of a record how many may go in a request that begins with it; it is in no other one then.
+        `on_given_up` gives for records what is called with whether they were acknowledged too late.
         """
         self.records = records
         self._maker = maker
@@ -31,6 +32,7 @@ class Posting:
         self.is_wanted = is_wanted
         self._on_ack = on_ack
         self.most_together: Callable[[Record], int | None] = lambda _: None
+        self.on_given_up: Callable[[Sequence[Record]], Callable[[bool], None]] = lambda _: lambda _: None
         self._most = batching.records if batching is not None else 1
         self.arrived = 0
         self.under_way = 0
@@ -64,6 +66,10 @@ class Posting:
         self._on_ack(self.under_way, seconds)
         if self._batching is not None:
             self._most = min(self._batching.records, self._most * 2)
+
+    def given_up(self) -> Callable[[bool], None]:
+        """The request under way was not answered in time."""
+        return self.on_given_up(self.records[self.arrived : self.arrived + self.under_way])
 
     def _fitting(self, batching: Batching, at: int) -> int:
         """How many records go together: what the lane has, within the limits, and one at least."""

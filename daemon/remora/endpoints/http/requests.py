@@ -109,6 +109,11 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def place_of(queue: str, incarnation: str, position: bytes) -> tuple[bytes, bytes]:
+    """Where a record stands: its shard, and its position with the incarnation of the queue, as headers have them."""
+    return header_value(queue.encode()), incarnation.encode() + b":" + position
+
+
 class RequestMaker:
     """Makes the requests of one shard to one target."""
 
@@ -133,7 +138,7 @@ class RequestMaker:
         self._is_plain = not (target.cloudevents or target.idempotency_keys or self._secrets)
 
     def place(self, record: Record) -> tuple[bytes, bytes]:
-        """Where a record stands: its shard, and its position with the incarnation of the queue."""
+        """As `place_of` has it."""
         return self._shard, self._prefix + record.position
 
     def one(self, record: Record, timestamp: int) -> bytes:

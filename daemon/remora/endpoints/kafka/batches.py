@@ -34,6 +34,10 @@ Outcome = asyncio.Future[Exception | None]
 """What a caller waits for: why its records did not arrive, or None when they have."""
 
 
+OnSettled = Callable[[Exception | None], None]
+"""What is called with an outcome by which nobody waits any more."""
+
+
 class RecordSet(Protocol):
     """Records that travel together. `nbytes` is the most that they take up, before compression."""
 
@@ -92,7 +96,7 @@ class RecordBatch:
 class SharedBatch(RecordBatch):
     """A batch that takes in more record sets until it is sent; each has a caller that waits for it."""
 
-    __slots__ = ("_is_open", "_most_bytes", "_waiting", "given_up")
+    __slots__ = ("_is_open", "_left", "_most_bytes", "_settled", "_waiting", "given_up")
 
     def __init__(self, codec: int, most_bytes: int, records: RecordSet) -> None:
         """It begins with one record set of any size; with more it has `most_bytes` before compression, at most."""
@@ -100,6 +104,8 @@ class SharedBatch(RecordBatch):
         self._most_bytes = most_bytes
         self._is_open = True
         self._waiting: list[Outcome] = [asyncio.get_running_loop().create_future()]
+        self._left: list[OnSettled] = []
+        self._settled: tuple[Exception | None] | None = None
         self.given_up = False  # set when a caller left it after it was numbered: must not be sent once more
 
     @property
@@ -142,10 +148,20 @@ class SharedBatch(RecordBatch):
 
     def settle(self, failure: Exception | None) -> None:
         """Tell all who wait what became of it."""
-        self._is_open = False
+        self._is_open, self._settled = False, (failure,)
         for each in self._waiting:
             if not each.done():
                 each.set_result(failure)
+        for on_settled in self._left:
+            on_settled(failure)
+        self._left.clear()
+
+    def left(self, on_settled: OnSettled) -> None:
+        """A caller waits no longer for a batch that is on its way, and is to be told nevertheless what became of it."""
+        if self._settled is not None:
+            on_settled(*self._settled)
+        else:
+            self._left.append(on_settled)
 
     def number(self, producer_id: int, epoch: int, first: int) -> None:
         """As for every batch; from here on none joins it or leaves it."""

@@ -13,17 +13,18 @@ import aiokafka.errors as kafka
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import KafkaSettings
+from remora.endpoints.arrived import Arrived
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.kafka.batch_size import SmallerBatches
-from remora.endpoints.kafka.batches import CODECS
+from remora.endpoints.kafka.batches import CODECS, OnSettled
 from remora.endpoints.kafka.connecting import Connection, connection_options, find_live
-from remora.endpoints.kafka.errors import TOO_LARGE, translate
+from remora.endpoints.kafka.errors import TOO_LARGE, UNCLEAR, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
 from remora.endpoints.kafka.kerberos import KerberosLogin, read_login
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.log_filter import install_log_filter
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
-from remora.endpoints.kafka.packing import KafkaBatch, Packer
+from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
@@ -87,6 +88,7 @@ class KafkaEndpoint:
         self._rules = rules or DestinationRules()
         self._observer = observer or LogObserver()
         self._smaller = SmallerBatches()
+        self._arrived = Arrived()
         self._tasks = Tasks(self._observer)
         self._exact = ExactRoutes(settings, self._observer, self._smaller, self._tasks)
         self._senders = SenderPool(settings, self._observer, self._tasks)
@@ -141,6 +143,18 @@ class KafkaEndpoint:
             for topic in topics:
                 _leave(slot, topic)
 
+    async def arrived_late(
+        self, shard: Shard, incarnation: str, target: Target, positions: Sequence[bytes]
+    ) -> frozenset[bytes]:
+        try:
+            meant = parse_target(target)
+        except EndpointError:
+            return frozenset()
+        origin = Origin.of(shard.queue, incarnation)
+        places = {(meant.cluster, meant.topic, origin, each): each for each in positions}
+        arrived = await self._arrived.take_all(list(places), self._settings.delivery_timeout_s)
+        return frozenset(places[each] for each in arrived)
+
     async def _connection(self, cluster: Cluster) -> Connection:
         return Connection(cluster, await self._trust(cluster), await self._kerberos(cluster), self._rules)
 
@@ -182,6 +196,7 @@ class KafkaEndpoint:
             limit_bytes=facts.limit_bytes,
         )
         route = KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
+        route.arrived = self._arrived
         route.look_up = lambda: self._look_up(slot, topic, what)
         if meant.letters:
             route.letter_topic = lambda: self._find_letter_topic(slot, meant.letters)
@@ -242,6 +257,7 @@ class KafkaRoute:
     """
 
     acks_show_load = True
+    arrived: Arrived
 
     def __init__(
         self,
@@ -285,15 +301,30 @@ class KafkaRoute:
 
     async def push(self, batch: Batch) -> None:
         assert isinstance(batch, KafkaBatch)
-        what = f"topic {self._topic} at {self._slot}"
+        what, left = f"topic {self._topic} at {self._slot}", list[OnSettled]()
+
+        def on_left() -> OnSettled:
+            left.append(self._left(batch))
+            return left[-1]
+
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                await self._deliver(batch, self._topic, self._packer.batch_bytes)
+                await self._deliver(batch, self._topic, self._packer.batch_bytes, on_left)
         except TimeoutError as exc:
             seconds = self._settings.delivery_timeout_s
-            raise EndpointUnavailable(f"{what}: not delivered within {seconds:g} s", "timeout") from exc
+            error = EndpointUnavailable(f"{what}: not delivered within {seconds:g} s", "timeout")
+            if left:
+                error.unclear = range(len(batch.records))
+            raise error from exc
         except kafka.KafkaError as exc:
             raise self._translate(exc, batch, what) from exc
+
+    def _left(self, batch: KafkaBatch) -> OnSettled:
+        """A batch on its way was given up; what is to be called with what becomes of it."""
+        meant = self._slot.connection.cluster, self._topic, batch.origin
+        places = [(*meant, each.position) for each in batch.records]
+        self.arrived.awaits(places)
+        return lambda failure: self.arrived.tell(places, arrived=failure is None)
 
     async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         if self.letter_topic is None or not letters:
@@ -314,13 +345,19 @@ class KafkaRoute:
                     ) from exc
                 raise translate(exc, meant.what) from exc
 
-    async def _deliver(self, batch: KafkaBatch | LetterBatch, topic: str, batch_bytes: int) -> None:
+    async def _deliver(
+        self,
+        batch: KafkaBatch | LetterBatch,
+        topic: str,
+        batch_bytes: int,
+        on_left: Callable[[], OnSettled] | None = None,
+    ) -> None:
         """Send the batch, shared if possible; alone after a shared batch failed for a reason that another one may have
         caused."""
         while True:
             sender = await self._slot.ready()
             try:
-                return await sender.deliver(topic, batch.lane, batch, batch_bytes)
+                return await sender.deliver(topic, batch.lane, batch, batch_bytes, on_left)
             except NotSent:
                 continue  # the slot has another one, or opens it
             except FailedInCompany as exc:
@@ -334,4 +371,7 @@ class KafkaRoute:
             self._stale = True
             if len(batch.records) > 1:
                 self._smaller.refused(self._slot.connection, self._topic, batch.nbytes)
-        return translate(exc, what, records=len(batch.records))
+        error = translate(exc, what, records=len(batch.records))
+        if isinstance(exc, UNCLEAR):
+            error.unclear = range(len(batch.records))
+        return error

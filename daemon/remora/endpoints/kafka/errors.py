@@ -18,6 +18,16 @@ TOO_LARGE: tuple[type[Exception], ...] = (
 )
 """Poison when the batch holds one record; otherwise smaller batches help."""
 
+UNCLEAR: tuple[type[Exception], ...] = (
+    kafka.InvalidProducerEpoch,
+    kafka.InvalidProducerIdMapping,
+    kafka.OutOfOrderSequenceNumber,
+    kafka.ProducerClosed,
+    kafka.ProducerFenced,
+    kafka.UnknownProducerId,
+)
+"""With these an earlier try of the batch may have been taken, whose answer was lost."""
+
 CONFIGURATION: dict[type[Exception], str] = {
     kafka.AuthenticationFailedError: "the broker refused user and password",
     kafka.AuthenticationMethodNotSupported: "the broker does not know this mechanism",

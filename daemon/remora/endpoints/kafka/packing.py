@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from remora.codec.kafka_records import RECORD_BYTES
 from remora.codec.speedups import encode_events, in_batches
@@ -17,6 +18,11 @@ class Origin:
 
     shard: bytes
     prefix: bytes
+
+    @classmethod
+    def of(cls, queue: str, incarnation: str) -> Self:
+        """That of a queue."""
+        return cls(queue.encode(), incarnation.encode() + b":")
 
     @property
     def nbytes(self) -> int:
@@ -51,7 +57,7 @@ class Packer:
     def __init__(
         self, queue: str, incarnation: str, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int
     ) -> None:
-        self._origin = Origin(queue.encode(), incarnation.encode() + b":")
+        self._origin = Origin.of(queue, incarnation)
         self._partitions = partitions
         self._codec = codec
         self.limit(batch_bytes, limit_bytes)

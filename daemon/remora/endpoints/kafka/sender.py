@@ -28,7 +28,7 @@ import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.batches import CODECS, Outcome, RecordSet, SharedBatch
+from remora.endpoints.kafka.batches import CODECS, OnSettled, Outcome, RecordSet, SharedBatch
 from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import blames_records
 from remora.endpoints.kafka.lookup import follow
@@ -133,11 +133,19 @@ class SharedSender:
 
     # ------------------------------------------------------------------------------------ what callers see
 
-    async def deliver(self, topic: str, partition: int, records: RecordSet, batch_bytes: int) -> None:
+    async def deliver(
+        self,
+        topic: str,
+        partition: int,
+        records: RecordSet,
+        batch_bytes: int,
+        on_left: Callable[[], OnSettled] | None = None,
+    ) -> None:
         """Return when the records are on all replicas in sync.
 
         They may share a batch with others as long as that has no more than `batch_bytes` before compression. Raises
-        NotSent, FailedInCompany, else what aiokafka raises. Cancelled, it takes back what has not been sent.
+        NotSent, FailedInCompany, else what aiokafka raises. Cancelled, it takes back what has not been sent, or
+        calls `on_left` for what is to be told of the outcome.
         """
         place = TopicPartition(topic, partition)
         with self.in_use():
@@ -146,7 +154,8 @@ class SharedSender:
             try:
                 failure = await arrived
             except asyncio.CancelledError:
-                self._leave(place, batch, arrived)
+                if self._leave(place, batch, arrived) and on_left is not None:
+                    batch.left(on_left())
                 raise
         if failure is None:
             return
@@ -187,19 +196,24 @@ class SharedSender:
             self._make_due(place)
         return batch, batch.first
 
-    def _leave(self, place: TopicPartition, batch: SharedBatch, arrived: Outcome) -> None:
-        """A caller gave up. What was sent before is not sent again, though others wait for it: they start anew."""
+    def _leave(self, place: TopicPartition, batch: SharedBatch, arrived: Outcome) -> bool:
+        """A caller gave up. What was sent before is not sent again, though others wait for it: they start anew.
+
+        Returns whether it was sent.
+        """
         queue = self._queues.get(place)
         if queue is None or (batch is not queue.sent and batch not in queue.waiting):
-            return  # it was settled a moment ago
+            return True  # it was settled a moment ago
         if not batch.leave(arrived):
             batch.given_up = True
             if queue.request is None:
                 self._give_up(place)
-        elif batch.is_empty:
+            return True
+        if batch.is_empty:
             queue.waiting.remove(batch)
             if queue.sent is None and not queue.waiting:
                 self._release(place, None, NotSent())
+        return False
 
     # ----------------------------------------------------------------------------------- who goes next
 

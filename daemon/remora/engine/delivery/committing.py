@@ -44,7 +44,7 @@ class Committer:
         except EndpointFenced as exc:
             self._session.fail(exc)
         except EndpointError as exc:
-            self._session.count_attempts(transaction.records())
+            self._session.count_attempts(transaction.records(), exc)
             self._session.fail(exc)
         except StoreError as exc:
             self._session.fail(exc)

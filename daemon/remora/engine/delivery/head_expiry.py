@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from remora.engine.byte_budget import ByteBudget
-from remora.engine.delivery.letters import dead_letter_all
+from remora.engine.delivery.letters import dead_letter_all, without_late_all
 from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.triage import Rejected, own_part, triage
 from remora.engine.delivery.worker_context import WorkerContext
@@ -167,13 +167,16 @@ class HeadExpiry:
         return True, limits.expires_in_s(left.created_ns, time.time_ns())
 
     async def _dead_letter(self, topic: Topic, page: Page, rejected: list[Rejected]) -> None:
-        """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
+        """Store dead letters, but of what arrived late; from then on their entries are done, whatever becomes of their
+        removal."""
         redelivery = self._redelivery
-        await dead_letter_all(self._context, self._lease, topic, redelivery, page, rejected)
-        for each in rejected:
-            position = page.positions[each.ordinal]
-            redelivery.done[position] = Cause.of_letter(each.cause)
-            redelivery.forget([position])
+        given_up, late = await without_late_all(self._context, topic, redelivery, page, rejected)
+        for ordinal in late:
+            redelivery.done[page.positions[ordinal]] = Cause.DELIVERED
+        await dead_letter_all(self._context, self._lease, topic, redelivery, page, given_up)
+        for each in given_up:
+            redelivery.done[page.positions[each.ordinal]] = Cause.of_letter(each.cause)
+        redelivery.forget(page.positions[each.ordinal] for each in rejected)
         if rejected:
             self._progress.progress_at = asyncio.get_running_loop().time()
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from remora.codec.speedups import totals
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
-from remora.engine.delivery.letters import dead_letter
+from remora.engine.delivery.letters import dead_letter, without_late
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.delivery.session import Session
@@ -126,8 +126,7 @@ class LaneSender:
 
     async def _gather(self, batches: int) -> None:
         """Leave a queue to itself that had little, when batches are many: what comes in meanwhile travels together."""
-        pause_s = self._scope.context.pace.pause_s(batches, asyncio.get_running_loop().time())
-        if pause_s:
+        if pause_s := self._scope.context.pace.pause_s(batches, asyncio.get_running_loop().time()):
             await asyncio.sleep(pause_s)
         await self._lanes.started(within_s=GATHER_S)
 
@@ -225,10 +224,9 @@ class LaneSender:
 
     def _count(self, load: InFlightBatch, exc: EndpointError) -> None:
         """Take what arrived of a batch that failed for done, and count the attempts at what did not."""
-        arrived, left = load.batch.records[: exc.arrived], load.batch.records[exc.arrived :]
-        if arrived:
+        if arrived := load.batch.records[: exc.arrived]:
             self._arrived(load, arrived)
-        self._session.count_attempts(left if exc.tries is None else [*left[:1]] * exc.tries)
+        self._session.count_attempts(load.batch.records, exc)
 
     def _arrived(self, load: InFlightBatch, records: Sequence[Record]) -> None:
         nbytes, created_ns, ordinals = totals(records)
@@ -257,8 +255,7 @@ class LaneSender:
             self._redelivery.read_singly = len(load.page.entries)
             self._session.fail(exc)
             return
-        if exc.tries is not None:
-            self._count(load, exc)
+        self._count(load, exc)
         self._storing += 1
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
         if (behind := records[at + 1 :]) and not self._session.is_over:
@@ -270,6 +267,9 @@ class LaneSender:
     ) -> None:
         """Store dead letters, and give them to the endpoint; then their entries are done, and the ones behind go on."""
         try:
+            rejected, late = await without_late(self._scope, page, rejected)
+            if late:
+                self._finish(page, of, late, Cause.DELIVERED)
             letters = await dead_letter(self._scope, page, rejected)
             self._scope.lease.require_trust()
             self._reader.credit.force(letters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from operator import attrgetter
 
 from remora.codec.sequence import number_of
 from remora.engine.delivery.scope import Scope
-from remora.engine.delivery.shard_state import Redelivery
+from remora.engine.delivery.shard_state import AskLate, Redelivery, Unclear
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
@@ -45,6 +46,46 @@ def _sequence(topic: Topic | None, raw: bytes) -> str:
     """`<topic id>:<number>` of an entry; empty where its topic gives none."""
     number = number_of(raw) if topic is not None and topic.is_sequenced else None
     return "" if topic is None or number is None else f"{topic.id}:{number}"
+
+
+async def without_late(scope: Scope, page: Page, rejected: Sequence[Rejected]) -> tuple[Sequence[Rejected], list[int]]:
+    """Divide entries of a session's page that are about to be given up; see `without_late_all`."""
+    return await without_late_all(scope.context, scope.topic, scope.state.redelivery, page, rejected)
+
+
+async def without_late_all(
+    context: WorkerContext, topic: Topic, redelivery: Redelivery, page: Page, rejected: Sequence[Rejected]
+) -> tuple[Sequence[Rejected], list[int]]:
+    """Divide entries that are about to be given up: those that are, and the ordinals of those that have arrived.
+
+    The endpoint is asked about those whose attempts were not answered, and knows of answers that came too late. What
+    may have arrived without anybody's knowledge is given up with a reason that says so. A letter that was begun stays.
+    """
+    unclear = {
+        position: found
+        for each in rejected
+        if (found := redelivery.unclear.get(position := page.positions[each.ordinal])) is not None
+        and position not in redelivery.letters
+    }
+    if not unclear:
+        return rejected, []
+    by_ask: dict[AskLate, list[bytes]] = {}
+    for position, found in unclear.items():
+        if found.ask is not None:
+            by_ask.setdefault(found.ask, []).append(position)
+    arrived = frozenset[bytes]().union(*await asyncio.gather(*(ask(some) for ask, some in by_ask.items())))
+    late = [each.ordinal for each in rejected if page.positions[each.ordinal] in arrived]
+    if late:
+        context.telemetry.delivered(topic.label, len(late), 0, (), time.time_ns())  # there is no record of it any more
+    left = [each for each in rejected if page.positions[each.ordinal] not in arrived]
+    return [_with_fate(each, unclear.get(page.positions[each.ordinal])) for each in left], late
+
+
+def _with_fate(rejected: Rejected, unclear: Unclear | None) -> Rejected:
+    if unclear is None:
+        return rejected
+    which = "the last attempt" if unclear.is_last else "an earlier attempt"
+    return replace(rejected, reason=f"{rejected.reason}; its fate is unknown: {which} was not answered")
 
 
 async def dead_letter(scope: Scope, page: Page, rejected: Sequence[Rejected]) -> Sequence[DeadLetter]:

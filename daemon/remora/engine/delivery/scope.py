@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from remora.engine.delivery.shard_state import ShardState
+from remora.engine.delivery.shard_state import AskLate, ShardState
 from remora.engine.delivery.spans import ShardSpans
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
@@ -23,6 +23,8 @@ class Scope:
     state: ShardState
     publishes_letters: bool = False
     """Whether the endpoint gets the shard's dead letters, too."""
+    arrived_late: AskLate | None = None
+    """Asks the endpoint which records arrived of which a push could not tell; None where it never knows."""
     spans: ShardSpans = field(init=False)
 
     def __post_init__(self) -> None:

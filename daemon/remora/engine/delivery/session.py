@@ -129,10 +129,10 @@ class Session:
         self.reader.entries.sent(len(page.entries) - len(triaged.skipped), len(page.entries))
         return self.trimmer.add(page), triaged
 
-    def count_attempts(self, records: Sequence[Record]) -> None:
-        """These records were tried in vain, which counts where attempts are limited."""
-        if self.scope.limits.counts_attempts:
-            self._redelivery.count_attempt([record.position for record in records])
+    def count_attempts(self, records: Sequence[Record], exc: EndpointError) -> None:
+        """A push of these records failed; what did not arrive was tried, which counts where attempts are limited."""
+        counts, ask = self.scope.limits.counts_attempts, self.scope.arrived_late
+        self._redelivery.failed(records, exc, ask, counts=counts)
 
     def fail(self, exc: RemoraError) -> None:
         """Remember the first failure, or one that ends the ownership of the shard; begin nothing more."""

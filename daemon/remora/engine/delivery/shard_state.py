@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from remora.engine.shaping.gate import Pending
+from remora.model.errors import EndpointError
 from remora.model.ledger import Cause
 from remora.model.position import Position
-from remora.model.record import Attempt, CorruptLetter, DeadLetter
+from remora.model.record import Attempt, CorruptLetter, DeadLetter, Record
 
 FIRST_GUESS_BYTES = 1024
 """Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
+
+
+AskLate = Callable[[Sequence[bytes]], Awaitable[frozenset[bytes]]]
+"""`LateEndpoint.arrived_late` of the shard and the target that records were pushed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """What is known of a record that may have arrived: whether its last attempt was the one without an answer, and
+    whom to `ask` whether one has come since."""
+
+    ask: AskLate | None
+    is_last: bool = True
 
 
 @dataclass(slots=True)
@@ -24,7 +38,8 @@ class Redelivery:
     refused record is looked for, `read_singly` is the number of entries among which it is, and a transaction takes
     `search_entries` of them; `refused` are those found, with the reason. `letters` are the dead letters of entries,
     whichever worker stored them, from when their storing began until the entries have left the queue, without the raw
-    bytes; `unstored` are those of them that may not have reached the store. `in_doubt` is for topics that are delivered
+    bytes; `unstored` are those of them that may not have reached the store. `unclear` are those that may have arrived:
+    an attempt at them was not answered. `in_doubt` is for topics that are delivered
     in transactions: entries that still stand in the queue may have been committed.
     """
 
@@ -32,6 +47,7 @@ class Redelivery:
     attempts: dict[bytes, Attempt] = field(default_factory=dict)
     refused: dict[bytes, str] = field(default_factory=dict)
     letters: dict[bytes, DeadLetter] = field(default_factory=dict)
+    unclear: dict[bytes, Unclear] = field(default_factory=dict)
     unstored: set[bytes] = field(default_factory=set)
     read_singly: int = 0
     search_entries: int = 1
@@ -39,14 +55,15 @@ class Redelivery:
 
     def forget(self, positions: Iterable[bytes]) -> None:
         """Drop what is known of entries that are done."""
-        if self.attempts or self.refused:
+        if self.attempts or self.refused or self.unclear:
             for position in positions:
                 self.attempts.pop(position, None)
                 self.refused.pop(position, None)
+                self.unclear.pop(position, None)
 
     def drop_before(self, front: Position) -> None:
         """Forget entries that have left the queue, however they did."""
-        for known in (self.done, self.attempts, self.refused, self.letters):
+        for known in (self.done, self.attempts, self.refused, self.letters, self.unclear):
             for position in [each for each in known if Position.parse(each.decode()) < front]:
                 del known[position]
         self.unstored &= self.letters.keys()
@@ -81,6 +98,17 @@ class Redelivery:
             self.letters[position] = replace(each, raw=b"")
             if isinstance(each, CorruptLetter):
                 self.unstored.add(position)
+
+    def failed(self, records: Sequence[Record], exc: EndpointError, ask: AskLate | None, *, counts: bool) -> None:
+        """A push of these records failed so. Attempts are counted where that `counts`; `ask` is as `Unclear` has it."""
+        positions = [record.position for record in exc.tried(records)]
+        if counts:
+            self.count_attempt(positions)
+        for position in positions:
+            if position in self.unclear:
+                self.unclear[position] = replace(self.unclear[position], is_last=False)
+        for at in exc.unclear:
+            self.unclear[records[at].position] = Unclear(ask)
 
     def count_attempt(self, positions: Iterable[bytes]) -> None:
         """These entries were tried in vain."""
