@@ -53,6 +53,8 @@ class Outlet(Protocol):
     load: int
     at_once: int
     largest_bytes: int
+    hears_late: bool
+    """Whether a connection outlives a push that was given up; Kafka's ends with its request."""
 
     def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AbstractAsyncContextManager[Endpoint]:
         """An endpoint; one that `is_quick` gives up soon."""
@@ -138,7 +140,7 @@ def _arrived(headers: Mapping[str, str], body: bytes) -> Arrived:
 class KafkaOutlet:
     """Kafka, with a topic of four partitions for each target."""
 
-    load, at_once, largest_bytes = 4000, 4 * 200, 900_000
+    load, at_once, largest_bytes, hears_late = 4000, 4 * 200, 900_000, False
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -209,7 +211,7 @@ class KafkaOutlet:
 class HttpOutlet:
     """A receiver in this process, with a path for each target."""
 
-    load, at_once, largest_bytes = 800, 20, 10_000_000
+    load, at_once, largest_bytes, hears_late = 800, 20, 10_000_000, True
 
     def __init__(self) -> None:
         self._receiver = Receiver(self._answer)
@@ -310,7 +312,7 @@ def _path(arrival: Arrival) -> str:
 class AmqpOutlet:
     """RabbitMQ, with an exchange and a durable queue for each target."""
 
-    load, at_once, largest_bytes = 2000, 20, MAX_MESSAGE_BYTES
+    load, at_once, largest_bytes, hears_late = 2000, 20, MAX_MESSAGE_BYTES, True
 
     def __init__(self, rabbitmq: RabbitMQ) -> None:
         self._rabbitmq = rabbitmq

@@ -398,6 +398,35 @@ async def test_a_batch_that_is_given_up_on_its_way() -> None:
     assert slot.retired == ["a batch was given up"]
 
 
+@pytest.mark.parametrize(("refusal", "arrives"), [(None, True), (kafka.NotEnoughReplicasError, False)])
+@in_virtual_time
+async def test_what_becomes_of_a_batch_that_was_given_up(refusal: type[Exception] | None, arrives: bool) -> None:
+    """The outcome of one that was on its way is told when it comes; one that waited behind it is taken back, untold."""
+    brokers, place, told = Brokers(), TopicPartition("t", 0), list[tuple[str, bool]]()
+    brokers.before = lambda *_: cast(Any, refusal)
+    brokers.delay = lambda: 1.0
+
+    def start(slot: Slot, name: str) -> asyncio.Task[None]:
+        def on_left() -> Callable[[Exception | None], None]:
+            return lambda failure: told.append((name, failure is None))
+
+        return asyncio.create_task(slot.ready().deliver(place.topic, place.partition, Values((name,)), 1000, on_left))
+
+    async with a_slot(brokers) as slot:
+        first, second = start(slot, "first"), start(slot, "second")
+        await asyncio.sleep(0.5)
+        behind = start(slot, "behind")
+        await asyncio.sleep(0.1)
+        for each in (first, behind):
+            each.cancel()
+        await asyncio.wait([first, behind])
+        assert told == []
+        await asyncio.wait([second])
+
+    assert told == [("first", arrives)]
+    assert brokers.logs[place].values == (["first", "second"] if arrives else [])
+
+
 class Poison(Values):
     """What cannot be encoded, for a reason that was not thought of."""
 
