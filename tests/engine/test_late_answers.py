@@ -1,4 +1,4 @@
-"""An entry whose last attempt is answered too late is delivered and no dead letter; else its letter says what is known."""
+"""An entry whose last attempt is answered too late is delivered and no dead letter; else its letter says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from engine.runs import a_topic, a_worker, drained, running
+from engine.runs import a_topic, a_worker, drained, running, until
 from remora.model.errors import EndpointUnavailable
 from remora.model.record import DeadLetter
 from remora.model.shard import Shard
@@ -127,6 +127,26 @@ async def test_an_entry_that_outlives_its_time(monkeypatch: pytest.MonkeyPatch) 
     [letter] = stored(store)
     assert letter.cause == "expired"
     assert letter.reason.endswith(UNKNOWN.format("the last attempt"))
+
+
+@in_virtual_time
+async def test_a_shard_that_finishes_waits_for_no_late_answer() -> None:
+    """A drain ends without the time that a late answer may take; what is known by then counts."""
+    store, endpoint, loop = FakeStore(), Late(late_s=0), asyncio.get_running_loop()
+    queue = store.make("t", raw_entry("a", 0), raw_entry("b", 1))
+    store.metadata["t"] = a_topic(max_retries=1)
+    endpoint.fate = lambda _, batch: unanswered(batch)
+    endpoint.late = {queue.marker(0)}
+
+    async with running(a_worker(store, endpoint)):
+        await until(lambda: len(endpoint.asked) == 1)
+        endpoint.late_s = 1e6
+        await until(lambda: len(endpoint.asked) == 2)
+        began = loop.time()
+
+    assert loop.time() - began < 5
+    assert queue.ledger.delivered == 1
+    assert [each.position.encode() for each in stored(store)] == [queue.marker(1)]
 
 
 @pytest.mark.parametrize(("tries", "together", "tried"), [(None, 1, "cde"), (0, 9, ""), (2, 1, "cc"), (2, 2, "ccd")])

@@ -161,7 +161,8 @@ class Dispatcher:
         allowance = Allowance(budget, destination.entries_of(topic.label), destination.givers)
         ask = None
         if isinstance(endpoint, LateEndpoint):
-            ask = partial(endpoint.arrived_late, token.shard, token.incarnation, topic.target)
+            of_shard = partial(endpoint.arrived_late, token.shard, token.incarnation, topic.target)
+            ask = partial(self._scope.asked, of_shard)
         publishes = endpoint.publishes_letters(topic.target)
         scope = Scope(self._context, self._lease, topic, self._scope.state, publishes, ask)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails

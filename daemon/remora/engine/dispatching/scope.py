@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import math
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from remora.engine.delivery.shard_state import ShardState
+from remora.engine.delivery.shard_state import AskLate, ShardState
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 
@@ -31,3 +32,13 @@ class DispatchScope:
             for each in ends:
                 each.cancel()
         return bool(done)
+
+    async def asked(self, ask: AskLate, positions: Sequence[bytes]) -> frozenset[bytes]:
+        """What the endpoint knows of late answers; a shard that finishes waits for none."""
+        known: list[frozenset[bytes]] = []
+
+        async def listen() -> None:
+            known.append(await ask(positions))
+
+        await self.first_of(math.inf, listen())
+        return frozenset().union(*known)
