@@ -79,3 +79,13 @@ def test_a_later_epoch_makes_the_server_look_once_a_second() -> None:
     assert state.phase is Phase.SERVING
     assert sequence.ahead(state, 7.0 + LOOK_AGAIN_S - 0.01) == (state, False)
     assert sequence.ahead(state, 7.0 + LOOK_AGAIN_S)[1]
+
+
+def test_the_loss_of_an_earlier_epoch_ends_no_later_one() -> None:
+    """Nor does the success or the failure of an earlier registration."""
+    serving, registering = LogState(Phase.SERVING, 2, epoch=5), LogState(Phase.REGISTERING, 2)
+
+    assert sequence.lost(serving, 4, "gone") == (serving, False)
+    assert sequence.lost(serving, 5, "gone")[1]
+    assert sequence.registered(registering, 1, 4) == (registering, False)
+    assert sequence.failed(registering, 1, 0.0, "no", chance=0.5) == registering
