@@ -145,6 +145,27 @@ async def test_loser_can_do_nothing(bench: Bench) -> None:
     assert winner.incarnation == token.incarnation
 
 
+async def test_a_lock_is_of_one_cookie_and_one_process(bench: Bench) -> None:
+    """A hold is void for another process that shows it, and once another worker of the same process has the lock: it
+    can neither list, nor renew, nor release that."""
+    shard, other = await bench.queue(), await bench.another()
+    await bench.commit(shard, b"a")
+    token = await bench.held(shard, "w1")
+    with pytest.raises(OwnershipLost):
+        await other.queue.read(token, b"", 1)
+    holder = await other.locks.acquire(shard, "w2", QUIET_S)
+    assert isinstance(holder, LockHolder)
+    await other.locks.evict(shard, holder)
+    successor = await bench.held(shard, "w2")
+
+    for attempt in (lambda: bench.store.queue.read(token, b"", 1), lambda: renew(bench.store, token, QUIET_S)):
+        with pytest.raises(OwnershipLost):
+            await attempt()
+    await bench.store.locks.release(token)
+
+    assert (await bench.store.queue.read(successor, b"", 9)).entries == [b"a"]
+
+
 async def test_release_lets_the_next_in(bench: Bench) -> None:
     """After a release the lock is free at once; releasing again, or without holding, changes nothing."""
     shard, other = await bench.queue(), await bench.another()

@@ -160,6 +160,21 @@ async def test_all_that_is_due_is_renewed_in_one_call() -> None:
 
 
 @in_virtual_time
+async def test_a_renewed_lock_is_trusted_from_before_the_request() -> None:
+    """However long the store takes to answer, trust ends before the lease does."""
+    store, now = a_store("t"), asyncio.get_running_loop().time
+    renewer, owned = LeaseRenewer(store, Telemetry(), QUICK), await leases(store, "t")
+    await asyncio.sleep(3)
+    asked_at = now()
+    store.before = store.after = lambda _: 1.5
+
+    assert await renewer.renew(owned) == []
+
+    assert now() > asked_at
+    assert owned[0].term.trusted_until == asked_at + QUICK.lease_s - QUICK.trust_margin_s
+
+
+@in_virtual_time
 async def test_a_renewal_without_an_answer_is_repeated_soon() -> None:
     """The lease keeps its trust, and is due again after a tenth of the interval."""
     store, now = a_store("t"), asyncio.get_running_loop().time

@@ -9,7 +9,7 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from engine.fakes import FakeStore
-from engine.ownership.parts import a_roster, a_store, service_of, taken
+from engine.ownership.parts import ScriptedService, a_roster, a_store, service_of, taken
 from engine.runs import until
 from remora.engine.ownership.owned import NEXT, Phase
 from remora.engine.ownership.roster import Roster
@@ -31,6 +31,45 @@ def test_no_state_leads_back_from_releasing() -> None:
     """A shard that is being released is released, and every other state can lead there."""
     assert NEXT[Phase.RELEASING] == set()
     assert all(Phase.RELEASING in following for phase, following in NEXT.items() if phase is not Phase.RELEASING)
+
+
+@in_virtual_time
+async def test_a_state_that_may_not_follow_is_a_defect() -> None:
+    """A shard that is being released is not served, idle or finished once more: whoever tries has a defect."""
+    store = a_store("t")
+    async with asyncio.TaskGroup() as tasks:
+        owned = a_roster(store, tasks).add(await taken(store, "t"))
+    owned.release(GivenBack())
+
+    for phase in Phase:
+        with pytest.raises(AssertionError, match="RELEASING is not followed by"):
+            owned.enter(phase)
+
+
+class Hesitant(ScriptedService):
+    """Has something under way when it is told to finish, which takes a while."""
+
+    def finish(self) -> None:
+        asyncio.get_running_loop().call_later(5, super().finish)
+
+
+@in_virtual_time
+async def test_what_is_under_way_is_finished_however_often_a_shard_is_given_back() -> None:
+    """Each plan names a shard that is to leave until it has left: its service is told once, and never cancelled."""
+    store = a_store("t")
+    async with asyncio.TaskGroup() as tasks:
+        roster = a_roster(store, tasks, serve=Hesitant)
+        roster.activate(roster.add(await taken(store, "t")))
+        await until(lambda: roster.owned[T].phase is Phase.ACTIVE)
+        service = service_of(roster, "t")
+        for _ in range(3):
+            roster.give_back(T, GivenBack())
+            await asyncio.sleep(1)
+
+        assert roster.owned[T].phase is Phase.FINISHING
+        await until(lambda: not roster.owned)
+
+    assert not service.ended.cancelled()
 
 
 @in_virtual_time

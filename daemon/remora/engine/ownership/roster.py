@@ -122,8 +122,6 @@ class Roster:
 
     def end(self, owned: OwnedShard, outcome: NotOwned) -> None:
         """Release a shard at once. Its service is cancelled once only, so that the lock is released in peace."""
-        if owned.is_releasing:
-            return
         has_begun = owned.phase in (Phase.ACTIVE, Phase.FINISHING)
         owned.release(outcome)
         if owned.task is None:
