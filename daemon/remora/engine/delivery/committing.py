@@ -63,11 +63,10 @@ class Committer:
         return batches
 
     async def _send(self, transaction: Transaction) -> None:
-        """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted."""
+        """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted; the first asks itself."""
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
         batches = await self._packed(transaction)
-        self._scope.lease.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
             letters += await dead_letter(self._scope, part.page, part.rejected)

@@ -121,7 +121,10 @@ class Roster:
             self.end(owned, outcome)
 
     def end(self, owned: OwnedShard, outcome: NotOwned) -> None:
-        """Release a shard at once. Its service is cancelled once only, so that the lock is released in peace."""
+        """Release a shard at once; nothing, where that is under way.
+
+        Its service is cancelled once only, so that the lock is released in peace.
+        """
         has_begun = owned.phase in (Phase.ACTIVE, Phase.FINISHING)
         owned.release(outcome)
         if owned.task is None:
