@@ -224,3 +224,13 @@ async def test_a_worker_that_is_quicker_than_the_claim_keeps_its_lock() -> None:
 
     assert holder.cookie == "remora/h/b/w1"
     assert store.calls["evict"] == 1
+
+
+@in_virtual_time
+async def test_a_lease_that_has_ended_is_no_worker_that_came() -> None:
+    """A claim does not end with the lock of a worker that let its lease run out: it waits for one that lives."""
+    store = a_store()
+    store.steal("t", "remora/h/b/dead", lease_s=0)
+
+    with pytest.raises(NobodyCame):
+        await claim(store, QUEUE)

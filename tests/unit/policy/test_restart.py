@@ -77,3 +77,14 @@ def test_nobody_is_killed_for_what_its_watcher_slept_through(limit: float, silen
     assert watchdog.look(thawed) == []
     assert all(watchdog.look(thawed + step * number) == [] for number in range(1, 8))
     assert watchdog.look(thawed + limit * 1.1) == list(range(len(silences)))
+
+
+def test_a_late_word_of_one_that_has_ended_has_it_watched_by_nobody() -> None:
+    """What was in its pipe when it ended is no sign of life: its silence from then on is no hang."""
+    watchdog = Watchdog(10.0, 0.0)
+    watchdog.watch(1, 0.0)
+    watchdog.forget(1)
+
+    watchdog.heard(1, 1.0)
+
+    assert [watchdog.look(float(now)) for now in range(1, 30)] == [[]] * 29

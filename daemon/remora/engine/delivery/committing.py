@@ -63,7 +63,7 @@ class Committer:
         return batches
 
     async def _send(self, transaction: Transaction) -> None:
-        """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted; the first asks itself."""
+        """Dead-letter what cannot be sent, which asks for trust itself, then commit while the lock is to be trusted."""
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
         batches = await self._packed(transaction)
