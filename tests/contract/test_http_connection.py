@@ -33,6 +33,9 @@ class Requests:
     def acked(self, seconds: float) -> None:
         self.acks += 1
 
+    def given_up(self) -> Callable[[bool], None]:
+        return lambda _: None
+
 
 class Client:
     """A connection, and whether it has said that it is of no more use."""

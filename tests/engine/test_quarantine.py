@@ -272,7 +272,7 @@ async def test_the_ratio_is_the_part_of_the_workers_that_quarantine() -> None:
     workers = [Quarantines(settings, Telemetry(), Random(seed)) for seed in range(400)]
     for each in workers:
         for _ in range(settings.options.threshold):
-            each.failed("kafka://b:9092", "timeout")
+            each.failed(a_topic("t"), "timeout")
         each.close(asyncio.get_running_loop().time())
 
     assert 80 < sum(bool(each.left_s) for each in workers) < 160

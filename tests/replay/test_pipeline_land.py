@@ -302,7 +302,7 @@ async def test_a_java_that_is_killed_is_one_line(kafka: Kafka, spark: SparkSessi
     directory = LandedDirectory(out)
     await fill(kafka, topic, range(40))
     with Landing(kafka, topic, out, said) as landing:
-        await until(lambda: landing.is_running() and directory.commit().events == 40, "all lands", timeout_s=600)
+        await until(lambda: landing.is_running() and directory.commit().events == 40, "all lands", within_s=600)
         os.kill(landing.java(), signal.SIGKILL)
         assert await asyncio.to_thread(landing.wait) == 1
 

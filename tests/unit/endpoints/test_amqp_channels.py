@@ -12,7 +12,6 @@ from pamqp import commands, header
 
 from remora.endpoints.amqp.channels import WINDOW, Channel, Run
 from remora.endpoints.amqp.errors import why_closed
-from remora.endpoints.arrived import MOST_ARRIVED, Arrived
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
 from remora.endpoints.amqp.messages import Origin
 from remora.endpoints.amqp.packing import Packer
