@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socketserver import BaseServer
 
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -89,6 +91,7 @@ def session(
         builder = builder.master(master)
     for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
+    _hush_the_accumulators()
     with in_one_line(), kept_back():
         spark = builder.getOrCreate()
     try:
@@ -140,6 +143,16 @@ def _last_words(text: str) -> str:
     if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         return lines[1].removeprefix(": ")
     return lines[0] if lines else "failed without a word"
+
+
+def _hush_the_accumulators() -> None:
+    """Keep PySpark's server of accumulators from writing a traceback when Java goes away: that is told once."""
+
+    def say_nothing(_server: BaseServer, _request: object, _client: object) -> None:
+        return
+
+    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
+        server.handle_error = say_nothing  # type: ignore[method-assign]  # there is no setting for it
 
 
 def refuse_retries(spark: SparkSession) -> None:
