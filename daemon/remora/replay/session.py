@@ -152,7 +152,7 @@ def _hush_the_accumulators() -> None:
         return
 
     for server in (AccumulatorTCPServer, AccumulatorUnixServer):
-        server.handle_error = say_nothing  # type: ignore[method-assign]  # there is no setting for it
+        server.handle_error = say_nothing  # type: ignore[assignment, method-assign]  # there is no setting
 
 
 def refuse_retries(spark: SparkSession) -> None:
