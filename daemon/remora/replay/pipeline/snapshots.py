@@ -84,7 +84,7 @@ class InventoryDirectory:
 
 
 _MAKING = re.compile(r"_(making|current)-[0-9a-f]{32}")
-_SNAPSHOT = re.compile(r"snapshot-[0-9]{8,}-[0-9]+")
+_SNAPSHOT = re.compile(r"snapshot-(-0000001|[0-9]{8,})-[0-9]+")  # batch -1 is that of nothing landed
 
 
 def _is_snapshot(path: Path) -> bool:
