@@ -76,21 +76,11 @@ class Clusters:
             raise BenchError(f"ProducerPerformance failed: {done.stderr.strip()[-500:]}")
         return float(found[-1])
 
-    def _all_powerful(self, env: dict[str, Any]) -> tuple[str, str]:
-        """A client that may do everything, and its keyring; the key is of a kind that this host's librados knows."""
-        if env["release"] == 16:
-            return env["admin_client"], env["admin_keyring"]
-        client, keyring = "client.bench", f"{env['state']}/keyring.client.bench"
-        caps = ("mon", "allow *", "osd", "allow *", "mgr", "allow *")
-        making = ("ceph", "auth", "get-or-create", client, *caps, "--key-type", "aes", "-o", keyring)
-        _dev("ceph", "exec", "--name", self.name, "--", *making)
-        return client, keyring
-
     @property
     def administrator(self) -> RadosSettings:
         """Store settings that may do everything."""
         env = self.ceph
-        client, keyring = self._all_powerful(env)
+        client, keyring = env["admin_client"], env["admin_keyring"]
         return RadosSettings(
             conf=env["conf"],
             name=client,
@@ -112,7 +102,7 @@ class Clusters:
     def queue_objects(self) -> Iterator[rados.Ioctx]:
         """The namespace in which radosgw keeps its queues."""
         env = self.ceph
-        client, keyring = self._all_powerful(env)
+        client, keyring = env["admin_client"], env["admin_keyring"]
         with (
             rados.Rados(conffile=env["conf"], name=client, conf={"keyring": keyring}) as cluster,
             cluster.open_ioctx(env["queue_pool"]) as ioctx,

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,17 +227,14 @@ async def _is_connected(store: RadosStore | RadosLogStore) -> bool:
 
 
 @pytest.fixture(scope="session")
-def ceph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ceph:
+def ceph(request: pytest.FixtureRequest) -> Ceph:
     """A running cluster; skips where Ceph is not installed, except in CI."""
     if (rados is None or shutil.which("ceph-osd") is None) and not os.environ.get("CI"):
         pytest.skip("Ceph is not installed; see scripts/setup")
     release = request.config.getoption("--ceph") or "20"
     name = f"store{release}"
     _dev_ceph("up", "--name", name, "--release", release, "--no-rgw")
-    env = json.loads(_dev_ceph("env", "--json", "--name", name))
-    if release != "16":
-        env |= _admin_for_old_clients(name, tmp_path_factory.mktemp("ceph") / "keyring")
-    return Ceph(name, env)
+    return Ceph(name, json.loads(_dev_ceph("env", "--json", "--name", name)))
 
 
 @pytest.fixture
@@ -265,16 +261,6 @@ def settings(ceph: Ceph, namespace: str) -> RadosSettings:
     It tries to connect as often as a busy cluster may need.
     """
     return replace(ceph.admin, namespace=namespace, op_timeout_s=30.0, mount_timeout_s=5.0)
-
-
-def _admin_for_old_clients(name: str, keyring: Path) -> dict[str, str]:
-    """An administrator whose key this host's librados understands: newer clusters make keys that it does not."""
-    user = "client.test"
-    caps = ("mon", "allow *", "osd", "allow *", "mgr", "allow *")
-    keyring.write_text(
-        _dev_ceph("exec", "--name", name, "--", "ceph", "auth", "get-or-create", user, *caps, "--key-type", "aes")
-    )
-    return {"admin_client": user, "admin_keyring": str(keyring)}
 
 
 def _dev_ceph(*arguments: str) -> str:

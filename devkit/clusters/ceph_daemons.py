@@ -39,6 +39,11 @@ QUEUES = "default.rgw.log"
 # * the rest of that pool, read: topics as releases before 19 keep them (objects `pubsub.<tenant>`).
 # * namespace `topics`, read: topics as later releases keep them.
 # * .rgw.root, read and execute: `radosgw-admin zone get`, which names the pools and checks object versions.
+OPERATOR = "client.operator"
+"""May do everything; of a release whose own administrator has a key that an older librados does not know."""
+
+OPERATOR_CAPS = {"mon": "allow *", "osd": "allow *", "mgr": "allow *"}
+
 REMORA_CAPS = {
     "mon": "allow r",
     "osd": ", ".join(
@@ -301,9 +306,10 @@ class Cluster:
             {"prefix": "mon set", "name": "auth_service_cipher", "value": "aes"},
             {"prefix": "config set", "who": "mon", "name": "mon_auth_allow_insecure_key", "value": "true"},
         )
-        caps = [text for pair in REMORA_CAPS.items() for text in pair]
-        argv = ["ceph", "auth", "get-or-create", "client.remora", *caps, "--key-type", "aes"]
-        self.run([*argv, "-o", str(self._keyring("client.remora"))])
+        for client, allowed in (("client.remora", REMORA_CAPS), (OPERATOR, OPERATOR_CAPS)):
+            caps = [text for pair in allowed.items() for text in pair]
+            argv = ["ceph", "auth", "get-or-create", client, *caps, "--key-type", "aes"]
+            self.run([*argv, "-o", str(self._keyring(client))])
         muted = ("CLIENT_KEY_TYPE", "KEYS_ALLOWED", "KEYS_CREATABLE", "SERVICE_TICKETS", "SERVICE_KEY_TYPE")
         mute = {"prefix": "health mute", "sticky": True}
         self.mon(*(mute | {"code": f"AUTH_INSECURE_{check}"} for check in muted))
@@ -315,6 +321,7 @@ class Cluster:
         return {"user": "dev", "access_key": access, "secret_key": secret}
 
     def _describe(self, names: list[str], ports: dict[str, int], user: dict[str, str]) -> dict[str, Any]:
+        admin = "client.admin" if self.release == 16 else OPERATOR
         native = "client.remora" if self.release == 16 else "client.remora-native"
         return {
             "name": self.state.name,
@@ -325,8 +332,8 @@ class Cluster:
             "keyring": str(self._keyring("client.remora")),
             "native_client": native,
             "native_keyring": str(self._keyring(native)),
-            "admin_client": "client.admin",
-            "admin_keyring": str(self._keyring("client.admin")),
+            "admin_client": admin,
+            "admin_keyring": str(self._keyring(admin)),
             "zone": "default",
             "region": "default",
             "queue_pool": QUEUES,
