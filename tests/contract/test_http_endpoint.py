@@ -381,6 +381,49 @@ async def test_a_batch_that_is_not_answered(endpoint: HttpEndpoint) -> None:
     assert list(exc.unclear) == [0, 1, 2, 3, 4]
 
 
+async def test_a_batch_that_is_answered_by_503(endpoint: HttpEndpoint) -> None:
+    """All records of a request that was put off were tried; none of them has arrived."""
+    records = make_records(0, 5, keys=1)
+    async with (
+        receiving(lambda _: status(503)) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url, "remora-batch=ndjson")) as route,
+    ):
+        ((_, exc),) = (await push_lanes(route, records)).values()
+
+    assert exc.tried(records) == records
+    assert list(exc.unclear) == []
+
+
+async def test_who_waits_gets_the_place_of_a_late_connection(watcher: Watcher) -> None:
+    """A request that waited for a connection before another one was given up is posted as soon as that one is."""
+    http, hang, came = replace(PATIENT, connections=1), asyncio.Event(), asyncio.Event()
+    first, second = make_records(0, 2, keys=1)
+    async with asyncio.timeout(120), HttpEndpoint(Settings(http=http), watcher) as endpoint:
+
+        def plan(arrival: Arrival) -> Reply:
+            if arrival.body != first.body:
+                return OK
+            came.set()
+            return Reply(until=hang)
+
+        async with receiving(plan) as receiver:
+            to = target(receiver.url)
+            async with (
+                endpoint.route(SHARD, INCARNATION, to) as one,
+                endpoint.route(SHARD, INCARNATION, to) as other,
+            ):
+                hanging = asyncio.create_task(push_lanes(one, [first]))
+                await came.wait()
+                waiting = asyncio.create_task(push_lanes(other, [second]))
+                (pool,) = endpoint._pools._pools.values()
+                await until(lambda: bool(pool.waiting), "the second waits")
+                overdue(endpoint)
+
+                assert await waiting == {}
+                assert len(await hanging) == 1
+            hang.set()
+
+
 async def test_connections_that_wait_for_late_answers_make_way(watcher: Watcher) -> None:
     """Where as many connections are open as may be, one that only waits for a late answer is closed for another one."""
     http, hang = replace(PATIENT, connections=1), asyncio.Event()

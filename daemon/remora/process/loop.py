@@ -31,16 +31,18 @@ def run_loop(main: Coroutine[Any, Any, Exit], close_s: float = CLOSE_S) -> Exit:
     code, failure = Exit.FAILURE, None
     overdue = threading.Timer(close_s, lambda: _leave(code, failure, close_s))
     overdue.daemon = True
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            code = runner.run(main)
-        except BaseException as exc:
-            failure = exc
-            raise
-        finally:
-            with suppress(RuntimeError, MemoryError):  # no room for a thread: it lasts for as long as it does
-                overdue.start()
-    overdue.cancel()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                code = runner.run(main)
+            except BaseException as exc:
+                failure = exc
+                raise
+            finally:
+                with suppress(RuntimeError, MemoryError):  # no room for a thread: it lasts for as long as it does
+                    overdue.start()
+    finally:
+        overdue.cancel()
     return code
 
 

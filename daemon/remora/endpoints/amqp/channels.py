@@ -330,9 +330,10 @@ class Channel:
             error = EndpointUnavailable(text, "too_large")
             for sent in self._sent.values():
                 if sent.nbytes == nbytes:
+                    refused = EntryRefused(f"{self.what}: {nbytes} bytes, the broker takes {most}")
+                    sent.run.refuse(sent.at, refused)  # its fate is known
                     if sent.at == sent.run.at:
-                        why = f"{self.what}: {nbytes} bytes, the broker takes {most}"
-                        self._fail(sent.run, EntryRefused(why), tries=1)
+                        self._fail(sent.run, refused, tries=1)
                     break
         self.end(error)
 

@@ -368,8 +368,11 @@ class HttpRoute:
         while not posting.is_done:
             if not posting.is_wanted():
                 raise self._cut_short(posting, tries.count)
-            if self._receiver.arrived.take(self._maker.place(posting.oldest)):
+            place = self._maker.place(posting.oldest)
+            if self._receiver.arrived.take(place):
                 posting.arrived += 1
+                tries = Tries(self._now)
+                self.refusals.forget([place])
                 continue
             before = posting.arrived
             answer = await self._exchange(posting, tries)
@@ -444,7 +447,7 @@ class HttpRoute:
                 unavailable = EndpointUnavailable(f"{server}: it answers with {status}", ANSWERED)
                 unavailable.at(posting.arrived, tries, posting.under_way)
                 unavailable.retry_after_s = asked_s
-                raise unavailable.at(posting.arrived, tries)
+                raise unavailable
             case Verdict.POISON:
                 return self._refused(posting, status, tries)
             case _:

@@ -95,9 +95,9 @@ class Pool:
         """Connections that are open or about to be."""
         return len(self.open) + self.opening
 
-    def may_take(self, path: str) -> bool:
-        """Whether this path may have one more connection."""
-        free = self.most - (self.taken.total() - self.taken[path])
+    def may_take(self, path: str, total: int | None = None) -> bool:
+        """Whether this path may have one more connection; `total` are those in use, where that is known."""
+        free = self.most - ((self.taken.total() if total is None else total) - self.taken[path])
         return self.taken[path] < free - free // LEFT_FREE
 
     def give_back(self, path: str) -> None:
@@ -114,8 +114,9 @@ class Pool:
 
     def wake(self) -> bool:
         """Let one try for which there is a connection; whether there was such a one."""
-        while self.idle or self.count < self.most:
-            paths = [each for each in self.waiting if self.may_take(each)]
+        total = self.taken.total()
+        while self.idle or self.late or self.count < self.most:
+            paths = [each for each in self.waiting if self.may_take(each, total)]
             if not paths:
                 return False
             path = min(paths, key=self.taken.__getitem__)
@@ -201,6 +202,7 @@ class Pools:
                         return await self._open(pool)
                 except BaseException:
                     pool.give_back(path)
+                    self._wake(pool)
                     raise
                 pool.give_back(path)
             await self._wait(pool, path, until - now())
@@ -232,6 +234,8 @@ class Pools:
             async with asyncio.timeout(left_s):
                 await turn
         except TimeoutError:
+            if turn.done() and not turn.cancelled():
+                self._wake(pool)
             raise EndpointUnavailable(f"{pool.peer.server}: all connections are in use", "aborted") from None
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
@@ -252,9 +256,6 @@ class Pools:
             connection = await self._connect(pool)
             pool.open.add(connection)
             self._observer.http_opened()
-        except BaseException:
-            self._wake(pool)
-            raise
         finally:
             pool.opening -= 1
         if self._ended:  # the pool does not look after it any more

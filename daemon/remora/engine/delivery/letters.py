@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from remora.codec.sequence import number_of
 from remora.engine.delivery.scope import Scope
-from remora.engine.delivery.shard_state import AskLate, Redelivery, Unclear
+from remora.engine.delivery.shard_state import Redelivery, Unclear
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
@@ -69,11 +69,9 @@ async def without_late_all(
     }
     if not unclear:
         return rejected, []
-    by_ask: dict[AskLate, list[bytes]] = {}
-    for position, found in unclear.items():
-        if found.ask is not None:
-            by_ask.setdefault(found.ask, []).append(position)
-    arrived = frozenset[bytes]().union(*await asyncio.gather(*(ask(some) for ask, some in by_ask.items())))
+    # One question for each: what is known of one does not wait for what another's answer will be.
+    asked = [found.ask([position]) for position, found in unclear.items() if found.ask is not None]
+    arrived = frozenset[bytes]().union(*await asyncio.gather(*asked))
     late = [each.ordinal for each in rejected if page.positions[each.ordinal] in arrived]
     if late:
         context.telemetry.delivered(topic.label, len(late), 0, (), time.time_ns())  # there is no record of it any more
