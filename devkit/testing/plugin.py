@@ -25,13 +25,16 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 RELEASES = ("20", "16")
 
 SHARED = {
-    "spark": ("spark", "spark_cluster"),
-    "rabbitmq": ("rabbitmq",),
     "zone16": ("zone16",),
     "zone20": ("zone20",),
     "ceph": ("ceph",),
+    "spark": ("spark", "spark_cluster"),
+    "rabbitmq": ("rabbitmq",),
 }
-"""Tests with one of these fixtures run in one process: it has one such server, and some tests hurt it."""
+"""Tests with one of these fixtures run in one process: it has one such server, and some tests hurt it.
+
+A test with several goes by the first: a Ceph is one for all processes, each of which may have a Spark of its own.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
