@@ -283,18 +283,19 @@ def purged(root: Path, path: str = os.environ["PATH"]) -> subprocess.CompletedPr
     return done
 
 
-def a_store(root: Path) -> Path:
+def a_store(root: Path, folder: str = "") -> Path:
     """An embedded store of release 0.1.0, in which events wait and a dead letter is kept."""
-    store = root / "var/lib/remora"
+    store = root / "var/lib/remora" / folder
     store.mkdir(parents=True)
     with tarfile.open(ROOT / "tests/data/store-of-release-0.1.0.tar.xz") as archive:
         archive.extractall(store)
     return store
 
 
-def test_a_purge_keeps_queues_with_undelivered_events(tmp_path: Path) -> None:
-    """They stay whole, and the purge says what is in them."""
-    store = a_store(tmp_path)
+@pytest.mark.parametrize("folder", ["", "store", "damaged/of today"])
+def test_a_purge_keeps_queues_with_undelivered_events(tmp_path: Path, folder: str) -> None:
+    """They stay whole, also in a folder of the store's, and the purge says what is in them."""
+    store = a_store(tmp_path, folder)
 
     done = purged(tmp_path)
 
