@@ -15,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import delivered
 from devkit.processes.programs import program
-from remora.config import Settings, parse_duration
+from remora.config import Settings, SqliteSettings, parse_duration
 from remora.model.exits import Exit
+from remora.storage.sqlite import SqliteStore
+from support.sqlite import append, held
+from support.stores import own_topic
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "remora.service"
@@ -315,6 +319,24 @@ def test_a_purge_removes_queues_in_which_nothing_is(tmp_path: Path) -> None:
     assert purged(tmp_path).stderr == ""
     assert not store.exists()
     assert purged(tmp_path).stderr == ""
+
+
+async def test_a_purge_removes_queues_that_were_in_use(tmp_path: Path) -> None:
+    """Nothing is left of a store of today whose events are all delivered; while one waits, it is kept."""
+    directory = tmp_path / "var/lib/remora"
+    settings = SqliteSettings(directory=str(directory), files=1)
+    async with SqliteStore(settings) as store:
+        shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
+        await append(store, shard, b"event")
+    waits = purged(tmp_path).stderr
+    async with SqliteStore(settings) as store:
+        token = await held(store, shard)
+        page = await store.queue.read(token, b"", 1)
+        await store.queue.remove(token, page.positions[-1], 1, delivered(page))
+
+    assert "is kept, with 1 events that wait." in waits
+    assert purged(tmp_path).stderr == ""
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize("what", ["damaged", "half", "no python"])
