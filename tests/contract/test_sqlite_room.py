@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from devkit.processes.mounts import TMPFS, ext4, with_mount
 from devkit.processes.programs import ENVIRONMENT
+from remora.config import SqliteSettings
+from remora.policy.disk_room import Disk
+from remora.storage.sqlite import SqliteStore, room
+from support.stores import change, own_topic, spread
 
 MEGABYTES = 32
+FULL = Disk(100 << 30, 0)
+DROP_BALLAST = "DELETE FROM log_entries WHERE log < 0"
 
 
 @pytest.mark.guarantee("in-the-embedded-store")
@@ -30,3 +38,29 @@ async def test_delivery_goes_on_where_others_take_the_disk(block: int, tmp_path:
     )
 
     assert done.stdout == "as told\n", done.stderr
+
+
+async def test_a_store_is_ready_once_an_event_can_take_the_ballast(
+    store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where delivery has given the ballast up and freed pages since, nothing says that the disk is full: so events
+    come, and the first of them takes the ballast again."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    monkeypatch.setattr(room, "disk_of", lambda _: FULL)
+    (file,) = store._files.all
+
+    change(configured, DROP_BALLAST)
+    file.look_at_room(FULL)
+    was_short = file.is_short_of_room
+    change(configured, "CREATE TABLE large (data)", f"INSERT INTO large VALUES (zeroblob({4 << 20}))")
+    change(configured, "DELETE FROM large")
+    file.look_at_room(FULL)
+
+    assert (was_short, file.is_short_of_room) == (True, False)
+    await store.ingest.publish(topic, spread(topic, 1))
+    assert has_ballast(configured)
+
+
+def has_ballast(configured: SqliteSettings) -> bool:
+    with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection:
+        return bool(connection.execute("SELECT count(*) FROM log_entries WHERE log < 0").fetchone()[0])

@@ -64,6 +64,11 @@ def has_room_for_ballast(kept: Reserve, free_pages: int) -> bool:
     return free_pages >= kept.ballast_pages + _SLACK_PAGES
 
 
-def is_full(disk: Disk, free_pages: int, *, has_ballast: bool) -> bool:
-    """Whether new events find no room, or soon will: the file cannot grow, and has few pages to use again."""
-    return not disk.may_be_filled and not (has_ballast and free_pages >= _SLACK_PAGES)
+def is_full(disk: Disk, kept: Reserve, free_pages: int, *, has_ballast: bool) -> bool:
+    """Whether new events find no room, or soon will: the file cannot grow, and has few pages to use again.
+
+    Without the ballast the next event takes it, and finds room behind it: whoever is turned away until the ballast is
+    there again would never send that event.
+    """
+    wanted = _SLACK_PAGES if has_ballast else kept.ballast_pages + 2 * _SLACK_PAGES
+    return not disk.may_be_filled and free_pages < wanted

@@ -35,13 +35,16 @@ def test_what_is_reserved(disk: int, files: int, largest: int | None, log: int) 
         (GIB, 0, False, False),  # the file can grow
         (0, 1000, True, False),  # what was delivered has left room
         (0, 3, True, True),
-        (0, 1000, False, True),  # delivery has needed the ballast
+        (0, 95, False, True),  # delivery has needed the ballast, of 64 pages
+        (0, 96, False, False),  # the next event can take it, and has room behind it
         (63 * MIB, 3, True, True),  # the last part of the disk is not for events
     ],
 )
 def test_when_events_find_no_room(free_bytes: int, free_pages: int, has_ballast: bool, full: bool) -> None:
     """It is when the file can neither grow nor use pages again that are nobody's."""
-    assert is_full(Disk(100 * GIB, free_bytes), free_pages, has_ballast=has_ballast) is full
+    disk, kept = Disk(100 * GIB, free_bytes), reserve(100 * GIB, 16, None, PAGE)
+
+    assert is_full(disk, kept, free_pages, has_ballast=has_ballast) is full
 
 
 def test_a_small_disk_has_a_small_last_part() -> None:

@@ -21,7 +21,7 @@ from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
 from remora.storage.sqlite.examining import is_sound
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
-from remora.storage.sqlite.room import Room, looked_into
+from remora.storage.sqlite.room import Room, looked_into, reserve_on
 from remora.storage.sqlite.writer import Job, Writer, WriterStats
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ class File:
         with suppress(OSError):
             self._place = _place(path)
             self._kept.use(path)
+        self._files = files
         self._bell = bell
         self._changed = changed
         self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place)
@@ -176,7 +177,9 @@ class File:
         with suppress(StoreError, sqlite3.OperationalError):  # a look that is in somebody's way is repeated
             self._check()
             free, has_ballast, self.has_topics = self.glance(looked_into)
-            is_full = disk is not None and disk_room.is_full(disk, free, has_ballast=has_ballast)
+            is_full = disk is not None and disk_room.is_full(
+                disk, reserve_on(disk, self._files), free, has_ballast=has_ballast
+            )
             self.is_short_of_room = is_full and self.has_topics
         if before != (self.is_short_of_room, self.has_topics):
             self._changed()

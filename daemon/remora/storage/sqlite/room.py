@@ -39,6 +39,11 @@ def disk_of(path: Path) -> Disk:
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
+def reserve_on(disk: Disk, files: int) -> Reserve:
+    """What each of so many files keeps for itself on a disk."""
+    return disk_room.reserve(disk.nbytes, files, _largest_file(), PAGE_BYTES)
+
+
 def looked_into(connection: sqlite3.Connection) -> tuple[int, bool, bool]:
     """How many pages of a file are free, whether it has its ballast, and whether it has topics."""
     free, has_ballast, has_topics = connection.execute(_FREE).fetchone()
@@ -65,7 +70,7 @@ class Room:
         """Have a new connection keep the log as this file does."""
         self._most_pages, self._has_ballast = 0, None
         self._disk, self._largest = disk_of(self._path), _largest_file()
-        self._kept = disk_room.reserve(self._disk.nbytes, self._files, self._largest, PAGE_BYTES)
+        self._kept = reserve_on(self._disk, self._files)
         connection.execute(f"PRAGMA journal_size_limit = {self._kept.log_bytes}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {self._kept.checkpoint_frames}")
 
