@@ -61,6 +61,19 @@ async def test_a_store_is_ready_once_an_event_can_take_the_ballast(
     assert has_ballast(configured)
 
 
+async def test_a_ballast_that_another_process_has_given_up_is_taken_again(
+    store: SqliteStore, configured: SqliteSettings
+) -> None:
+    """The next event takes it, though this process saw it there at the event before."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    await store.ingest.publish(topic, spread(topic, 1))
+    change(configured, DROP_BALLAST)
+
+    await store.ingest.publish(topic, spread(topic, 1))
+
+    assert has_ballast(configured)
+
+
 def has_ballast(configured: SqliteSettings) -> bool:
     with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection:
         return bool(connection.execute("SELECT count(*) FROM log_entries WHERE log < 0").fetchone()[0])

@@ -68,7 +68,7 @@ class Room:
 
     def adapt(self, connection: sqlite3.Connection) -> None:
         """Have a new connection keep the log as this file does."""
-        self._most_pages, self._has_ballast = 0, None
+        self._most_pages = 0
         self._disk, self._largest = disk_of(self._path), _largest_file()
         self._kept = reserve_on(self._disk, self._files)
         connection.execute(f"PRAGMA journal_size_limit = {self._kept.log_bytes}")
@@ -78,10 +78,10 @@ class Room:
         """To be called before each transaction: let it not grow the file into the last room of the disk, nor beyond
         what a file may have. Entries are then only taken into the room of those that were removed."""
         self._disk, self._largest = disk_of(self._path), _largest_file()
+        self._has_ballast = None  # another process may have needed it since
         most = _MOST_PAGES if self._largest is None else max(1, self._largest // PAGE_BYTES)
         if not self._disk.may_be_filled:
             most = 1  # SQLite makes it what the file has
-            self._has_ballast = None  # another process may need it meanwhile
         if most != self._most_pages:
             connection.execute(f"PRAGMA max_page_count = {most}")
             self._most_pages = most
