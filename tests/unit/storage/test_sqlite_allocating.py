@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from remora.storage.sqlite import allocating
 from remora.storage.sqlite.allocating import KeptOpen, allocate, opened
 from remora.storage.sqlite.connecting import connect
 from remora.storage.sqlite.kept_log import keep_log, log_of, restore_log
@@ -88,3 +91,33 @@ def test_a_log_that_is_kept_is_never_read_again(path: Path) -> None:
     assert log_of(path).stat().st_ino == inode
     with closing(connect(path, reader=False)) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("errors", "has_room"),
+    [
+        ([], True),
+        ([errno.EINTR, errno.EINTR], True),  # a signal came
+        ([errno.EINTR, errno.ENOSPC], False),
+        ([errno.EDQUOT], False),
+        ([errno.EFBIG], False),
+        ([errno.EOPNOTSUPP], True),
+        ([errno.EINVAL], True),
+        ([errno.EPERM], True),
+    ],
+)
+def test_only_missing_room_is_taken_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[int], has_room: bool
+) -> None:
+    """An interrupted call is repeated; with any error but those for room, writing goes on without a reserve."""
+    left = list(errors)
+
+    def fallocate(*_: int) -> int:
+        ctypes.set_errno(left.pop(0) if left else 0)
+        return -1 if ctypes.get_errno() else 0
+
+    monkeypatch.setattr(allocating, "_allocate", fallocate)
+    with opened(path) as descriptor:
+        assert allocate(descriptor, 0, 1 << 16) is has_room
+
+    assert not left

@@ -19,7 +19,8 @@ _lock = threading.Lock()
 _users: dict[tuple[int, int], list[int]] = {}
 """By device and number of a file: its descriptor, and how many use it."""
 
-_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""With these the host says that it has no room: on the disk, in a quota, or for so large a file."""
 
 _allocate = ctypes.CDLL(None, use_errno=True).fallocate
 _allocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -86,8 +87,12 @@ def allocate(descriptor: int, start: int, end: int) -> bool:
     """Have the disk give room for these bytes of a file, which becomes at least as long; False where it has none.
 
     What is there already stays. It is the kernel's own call: the C library's would write where a file system has no
-    such call, and that could overwrite what another process writes at the same moment. There nothing is reserved.
+    such call, and that could overwrite what another process writes at the same moment. Where the call fails for any
+    other reason than room nothing is reserved: if the disk is at fault, the writing itself says so.
     """
-    if end <= start or not _allocate(descriptor, 0, start, end - start):
+    if end <= start:
         return True
-    return ctypes.get_errno() in _UNSUPPORTED
+    while _allocate(descriptor, 0, start, end - start):
+        if (error := ctypes.get_errno()) != errno.EINTR:
+            return error not in NO_ROOM
+    return True

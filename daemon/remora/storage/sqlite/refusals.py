@@ -9,13 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
-from remora.storage.sqlite.allocating import opened
+from remora.storage.sqlite.allocating import NO_ROOM, opened
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _OF_THE_HOST = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _ENDS = _DAMAGED | _OF_THE_HOST | _BUSY | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO})
 _ERRNO = {sqlite3.SQLITE_READONLY: errno.EROFS}
 _PROBE = bytes(64 << 10)
@@ -74,7 +73,7 @@ def translated(exc: Exception, path: Path) -> StoreError:
 def of_the_host(exc: OSError, path: Path) -> StoreError:
     """What it means that the host refuses to read, write or find this file."""
     why = exc.strerror or str(exc)
-    if exc.errno in _NO_ROOM:
+    if exc.errno in NO_ROOM:
         return StoreFull(f"{path}: {why}")
     if exc.errno in _GONE:
         return StoreAway("gone", f"{path} is gone: is its disk mounted?")
