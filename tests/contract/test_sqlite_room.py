@@ -14,12 +14,15 @@ import pytest
 from devkit.processes.mounts import TMPFS, ext4, with_mount
 from devkit.processes.programs import ENVIRONMENT
 from remora.config import SqliteSettings
+from remora.model.errors import StoreFull
 from remora.policy.disk_room import Disk
 from remora.storage.sqlite import SqliteStore, room
+from remora.storage.sqlite import file as file_module
+from remora.storage.sqlite.file import File
 from support.stores import change, own_topic, spread
 
 MEGABYTES = 32
-FULL = Disk(100 << 30, 0)
+FULL, WITH_ROOM = Disk(100 << 30, 0), Disk(100 << 30, 50 << 30)
 DROP_BALLAST = "DELETE FROM log_entries WHERE log < 0"
 
 
@@ -72,6 +75,38 @@ async def test_a_ballast_that_another_process_has_given_up_is_taken_again(
     await store.ingest.publish(topic, spread(topic, 1))
 
     assert has_ballast(configured)
+
+
+async def test_a_refusal_is_remembered_where_the_disk_shows_room(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events that a quota refuses make the store say at once that it is full, though the disk shows room; until none
+    was refused for a while, or until the disk itself tells how it is."""
+    await store.own_topics.create(own_topic("t", 1))
+    (file,) = store._files.all
+
+    await refused(file)
+    assert list(store.failing) == ["full"]
+    file.look_at_room(WITH_ROOM)
+    assert list(store.failing) == ["full"]
+    file.look_at_room(FULL)
+    file.look_at_room(WITH_ROOM)
+    assert not store.failing
+    monkeypatch.setattr(file_module, "_REFUSED_FOR_S", 0.0)
+    await refused(file)
+    assert list(store.failing) == ["full"]
+    file.look_at_room(WITH_ROOM)
+    assert not store.failing
+
+
+async def refused(file: File) -> None:
+    """Have a file refuse a write for a quota."""
+
+    def over_quota(_: sqlite3.Connection) -> None:
+        raise StoreFull("Disk quota exceeded")
+
+    with pytest.raises(StoreFull):
+        await file.write(over_quota)
 
 
 def has_ballast(configured: SqliteSettings) -> bool:

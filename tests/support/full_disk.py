@@ -55,6 +55,7 @@ class Story:
             try:
                 await self.publish(request)
             except StoreFull:
+                assert list(self.store.failing) == ["full"], "events are refused, and nobody is told why"
                 return request
 
     async def check(self) -> None:

@@ -32,6 +32,10 @@ Look = Callable[[sqlite3.Connection], T]
 _BUSY_FOR_S = 5.0
 _BUSY_PAUSE_S = 0.0005
 
+_REFUSED_FOR_S = 10.0
+"""A quota or a limit on a file's size refuses events while the disk shows room: only a refusal tells of it, and for so
+long. Then events may come again, and the next refusal says the same."""
+
 _FINDING, _WRITING, _READING = "finding", "writing", "reading"
 """What a file was in trouble with, and is in no more when that has worked."""
 
@@ -47,6 +51,7 @@ class File:
         self.damage: StoreDamaged | None = None
         self.is_stale = False
         self._is_examined = False
+        self._refused_until = 0.0
         self._troubles: dict[str, StoreAway] = {}
         self._place: tuple[int, int] | None = None
         self._kept = KeptOpen()
@@ -83,6 +88,8 @@ class File:
         except StoreFull as exc:
             if upkeep:
                 self._met(_WRITING, StoreAway("no_room", f"{exc}: not even what is delivered can be removed"))
+            else:
+                self._refused()
             raise
         self._well(_WRITING)
         if arrived:
@@ -180,8 +187,18 @@ class File:
             is_full = disk is not None and disk_room.is_full(
                 disk, reserve_on(disk, self._files), free, has_ballast=has_ballast
             )
+            if disk is not None and not disk.may_be_filled:
+                self._refused_until = 0.0  # the disk tells by itself how long
+            is_full = is_full or time.monotonic() < self._refused_until
             self.is_short_of_room = is_full and self.has_topics
         if before != (self.is_short_of_room, self.has_topics):
+            self._changed()
+
+    def _refused(self) -> None:
+        """Events found no room, whatever the disk shows."""
+        self._refused_until = time.monotonic() + _REFUSED_FOR_S
+        if not self.is_short_of_room:
+            self.is_short_of_room = True
             self._changed()
 
     async def try_again(self) -> None:
