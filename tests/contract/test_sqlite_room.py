@@ -18,6 +18,7 @@ from remora.model.errors import StoreFull
 from remora.policy.disk_room import Disk
 from remora.storage.sqlite import SqliteStore, room
 from remora.storage.sqlite import file as file_module
+from remora.storage.sqlite.checking import check_directory
 from remora.storage.sqlite.file import File
 from support.stores import change, own_topic, spread
 
@@ -107,6 +108,23 @@ async def refused(file: File) -> None:
 
     with pytest.raises(StoreFull):
         await file.write(over_quota)
+
+
+async def test_a_check_of_a_store_that_is_not_in_use_keeps_the_room_of_its_log(configured: SqliteSettings) -> None:
+    """The log has the same room after it, and is found sound with what is in the file."""
+    directory = Path(configured.directory)
+    async with SqliteStore(configured) as store:
+        topic = await store.own_topics.create(own_topic("t", 1))
+        await store.ingest.publish(topic, spread(topic, 9))
+    kept = (directory / "queues-000.db-room").stat()
+
+    (report,) = check_directory(directory)
+
+    assert (report.entries, report.problems) == (9, [])
+    async with SqliteStore(configured) as store:
+        await store.ingest.publish(topic, spread(topic, 1))
+        log = (directory / "queues-000.db-wal").stat()
+        assert (log.st_ino, log.st_size) == (kept.st_ino, kept.st_size)
 
 
 def has_ballast(configured: SqliteSettings) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from remora.storage.sqlite import allocating
+from remora.policy.disk_room import Disk
+from remora.storage.sqlite import allocating, room
 from remora.storage.sqlite.allocating import KeptOpen, allocate, opened
 from remora.storage.sqlite.connecting import connect
 from remora.storage.sqlite.kept_log import keep_log, log_of, restore_log
@@ -121,3 +122,22 @@ def test_only_missing_room_is_taken_for_it(
         assert allocate(descriptor, 0, 1 << 16) is has_room
 
     assert not left
+
+
+def test_room_that_an_old_log_leaves_is_the_new_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the second name keeps another log than the one in use, that is given up, and the one in use gets its length
+    in the same transaction."""
+    log, kept = log_of(path), path.with_name("x.db-room")
+    log.touch()
+    kept.write_bytes(bytes(1 << 20))
+    old = kept.stat().st_ino
+    monkeypatch.setattr(room, "disk_of", lambda _: Disk(100 << 30, 0 if kept.stat().st_ino == old else 1 << 30))
+    with closing(connect(path, reader=False)) as connection:
+        of_file = room.Room(path, KeptOpen(), 1)
+        of_file.adapt(connection)
+        of_file.limit_growth(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        of_file.keep_log()
+
+        assert log.stat().st_size == 12 << 20
+        assert kept.samefile(log)

@@ -25,6 +25,7 @@ from remora.model.store_files import MOST_PROBLEMS, Report
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
 from remora.storage.sqlite.connecting import snapshot
+from remora.storage.sqlite.kept_log import restore_log
 
 BUSY_S = 5.0
 _BATCH = 256
@@ -105,13 +106,15 @@ def check_file(path: Path) -> Report:
 def open_to_look(path: Path) -> sqlite3.Connection:
     """A connection that can write nothing; text that is no UTF-8 keeps its bytes. OSError where no file can be read.
 
-    SQLite would wait for ever at the opening of a pipe, and takes an empty file for an empty database.
+    SQLite would wait for ever at the opening of a pipe, and takes an empty file for an empty database. It leaves a log
+    behind, also when it may write nothing: that is the one whose room is kept, or the next start would give that up.
     """
     found = path.stat()  # to open and close the file would drop the locks of this process
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file")
     if not found.st_size:
         raise OSError(errno.ENODATA, "it is empty")
+    restore_log(path)
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
     connection.execute("PRAGMA query_only = 1")
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")

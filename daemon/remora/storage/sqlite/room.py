@@ -95,6 +95,7 @@ class Room:
         if found.st_ino != self._log_inode:
             keep_log(self._path)
             self._log_inode = found.st_ino
+            self._disk = disk_of(self._path)  # an old log that was kept until now leaves its room to this one
         wanted = min(self._kept.log_bytes, found.st_size + self._disk.free_bytes)
         if found.st_size >= wanted:
             return
