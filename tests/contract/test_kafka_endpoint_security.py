@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -30,7 +31,9 @@ from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, mak
 
 pytestmark = pytest.mark.kafka
 
-SHARD = Shard("shard")
+SHARD = Shard(f"shard-{os.getpid()}")
+"""Its transactions are this process's: others may share the broker."""
+
 
 ANYWHERE = replace(PATIENT, ca_directories="/", client_files="/")
 """A test's files lie in temporary directories."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import socket
@@ -36,7 +37,8 @@ from support.kafka_sender import INCARNATION, PATIENT, Watcher, make_records, ta
 
 pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
-SHARD = Shard("tenant:shard")
+SHARD = Shard(f"tenant:shard-{os.getpid()}")
+"""Its transactions are this process's: others may share the broker."""
 
 
 async def make_topic(kafka: Kafka, partitions: int = 3, **configs: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import shutil
@@ -36,7 +37,9 @@ from support.kafka_sender import (
 
 pytestmark = pytest.mark.kafka
 
-SHARD = Shard("shard")
+SHARD = Shard(f"shard-{os.getpid()}")
+"""Its transactions are this process's: others may share the broker."""
+
 
 ANYWHERE = replace(PATIENT, ca_directories="/", client_files="/")
 """A test's files lie in temporary directories."""

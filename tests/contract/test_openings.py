@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import threading
@@ -33,7 +34,9 @@ from remora.model.topic import Target
 from support.cancelling import Moment, Steps, leaves_nothing
 from support.kafka_sender import INCARNATION, make_records, push_all
 
-SHARD = Shard("shard", Origin.REMORA)
+SHARD = Shard(f"shard-{os.getpid()}", Origin.REMORA)
+"""Its transactions are this process's: others may share the broker."""
+
 
 PATIENCE_S = 50.0
 

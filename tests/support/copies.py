@@ -29,6 +29,7 @@ def copied(folder: Path, *, part: str, into: str, table: str, line: str) -> Path
 def checked_imports(copy: Path) -> str:
     """What import-linter says against a copy; empty where every contract holds."""
     shutil.copy(ROOT / "pyproject.toml", copy)
+    shutil.copytree(ROOT / "devkit", copy / "devkit", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
         cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, capture_output=True, text=True, check=False,

@@ -14,10 +14,9 @@ from remora.codec.columns import Extent, Totals
 from remora.model.record import Record
 
 TEXTS = st.binary(max_size=40) | st.sampled_from([bytes(300_000), b"a" * 262_144])
+TIMES = st.integers(-(1 << 62), 1 << 62)
 EVENTS = st.lists(
-    st.builds(
-        Record, TEXTS, TEXTS, TEXTS, st.integers(-(1 << 62), 1 << 62), TEXTS, TEXTS, st.integers(0, 1 << 31), TEXTS
-    ),
+    st.builds(Record, TEXTS, TEXTS, TEXTS, TIMES, TEXTS, TEXTS, st.integers(0, 1 << 31), TEXTS, event_ns=TIMES),
     max_size=6,
 )
 Join = Callable[[Iterable[Sequence[Record]]], Sequence[Record]]

@@ -45,6 +45,7 @@ EVENTS = st.lists(
         st.integers(0, 9),
         st.just(b"") | TEXTS,
         st.just(b"") | TEXTS,
+        event_ns=st.integers(0, 1 << 62),
     ),
     max_size=8,
 )
