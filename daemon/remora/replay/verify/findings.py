@@ -54,7 +54,7 @@ def findings(topic: FrozenTopic, seen: Observations, run: Run | None = None, mea
             "max_lateness_share": rules.lateness_share,
         },
         counts=counts,
-        examples={name: pick() for name, pick in seen.shown.items() if counts[name]},
+        examples={name: pick() for name, pick in seen.shown.items() if counts.get(name)},
         latencies=measured.latencies,
         caveats=caveats(run.target if run else None, counts),
         undecided={str(number): span for number, span in sorted(topic.frozen.undecided.items())},
