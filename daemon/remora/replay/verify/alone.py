@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from remora.replay.verify.placement import shards, with_own
+from remora.replay.verify.placement import at_one_time, shards, with_own
 
 
 def itself(records: DataFrame) -> DataFrame:
@@ -55,7 +55,7 @@ def itself(records: DataFrame) -> DataFrame:
 
 def of_keys(itself: DataFrame, partitions: int) -> DataFrame:
     """A row for each key: bucket, key, inversions, max_depth, least_partition, most_partition, own_partition, shards
-    (placement.shards), events; the own one of keys of which a record tells its position."""
+    (placement.at_one_time), events; the own one of keys of which a record tells its position."""
     found = itself.groupBy("bucket", "key").agg(
         F.count("depth").alias("inversions"),
         F.max("depth").alias("max_depth"),
@@ -64,5 +64,6 @@ def of_keys(itself: DataFrame, partitions: int) -> DataFrame:
         shards("shard").alias("shards"),
         F.count(F.when(F.col("nth") == 1, True)).alias("events"),
         F.count("turn").alias("placed"),
+        F.collect_set(F.struct("partition", "shard", "incarnation")).alias("places"),
     )
-    return with_own(found, F.col("placed") > 0, partitions).drop("placed")
+    return with_own(at_one_time(found, itself), F.col("placed") > 0, partitions).drop("placed")

@@ -35,10 +35,47 @@ def shards(name: str) -> Column:
     A topic's shards are `t`, `t.1`, `t.2` and so on, and bucket and object choose one of them.
     """
     every = F.sort_array(F.collect_set(name))
-    topic = F.transform(every, lambda each: F.regexp_replace(each, r"\.[0-9]+\z", ""))
+    topic = F.transform(every, _topic)
     of_topic = F.zip_with(topic, every, lambda t, each: F.struct(t.alias("topic"), each.alias("shard")))
     several = F.filter(of_topic, lambda one: F.size(F.filter(topic, lambda t: t == one["topic"])) > 1)
     return F.transform(several, lambda one: one["shard"])
+
+
+def at_one_time(keys: DataFrame, records: DataFrame) -> DataFrame:
+    """Keys with those of their `shards` alone that were delivered beside another one of them; `places` is dropped.
+
+    A topic that is removed and made again with another number of shards puts its keys elsewhere, and nothing of it is
+    delivered beside what was before. So a queue, which its incarnation tells from one of the same name, takes up the
+    offsets from its first to its last in a partition, and two shards are of one topic where these overlap. `places`
+    are the partitions, shards and incarnations of a key.
+    """
+    spans = records.filter(F.col("shard").isNotNull()).groupBy("partition", "shard", "incarnation")
+    taken = spans.agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+    every = taken.agg(F.collect_list(F.struct("partition", "shard", "incarnation", "first", "last")).alias("spans"))
+    own = F.filter("spans", lambda span: F.array_contains("places", _place(span)))
+    beside = F.filter(own, lambda one: F.exists(own, lambda other: _overlap(one, other)))
+    names = F.array_sort(F.array_distinct(F.transform(beside, lambda span: span["shard"])))
+    found = keys.crossJoin(F.broadcast(every))
+    return found.withColumn("shards", F.when(is_in_several_shards(), names).otherwise(F.col("shards"))).drop(
+        "places", "spans"
+    )
+
+
+def _place(span: Column) -> Column:
+    return F.struct(
+        span["partition"].alias("partition"), span["shard"].alias("shard"), span["incarnation"].alias("incarnation")
+    )
+
+
+def _overlap(one: Column, other: Column) -> Column:
+    """Whether these are spans of different shards of one topic, beside each other in a partition."""
+    is_beside = (one["first"] <= other["last"]) & (other["first"] <= one["last"])
+    is_of_one = (_topic(one["shard"]) == _topic(other["shard"])) & (one["shard"] != other["shard"])
+    return (one["partition"] == other["partition"]) & is_of_one & is_beside
+
+
+def _topic(shard: Column) -> Column:
+    return F.regexp_replace(shard, r"\.[0-9]+\z", "")
 
 
 def is_in_several_shards() -> Column:
