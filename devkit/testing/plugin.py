@@ -33,7 +33,8 @@ SHARED = {
 }
 """Tests with one of these fixtures run in one process: it has one such server, and some tests hurt it.
 
-A test with several goes by the first: a Ceph is one for all processes, each of which may have a Spark of its own.
+A test with several goes by the first: a Ceph is one for all processes, each of which may have a Spark of its own. The
+verdicts have one for themselves, since the others take as long as they.
 """
 
 
@@ -75,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
     # The groups are the longest way through the suite: they begin first.
-    items.sort(key=lambda item: 0 if _group(item) in SHARED else 1)
+    items.sort(key=lambda item: 0 if _group(item).partition("-")[0] in SHARED else 1)
 
 
 def _is_left_out(config: pytest.Config, item: pytest.Item) -> bool:
@@ -99,7 +100,7 @@ def _group(item: pytest.Item) -> str:
     fixtures = _zones(item)
     for name, of in SHARED.items():
         if not fixtures.isdisjoint(of):
-            return name
+            return f"{name}-verify" if name == "spark" and item.path.name.startswith("test_verify") else name
     if item.get_closest_marker("ceph") and "zone" not in fixtures:
         return "ceph"  # it asks for the cluster by itself
     info = getattr(item, "_fixtureinfo", None)

@@ -135,6 +135,7 @@ def test_a_copy_needs_a_kill_between(kill: tuple[float, float], is_found: bool) 
 
 
 @pytest.mark.kafka
+@pytest.mark.full("minutes; each kind of its faults has tests at the gate")
 def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka: Kafka) -> None:
     """After twenty kills under a mixed load every event is accounted for, and every kind of request was made."""
     summary = tmp_path / "summary.json"

@@ -30,7 +30,7 @@ def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callab
     asyncios: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     both = ours | asyncios
     loops = {
-        "test_http_endpoint.py": both, "test_http_connection.py": both, "test_openings.py": both,
+        "test_http_endpoint.py": both, "test_http_connection.py": both, "test_openings.py": ours,
         "test_endpoint_tls.py": both, "test_endpoint_contract.py": ours, "test_kafka_kerberos.py": ours,
     }  # fmt: skip
     return loops.get(str(item.path.name), asyncios)

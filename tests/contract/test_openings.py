@@ -92,7 +92,12 @@ def delivering(target: Target) -> Work:
 
 
 async def left_nothing(
-    opened: Callable[[], AbstractAsyncContextManager[Any]], work: Work, moment: Moment, *, fails: Any = ()
+    opened: Callable[[], AbstractAsyncContextManager[Any]],
+    work: Work,
+    moment: Moment,
+    *,
+    fails: Any = (),
+    besides: str = "",
 ) -> None:
     """Cancel the work at each of its waits, each time with all opened anew; where it is not, it ends as it should."""
 
@@ -103,7 +108,7 @@ async def left_nothing(
         outcome = asyncio.CancelledError() if task.cancelled() else task.exception()
         assert steps.hit or not outcome or isinstance(outcome, fails), outcome
 
-    assert await leaves_nothing(attempt, moment) > 1
+    assert await leaves_nothing(attempt, moment, besides) > 1
 
 
 @pytest.mark.kafka
@@ -123,13 +128,15 @@ async def test_kafka(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch, listener: str, args: str, mode: str, moment: Moment
 ) -> None:
     """A route to Kafka."""
+    kdc = ""
     if "GSSAPI" in args:
         join_realm(kafka, monkeypatch)
+        kdc = f"127.0.0.1:{kafka.env['ports']['kdc']}"
     args = f"{args.format(**kafka.env)}&remora-delivery={mode}"
     topic = await create_topic(kafka.address, partitions=1)
     target = Target(f"kafka://{kafka.env[listener]}", args, topic)
 
-    await left_nothing(lambda: endpoint_for(target), delivering(target), moment)
+    await left_nothing(lambda: endpoint_for(target), delivering(target), moment, besides=kdc)
 
 
 @pytest.mark.kafka

@@ -310,6 +310,7 @@ async def test_a_java_that_is_killed_is_one_line(kafka: Kafka, spark: SparkSessi
     assert line.startswith("remora: Spark's Java has gone")
 
 
+@pytest.mark.full("minutes; one kill within a batch is at the gate")
 async def test_killed_again_and_again(kafka: Kafka, spark: SparkSession, tmp_path: Path) -> None:
     """Killed in the middle, alone or with its JVM, and started again while records come, each of them lands once."""
     draw, out = random.Random(11), tmp_path / "landed"

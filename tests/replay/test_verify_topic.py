@@ -134,7 +134,10 @@ OTHERS = (24, 26)
 
 MUTATIONS: dict[str, tuple[Callable[[list[Rec]], list[Rec]], dict[str, int]]] = {
     "one dropped": (_drop, {"lost": 1, "chain_gaps": 1}),
-    "two of a key swapped": (_swap(MID, NEXT_HOT), {"inversions": 1, "keys_inverted": 1, "max_depth": 1, "positions_inverted": 1}),
+    "two of a key swapped": (
+        _swap(MID, NEXT_HOT),
+        {"inversions": 1, "keys_inverted": 1, "max_depth": 1, "positions_inverted": 1},
+    ),
     "one in another partition": (_changed(MID, _move), {"keys_in_several_partitions": 1}),
     "ids corrupted": (_corrupt, {"lost": 2, "foreign": 2}),
     "a payload changed": (_changed(MID, lambda rec: rec.with_value(_larger)), {"lost": 1, "altered": 1}),
