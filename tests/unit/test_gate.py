@@ -54,7 +54,7 @@ def ran(folder: Path, *options: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-vs", "-p", "no:cacheprovider", *options],
         cwd=folder, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "REMORA_DEV_HOME": str(folder)} | env,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "REMORA_DEV_HOME": str(folder), "PYTEST_ADDOPTS": ""} | env,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
