@@ -17,15 +17,14 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from aiohttp import web
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import InvalidReplicationFactorError, for_code
 from prometheus_client.parser import text_string_to_metric_families
 
+from devkit.clusters.topics import TopicNotMade, make_topics
 from devkit.paths import SCRIPTS
 from devkit.processes.daemon import Daemon, Sections, merged
 from devkit.processes.ports import free_port
 
 REMORA = Path(sys.executable).with_name("remora")
-MOST_TRIES = 600
 
 
 class DemoError(Exception):
@@ -155,17 +154,13 @@ def radosgw_client(service: str, env: dict[str, Any]) -> Any:
 
 
 async def make_kafka_topic(bootstrap: str, name: str, partitions: int) -> None:
-    """Make a topic: neither the broker nor remora makes one by itself."""
+    """Makes a topic: neither the broker nor remora makes one by itself. Raises DemoError."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        for _ in range(MOST_TRIES):
-            ((_, code, *_),) = (await admin.create_topics([NewTopic(name, partitions, 1)])).topic_errors
-            if code != InvalidReplicationFactorError.errno:
-                break
-            await asyncio.sleep(0.1)  # a broker that stood still for some seconds is not taken for one until it answers
-        if code:
-            raise DemoError(f"making the Kafka topic {name} failed: {for_code(code).__name__}")
+        await make_topics(admin, [NewTopic(name, partitions, 1)])
+    except TopicNotMade as exc:
+        raise DemoError(str(exc)) from exc
     finally:
         await admin.close()
 
