@@ -15,6 +15,7 @@ import pytest
 from devkit.processes.daemon import REMORA, Daemon, running_daemon
 from devkit.processes.mounts import TMPFS, ext4, mounted
 from devkit.receivers.http_sink import http_sink
+from devkit.testing.cases import cases
 from remora.model.exits import Exit
 from support.crowded_disk import Crowd
 from support.ingest import records
@@ -130,7 +131,7 @@ async def send(daemon: Daemon, topic: str, enough: Callable[[int], bool]) -> int
 
 
 @pytest.mark.guarantee("in-the-embedded-store")
-@pytest.mark.parametrize("block", [0, 4096], ids=["tmpfs", "ext4"])
+@pytest.mark.parametrize("block", cases(0, more=[4096]), ids=["tmpfs", "ext4"])
 async def test_a_disk_that_others_fill(block: int, folder: Path) -> None:
     """While others hold each byte of the disk, longer than a lease, everything is delivered, once, and a daemon can be
     started; the readiness says that the disk is full as soon as events find no room, and not that of delivery."""

@@ -82,6 +82,7 @@ async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tm
     assert_whole(await numbered(fragile_kafka.address, topic, load.end))
 
 
+@pytest.mark.full("the endpoint contract has it")
 async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A topic that Kafka does not have stops alone, is complained of once, and flows seconds after it is made."""
     missing, other = queues.make(f"kafka://{kafka.address}"), await a_topic(queues, kafka)

@@ -150,6 +150,7 @@ async def test_claim_from_a_gateway(queues: Queues, kafka: Kafka, tmp_path: Path
         await daemon.until(lambda: _locks(queues, topic), "the gateway getting it")
 
 
+@pytest.mark.full("engine tests have the rule")
 @pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """No worker of the host takes a released queue, also after a restart; status says who has it till it is claimed."""

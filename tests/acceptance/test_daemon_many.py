@@ -33,6 +33,7 @@ def make_many(queues: Queues, uri: str, names: list[str], topic: str) -> None:
     queues.gateway.register(*names)
 
 
+@pytest.mark.full("many queues of the embedded store are at the gate")
 async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """Every one of 1,100 queues is held, the last one's first entry arrives in seconds, and idling costs little."""
     uri = f"kafka://{kafka.address}"

@@ -38,6 +38,7 @@ async def deaf_endpoint() -> AsyncIterator[str]:
             writer.transport.abort()
 
 
+@pytest.mark.full("a kill under load is at the gate")
 @pytest.mark.guarantee("duplicates")
 async def test_rolling_restart_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """Each of two daemons that is stopped has finished what it took and frees its locks at once: the other one, or the

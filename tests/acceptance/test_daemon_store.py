@@ -16,6 +16,7 @@ from devkit.clusters.ceph import Ceph
 from devkit.clusters.kafka import Kafka
 from devkit.entries.queues import Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
 from devkit.processes.daemon import STOP_S, Ended, rados_section, remora, running_daemon, write_config
+from devkit.testing.cases import cases
 from remora.config import RadosSettings
 from remora.model.exits import Exit
 
@@ -86,7 +87,7 @@ def no_permission(settings: RadosSettings, ceph: Ceph, _: Path) -> tuple[RadosSe
 
 @pytest.mark.parametrize(
     "make_wrong",
-    [missing_pool, missing_keyring, missing_conf, broken_conf, key_of_another, no_key, no_permission],
+    cases(missing_pool, no_permission, more=[missing_keyring, missing_conf, broken_conf, key_of_another, no_key]),
     ids=lambda each: each.__name__,
 )
 async def test_what_no_waiting_can_heal(make_wrong: Break, settings: RadosSettings, ceph: Ceph, tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, t
     assert_clean(await numbered(kafka.address, topic, 100))
 
 
-@pytest.mark.parametrize("frozen", [("mon.a",), ("osd.0", "osd.1")], ids=["monitor", "OSDs"])
+@pytest.mark.parametrize("frozen", cases(("mon.a",), more=[("osd.0", "osd.1")]), ids=["monitor", "OSDs"])
 async def test_sigterm_while_the_cluster_is_away(
     frozen: tuple[str, ...], ceph: Ceph, queues: Queues, kafka: Kafka, tmp_path: Path
 ) -> None:

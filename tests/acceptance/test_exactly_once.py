@@ -14,6 +14,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.entries import raw_entry
 from devkit.entries.queues import LEASE_S, Queues, assert_clean, delivers, numbered, quick
 from devkit.processes.daemon import Daemon, running_daemon
+from devkit.testing.cases import MORE
 from devkit.waits import PATIENT_S
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
@@ -134,7 +135,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Embedded]:
         yield Embedded(store, directory)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
+@pytest.fixture(params=["sqlite", pytest.param("rados", marks=[pytest.mark.ceph, MORE])])
 def source(request: pytest.FixtureRequest) -> Source:
     """Each of the stores in turn."""
     if request.param == "rados":

@@ -157,6 +157,7 @@ async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_p
         assert (done.code, done.err) == (Exit.FAILURE, "remora: queue 'nothing': there is none\n")
 
 
+@pytest.mark.full("one topic is at the gate")
 async def test_an_event_is_found_in_one_of_many_topics_of_kafka(kafka: Kafka, tmp_path: Path) -> None:
     """Topics that the broker does not have are named, those of other endpoints are not looked for, and the record of
     the event is found by its key, URL-encoded or not."""
@@ -174,6 +175,7 @@ async def test_an_event_is_found_in_one_of_many_topics_of_kafka(kafka: Kafka, tm
             ]
 
 
+@pytest.mark.full("what a silent server costs a command has unit tests")
 async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(tmp_path: Path) -> None:
     """A waiting event is shown although the broker does not answer, and although the daemon or a worker stands still;
     what is asked for in vain is said, and who holds the lock is not taken for another host."""

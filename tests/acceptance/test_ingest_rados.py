@@ -45,6 +45,7 @@ async def publish(daemon: Daemon, topic: str, request: int) -> bool:
         return False
 
 
+@pytest.mark.full("its sqlite twin and the store's contract are at the gate")
 async def test_each_event_is_stored_once_though_a_daemon_is_killed(
     queues: Queues, kafka: Kafka, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def in_common(body: bytes) -> bytes:
     return text
 
 
+@pytest.mark.full("bodies that radosgw posted are at the gate")
 async def test_what_radosgw_posts_is_stored_delivered_and_equal(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """Kafka gets every event once, as a plain HTTP endpoint gets it from the same radosgw, to the byte."""
     topic = fresh("gw")

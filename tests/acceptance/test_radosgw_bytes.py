@@ -230,6 +230,7 @@ async def messages(broker: RabbitMQ, queue: str, count: int) -> list[Message]:
     return found
 
 
+@pytest.mark.full("captured entries are at the gate")
 async def test_waiting_entries_can_be_looked_into(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """`topic stats` counts what waits, `topic dump` shows what is delivered later, `entry decode` explains it."""
     topic = fresh("look")

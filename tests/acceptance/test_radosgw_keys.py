@@ -47,6 +47,7 @@ async def test_a_key_that_this_librados_cannot_use(zone20: Zone, tmp_path: Path)
     assert "Traceback" not in done.err
 
 
+@pytest.mark.full("the release's own Python is a package's")
 @pytest.mark.kafka
 async def test_with_the_releases_own_python_and_key(zone20: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """With that release's own Python and librados the same key works, and events are delivered."""

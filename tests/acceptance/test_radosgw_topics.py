@@ -77,6 +77,7 @@ async def test_a_changed_endpoint_is_used_soon(zone: Zone, kafka: Kafka, tmp_pat
     assert opaque == ({"new"} if zone.release > 19 else {"old"})  # as that release's own radosgw does
 
 
+@pytest.mark.full("a changed endpoint is at the gate")
 async def test_a_changed_argument_is_used_soon(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """So do they when a broker that answers is added with `kafka-brokers`."""
     async with stuck(zone, kafka, tmp_path, "a", "b", "a") as one:

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devkit.clusters.certificates import certificate
 from devkit.processes.daemon import REMORA, Daemon, Ended, remora, running_daemon
 from devkit.processes.ports import free_port
@@ -214,6 +216,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.full("a command's rare case")
 async def test_an_input_without_records_still_needs_the_topic(folder: Path) -> None:
     """Sending nothing to a topic succeeds; to one that does not exist, or while the daemon is away, it fails."""
     async with embedded(folder) as daemon:

@@ -19,6 +19,7 @@ import pytest
 
 from devkit.processes.daemon import write_config
 from devkit.processes.processes import is_writing
+from devkit.testing.cases import cases
 from devkit.waits import PATIENT_S
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import SqliteSettings
@@ -36,8 +37,6 @@ WAITING = 2
 """Requests that are sent to a server that stands still."""
 FIRST_EPOCH = 1
 EPOCH_TAG, INIT_LOG = 0x28, b"\x08\0\x10\1"
-
-KINDS = pytest.mark.parametrize("kind", [LogKind.LOG, LogKind.COUNTER])
 
 
 class Phase(Enum):
@@ -254,7 +253,7 @@ async def asking(server: Server, account: Account, stopping: Stopping, step: int
         await connection.close()
 
 
-@KINDS
+@pytest.mark.parametrize("kind", cases(LogKind.COUNTER, more=[LogKind.LOG]))
 async def test_killed_at_each_step_of_a_takeover(folder: Path, kind: LogKind) -> None:
     """Wherever it dies, the next server goes on at once, behind all that was written, and repeats no number of a
     counter."""
@@ -283,7 +282,7 @@ async def test_killed_at_each_step_of_a_takeover(folder: Path, kind: LogKind) ->
     assert set(phases) == set(Phase)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", cases(LogKind.LOG, more=[LogKind.COUNTER]))
 async def test_halted_at_each_step_of_a_takeover(folder: Path, kind: LogKind) -> None:
     """Wherever it stands still past its lease, another one goes on behind all that was written; thawed it hands out
     nothing to requests that wait in it, and what it had chosen before is good for no write.

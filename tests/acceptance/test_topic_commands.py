@@ -164,6 +164,7 @@ async def is_closed(daemon: Daemon, topic: str) -> bool:
     return bool(shown.json["closed"])
 
 
+@pytest.mark.full("the commands' parts are at the gate")
 @pytest.mark.kafka
 async def test_a_topic_with_waiting_events_is_looked_into_and_given_up(kafka: Kafka, folder: Path) -> None:
     """What waits is counted, shown and held by the daemon; it is given up only when that is asked for, and counted."""

@@ -20,6 +20,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.queues import Queues, calm
 from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
 from devkit.readers.consumer import Delivered, read_until
+from devkit.testing.cases import cases
 from remora.model.exits import Exit
 from support.ingest import records
 
@@ -130,7 +131,7 @@ def linked(span: Span) -> set[bytes]:
     return {each.span_id for each in span.links}
 
 
-@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("mode", cases("exactly-once", more=["at-least-once"]))
 async def test_a_sampled_request_is_followed_to_kafka(kafka: Kafka, tmp_path: Path, mode: str) -> None:
     """Its record has its very header, its trace the request and the arrival, and all other work is linked to it."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
@@ -237,7 +238,7 @@ async def test_a_large_sampled_request_gets_few_spans(kafka: Kafka, tmp_path: Pa
         assert 100 <= names.count(f"deliver {topic}") <= 100 * batches < 1000
 
 
-@pytest.mark.parametrize("fault", ["away", "refusing", "silent"])
+@pytest.mark.parametrize("fault", cases("silent", more=["away", "refusing"]))
 async def test_a_receiver_that_fails_costs_delivery_nothing(kafka: Kafka, tmp_path: Path, fault: str) -> None:
     """Away, refusing or silent: everything arrives, the loss of spans is counted and said once, and it ends cleanly."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")

@@ -17,6 +17,7 @@ from devkit.clusters.certificates import certificate
 from devkit.clusters.kafka import Kafka
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
+from devkit.testing.cases import cases
 from devkit.waits import until
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
@@ -130,7 +131,7 @@ async def cannot_work(way: str, mode: str, folder: Path) -> Left:
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 @pytest.mark.parametrize(
-    "way", ["missing", "junk", "large", "elsewhere", "closed", "closed-tls", "rude", "rude-tls", "no-uri"]
+    "way", cases("missing", "closed", "rude-tls", more=["junk", "large", "elsewhere", "closed-tls", "rude", "no-uri"])
 )
 def test_failures_leave_nothing(tmp_path: Path, way: str, mode: str) -> None:
     """A topic that cannot work is tried hundreds of times, and nothing of an attempt is left, nor waits for a look."""
@@ -143,7 +144,7 @@ def test_failures_leave_nothing(tmp_path: Path, way: str, mode: str) -> None:
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.kafka
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
-@pytest.mark.parametrize("way", ["no-such-topic", "password", "no-login", "tls-to-plain"])
+@pytest.mark.parametrize("way", cases("no-such-topic", "password", more=["no-login", "tls-to-plain"]))
 def test_refusals_leave_nothing(kafka: Kafka, way: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a broker refuses is tried again and again, and nothing of an attempt is left, nor waits for a look."""
     monkeypatch.setattr(lookup, "DOUBT_S", 0.0)

@@ -13,6 +13,7 @@ import pytest
 
 from devkit.processes.mounts import TMPFS, ext4, with_mount
 from devkit.processes.programs import ENVIRONMENT
+from devkit.testing.cases import cases
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
 from remora.policy.disk_room import Disk
@@ -28,7 +29,7 @@ DROP_BALLAST = "DELETE FROM log_entries WHERE log < 0"
 
 
 @pytest.mark.guarantee("in-the-embedded-store")
-@pytest.mark.parametrize("block", [0, 4096, 1024], ids=["tmpfs", "ext4", "ext4 of small blocks"])
+@pytest.mark.parametrize("block", cases(4096, more=[0, 1024]), ids=["ext4", "tmpfs", "ext4 of small blocks"])
 async def test_delivery_goes_on_where_others_take_the_disk(block: int, tmp_path: Path) -> None:
     """With no byte free, and none left free for a moment, whatever delivery does succeeds, also after a start; events
     are refused and the store says so; and all is well again when there is room."""

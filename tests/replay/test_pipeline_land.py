@@ -296,6 +296,7 @@ class Landing:
         self._process.wait(timeout=60)
 
 
+@pytest.mark.full("a message; losing nothing is at the gate")
 async def test_a_java_that_is_killed_is_one_line(kafka: Kafka, spark: SparkSession, tmp_path: Path) -> None:
     """A landing whose Java is killed ends with one line that says so."""
     topic, out, said = await create_topic(kafka.address, partitions=2), tmp_path / "landed", tmp_path / "said"

@@ -144,6 +144,7 @@ def test_odd_files_of_a_folder_are_named_and_their_lines_counted(prepared: Prepa
     assert accounted(trace) == 3 + 400 + read_of_cut + 1 + left_out
 
 
+@pytest.mark.full("unit tests have the rule")
 def test_a_file_of_a_folder_that_is_mostly_another_is_named(prepared: Prepare, tmp_path: Path) -> None:
     """A file that only begins as the others do does not refuse them, however large it is, and its lines are counted."""
     folder = write_files(
@@ -206,6 +207,7 @@ def test_a_file_that_is_named_is_refused(prepared: Prepare, tmp_path: Path) -> N
         prepared(folder, cut)
 
 
+@pytest.mark.full("unit tests have the rule")
 def test_large_files_of_a_folder_are_named_once(
     prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

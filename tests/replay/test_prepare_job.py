@@ -108,6 +108,7 @@ def test_the_sample_is_prepared_without_options(make: Make, spark: SparkSession,
     assert [(field.name, field.dataType) for field in read.schema] == [(field.name, field.dataType) for field in EVENT]
 
 
+@pytest.mark.full("a larger trace than the gate's")
 def test_a_trace_of_many_files_and_partitions(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever files, tasks and partitions events go through, they have one order and numbers, and each time without
     events is cut to --max-gap, wherever it falls.

@@ -165,6 +165,7 @@ def holders(path: Path) -> Iterator[int]:
                         yield int(number)
 
 
+@pytest.mark.full("the journal's kill is at the gate")
 async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> None:
     """After SIGKILL in the middle, what no journal tells of is sent, nothing twice, and each key keeps its order."""
     # 25 s without an event at this speed: one that has stood still does not catch up to the end before the kill.

@@ -16,6 +16,7 @@ _FOUND = (
 )
 
 
+@pytest.mark.full("a gateway's replay is a release's")
 def test_the_mark_in_a_removal_is_that_of_what_is_removed(spark: SparkSession) -> None:
     """A removal whose record bears the mark of the object that it removes, or none, is taken for its own event."""
     operations = ("PUT", "DELETE", "PUT", "PUT", "DELETE", "DELETE", "PUT")

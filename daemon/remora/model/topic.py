@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from remora.model.shard import Origin, Shard
 
@@ -57,13 +58,7 @@ class Target:
     @property
     def redacted(self) -> str:
         """The URI without user, password and query, fit for logs, status and metrics."""
-        scheme, sep, rest = self.uri.partition("://")
-        if not sep:
-            return ""
-        authority = rest.replace("?", "/").replace("#", "/").split("/")[0]
-        # A '/' inside a badly quoted password would otherwise leave part of it in the authority.
-        hosts = rest.rpartition("@")[2].split("/")[0].split("?")[0] if "@" in rest else authority
-        return f"{scheme}://{','.join(map(_without_secret, hosts.split(',')))}"
+        return _redacted(self.uri)
 
     def __repr__(self) -> str:
         return f"Target({self.redacted!r}, topic={self.topic!r})"
@@ -131,6 +126,18 @@ class SequenceState:
 def shard_of(queue: str, number: int, origin: Origin) -> Shard:
     """The shard of this number of the topic whose first queue is `queue`."""
     return Shard(f"{queue}.{number}" if number else queue, origin)
+
+
+@lru_cache(maxsize=4096)
+def _redacted(uri: str) -> str:
+    """An URI without its secrets, once worked out: each push and each look at thousands of shards asks for it."""
+    scheme, sep, rest = uri.partition("://")
+    if not sep:
+        return ""
+    authority = rest.replace("?", "/").replace("#", "/").split("/")[0]
+    # A '/' inside a badly quoted password would otherwise leave part of it in the authority.
+    hosts = rest.rpartition("@")[2].split("/")[0].split("?")[0] if "@" in rest else authority
+    return f"{scheme}://{','.join(map(_without_secret, hosts.split(',')))}"
 
 
 def _without_secret(host: str) -> str:
