@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
 from email.utils import formatdate
 
 import pytest
@@ -63,6 +65,47 @@ def test_statuses(meaning: Verdict, statuses: Collection[int]) -> None:
 def test_retry_after(text: str, seconds: float | None) -> None:
     """Seconds and dates are read, at most five minutes; what makes no sense says nothing."""
     assert retry_after_s(text, NOW) == seconds
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process's zone is not UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Thu, 26 Nov 2026 12:00:30 GMT",
+        "Thursday, 26-Nov-26 12:00:30 GMT",
+        "Thu Nov 26 12:00:30 2026",
+        "Thu, 26 Nov 2026 12:00:30 -0000",
+        "Thu, 26 Nov 2026 12:00:30 +0000",
+        "Thu, 26 Nov 2026 12:00:30 UTC",
+        "Thu, 26 Nov 2026 12:00:30",
+        "26 Nov 2026 12:00:30 GMT",
+        "Thu, 26 Nov 2026 07:00:30 -0500",
+        "Thu, 26 Nov 2026 13:30:30 +0130",
+    ],
+)
+def test_dates_are_utc(text: str) -> None:
+    """A date in any form of HTTP, or with a zone of mail's, names the same moment whatever the process's zone is."""
+    noon = datetime(2026, 11, 26, 12, tzinfo=UTC).timestamp()
+
+    assert retry_after_s(text, noon) == 30.0
+
+
+@pytest.mark.usefixtures("in_new_york")
+def test_leap_seconds() -> None:
+    """A leap second is the one before it."""
+    before = datetime(2026, 12, 31, 23, 59, 29, tzinfo=UTC).timestamp()
+
+    assert retry_after_s("Thu, 31 Dec 2026 23:59:60 GMT", before) == 30.0
 
 
 @given(st.text(max_size=40))

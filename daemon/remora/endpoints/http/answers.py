@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_tz
 from enum import Enum
 
 
@@ -51,10 +52,22 @@ def retry_after_s(text: str, now: float) -> float | None:
         asked = float(text)
     else:
         try:
-            asked = parsedate_to_datetime(text).timestamp() - now
+            asked = _epoch_s(text) - now
         except (ValueError, OverflowError, IndexError, TypeError):
             return None
     return min(MOST_RETRY_AFTER_S, asked) if asked > 0 else None
+
+
+def _epoch_s(text: str) -> float:
+    """Seconds since the epoch of a date in any of the forms of RFC 9110, 5.6.7. Raises what its parser raises.
+
+    All of them are UTC, also asctime's, which names no zone, and those with the zone -0000, which names none either.
+    """
+    found = parsedate_tz(text)
+    if found is None:
+        raise ValueError("no date")
+    second = 59 if found[5] == 60 else found[5]  # a leap second is the one before it
+    return (datetime(*found[:5], second, tzinfo=UTC) - timedelta(seconds=found[9] or 0)).timestamp()
 
 
 def quick_pause_s(tries: int, most: int, asked_s: float | None, spent_s: float) -> float | None:
