@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.reading import MOST_BODY_BYTES, MOST_HEAD_BYTES, Answer, AnswerReader, NotHttp
+from remora.endpoints.http.chunked import MOST_LINE_BYTES
+from remora.endpoints.http.heads import NotHttp
+from remora.endpoints.http.reading import MOST_BODY_BYTES, MOST_HEAD_BYTES, Answer, AnswerReader
 
 WHOLE = [
     (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, "", True)),
@@ -25,6 +27,10 @@ UNTIL_THE_END = [
     (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nok", Answer(200, "", False)),
     (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok", Answer(200, "", False)),
     (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 9\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding:\r\nContent-Length: 9\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length : 9\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775808\r\n\r\nok", Answer(200, "", False)),
 ]
 AS_LIBCURL = [
     (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", Answer(200, "", True)),
@@ -39,6 +45,24 @@ AS_LIBCURL = [
         Answer(200, "", True),
     ),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: x\r\n\r\n0\r\n\r\n", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\ncontent-length:2 , 2\r\nX: y\r\nContent-Length: 2\r\n\r\nok", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 9223372036854775808\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 204 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", Answer(204, "", True)),
+    (b"HTTP/1.1 304 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Answer(304, "", True)),
+    (b"HTTP/1.1 102 x\r\nTransfer-Encoding: chunked\r\n\r\nHTTP/1.1 204 x\r\n\r\n", Answer(204, "", True)),
+    (b"HTTP/1.1 102 x\r\nConnection: close\r\n\r\nHTTP/1.1 204 x\r\n\r\n", Answer(204, "", False)),
+    (b"HTTP/1.1\t204OK\r\n\r\n", Answer(204, "", True)),
+    (b"HTTP/1.1  204 OK\r\n\r\n", Answer(204, "", True)),
+    (b"HTTP/1.1 204 OK\r\n: x\r\nX y: z\r\n\xff: z\r\nX: a\rb\r\n\r\r\n", Answer(204, "", True)),
+    (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: , chunked\r\n\r\n0\r\n\r\n", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b x\nok\n0 x\nX: y\n\n", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2!\r\nok\r\r\n000\r\n\r\n", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length:\r\n 2\r\n\r\nok", Answer(200, "", True)),
+    (b"HTTP/1.1 503 Busy\r\nRetry-After:\r\n\t7\r\nContent-Length: 0\r\n\r\n", Answer(503, "7", True)),
+    (b"HTTP/1.1 200 OK\r\nConnection: x, CLOSE\r\nContent-Length: 0\r\n\r\n", Answer(200, "", False)),
 ]
 """Answers that are not as they should be, and that radosgw takes all the same."""
 
@@ -105,7 +129,22 @@ def test_switching_protocols() -> None:
         (b"\x15\x03\x01\x00\x02\x02F", "no HTTP"),
         (b"RTSP/1.0 200 OK\r\n\r\n", "no HTTP"),
         (b"HTTP/2.0 200 OK\r\n\r\n", "another version"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "several lengths"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1, 2\r\n\r\n", "several lengths"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1,\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: +1\r\n\r\n", "no number"),
+        (b"HTTP/1.1 099 x\r\n\r\n", "no status"),
+        (b"http/1.1 200 OK\r\n\r\n", "no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX\r\n\r\n", "without a colon"),
+        (b"HTTP/1.1 200 OK\r\nX: \0\r\n\r\n", "NUL"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokk\r\n", "longer than it says"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", "without a size"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx\r\n", "trailer"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"x" * MOST_LINE_BYTES, "between its chunks"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * MOST_LINE_BYTES,
+            "between its chunks",
+        ),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, "interim"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * MOST_HEAD_BYTES + b"\r\n\r\n", "headers"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MOST_HEAD_BYTES, "headers"),

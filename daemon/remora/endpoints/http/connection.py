@@ -12,7 +12,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, cast
 
-from remora.endpoints.http.reading import Answer, AnswerReader, NotHttp
+from remora.endpoints.http.heads import NotHttp
+from remora.endpoints.http.reading import Answer, AnswerReader
 
 TLS_ALERT = b"\x15\x03"
 """How the answer of a server begins that only speaks TLS."""
