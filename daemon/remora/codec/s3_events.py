@@ -1,9 +1,9 @@
 """Events as S3's notifications write them in JSON, to entries of the queues of a topic.
 
-`s3_records` defines what a record may look like and what becomes of it. Nearly all records are read and encoded by
-`_s3_records.pyx` in one pass. What it leaves, and everything where it was not compiled, is tried in a quick way here,
-for records that look exactly as radosgw writes them. All others take the plain way, and so does what is refused, so
-that every message comes from there. The three are tested to give the same.
+`s3_bodies` finds the records of a body, and `s3_records` defines what a record may look like and what becomes of it.
+Nearly all records are read and encoded by `_s3_records.pyx` in one pass. What it leaves, and everything where it was
+not compiled, is tried in a quick way here, for records that look exactly as radosgw writes them. All others take the
+plain way, and so does what is refused, so that every message comes from there. The three are tested to give the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from remora.codec import s3_records, speedups
+from remora.codec import s3_bodies, s3_records, speedups
 from remora.codec.ceph import Writer
 from remora.codec.rendering_plain import sorted_metadata, sorted_tags
 from remora.codec.s3_records import (
@@ -26,6 +26,7 @@ from remora.codec.s3_records import (
     MalformedEvent,
     Reader,
     TooManyEvents,
+    Unconfirmed,
     has_control,
     second,
 )
@@ -35,7 +36,7 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 
-__all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "place"]
+__all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "Unconfirmed", "place"]
 
 _STEP_BYTES = 128 << 10  # of records in the quick way that make one part, which is about a millisecond
 _MOST_QUICK = 4 * _STEP_BYTES  # of which all may be pairs
@@ -47,10 +48,12 @@ Keyed = tuple[bytes, bytes]
 
 
 class Part(NamedTuple):
-    """Some of the events, in order, and how many members of their records an entry could not hold."""
+    """Some of the events, in order, how many members of their records an entry could not hold, and how many test events
+    there were beside them."""
 
     events: list[RoutedEvent]
     dropped: int
+    tests: int = 0
 
 
 class _Step(NamedTuple):
@@ -79,7 +82,7 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        yield Part(_routed(step.keyed, topic.shards), step.dropped)
+        yield Part(_routed(step.keyed, topic.shards), step.dropped, step.tests)
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
 
@@ -105,7 +108,7 @@ def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
             record += len(step.keyed)
             yield step
         else:
-            for step in encoder.plain(s3_records.in_lines(text.split(b"\n"), record, line)):
+            for step in encoder.plain(s3_bodies.in_lines(text.split(b"\n"), record, line)):
                 record += len(step.keyed)
                 yield step
         start += len(text)
@@ -130,7 +133,7 @@ def _from_document(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
         if not end:
             return
         done, start = done + len(step.keyed), end + 1
-    yield from encoder.plain(s3_records.in_document(body, done, start))
+    yield from encoder.plain(s3_bodies.in_document(body, done, start))
 
 
 class _Encoder:
@@ -147,7 +150,7 @@ class _Encoder:
         if speedups.RecordEncoder:
             self._compiled = speedups.RecordEncoder(created, seed, self._opaque, self._tail, self._literal_keys)
 
-    def plain(self, found: s3_records.Records) -> Iterator[_Step]:
+    def plain(self, found: s3_bodies.Records) -> Iterator[_Step]:
         """The entries of records, and how many of their members were dropped. Raises MalformedEvent."""
         keyed: list[Keyed] = []
         dropped = tests = size = 0
@@ -415,7 +418,7 @@ def _bucket(host: str, schema: str, configuration: str, bucket: bytes) -> tuple[
 def _reader(json: bytes) -> Reader:
     if len(json) > _MOST_REMEMBERED:
         raise _Unusual
-    found = s3_records.only(json)
+    found = s3_bodies.only(json)
     return Reader(found, "", found.value)
 
 

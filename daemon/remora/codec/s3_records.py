@@ -16,14 +16,11 @@ Promises about single members:
 * Sizes are below 2^63, times within 1970 to 2106; the longest texts are below. A NUL is a character like others, but
   for `eventName`, which has no control characters.
 * A record has at most the values and bytes of JSON that `json_pieces` takes, those that are dropped included.
-
-AWS posts one `s3:TestEvent`, which is no record, when it is set up to post here. It is accepted, and nothing is stored.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -31,15 +28,7 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import unquote_to_bytes
 
 from remora.codec.json_pieces import (
-    WINDOW,
-    Cursor,
-    NotJson,
     Repeating,
-    Steps,
-    TooLarge,
-    is_short,
-    not_json,
-    parse,
 )
 from remora.codec.rendering_plain import sorted_metadata, sorted_tags
 from remora.model.entry import Pairs, S3Event, Time
@@ -54,9 +43,6 @@ MOST_TEXT = 8192
 
 MOST_PAIRS = 256
 """Pairs in the metadata, and in the tags, of an object."""
-
-MOST_MEMBERS = 1024
-"""Members of a long document, beside Records."""
 
 _MOST_SHOWN = 200
 
@@ -80,7 +66,8 @@ class TooManyEvents(MalformedEvent):
     """There are more records than may be sent at once."""
 
 
-# ------------------------------------------------------------------------------------- records of a body
+class Unconfirmed(MalformedEvent):
+    """Amazon SNS asks whether it may post here, which an operator decides."""
 
 
 class Found(NamedTuple):
@@ -99,169 +86,7 @@ class Found(NamedTuple):
         raise MalformedEvent(self.record, self.line, field, reason)
 
 
-class TestEvent:
-    """An `s3:TestEvent`, in place of a record."""
-
-
-Records = Generator[Found | TestEvent | None, None, None]
-"""Records, and None wherever a few milliseconds went by without one, so that others can get their turn."""
-
-
-def only(text: bytes) -> Found:
-    """A short text, as if it were a record. Raises MalformedEvent."""
-    return Found(_json(text, 0, 1), 0, 1)
-
-
-def in_lines(lines: Iterable[bytes], record: int = 0, line: int = 1, *, window: int = WINDOW) -> Records:
-    """The records of every line, counted on from these numbers; empty lines are passed over.
-
-    A line is a record, or a document with Records. Those that are longer than the window are read in steps.
-    """
-    for number, text in enumerate(lines, line):
-        if not text or text.isspace():
-            continue
-        for each in _in_line(text, record, number, window):
-            record += isinstance(each, Found)
-            yield each
-
-
-def _in_line(text: bytes, record: int, line: int, window: int) -> Records:
-    try:
-        value = _json(text, record, line) if is_short(text, window) else (yield from _whole(text, window))
-    except TooLarge as exc:  # for one record, not for a document
-        try:
-            yield from _in_long_document(text, record, line, window)
-        except _NoDocument:
-            raise MalformedEvent(record, line, "", str(exc)) from exc
-        return
-    except NotJson as exc:
-        raise MalformedEvent(record, line, "", str(exc)) from exc
-    if isinstance(value, dict) and "Records" in value:
-        yield from _records(value, record, line, len(text))
-    elif _is_test(value):
-        yield TestEvent()
-    else:
-        yield Found(value, record, line, len(text))
-
-
-def in_document(body: bytes, record: int = 0, at: int = 0, *, window: int = WINDOW) -> Records:
-    """The records of `{"Records":[...]}`. One that is longer than the window is read in steps.
-
-    It may be read on from a record within, which has this number and begins at this byte.
-    """
-    if at or not is_short(body, window):
-        yield from _in_long_document(body, record, None, window, at)
-        return
-    value = _json(body, None, None)
-    if _is_test(value):
-        yield TestEvent()
-        return
-    if not isinstance(value, dict):
-        raise MalformedEvent(None, None, "", f"expected an object with Records, not {_kind(value)}")
-    if "Records" not in value:
-        raise MalformedEvent(None, None, "Records", "is missing")
-    yield from _records(value, 0, None, len(body))
-
-
-def _records(document: dict[str, object], first: int, line: int | None, size: int) -> Iterator[Found]:
-    records = document["Records"]
-    if isinstance(document, Repeating):
-        raise MalformedEvent(None, line, document.name, "stands twice in its object")
-    if not isinstance(records, list):
-        raise MalformedEvent(None, line, "Records", f"expected a list, not {_kind(records)}")
-    if not records:
-        raise MalformedEvent(None, line, "Records", "is empty")
-    return (Found(each, first + i, line, size // len(records)) for i, each in enumerate(records))
-
-
-def _is_test(value: object) -> bool:
-    return isinstance(value, dict) and value.get("Event") == "s3:TestEvent" and "Records" not in value
-
-
-def _json(text: bytes, record: int | None, line: int | None) -> object:
-    try:
-        return parse(text)
-    except NotJson as exc:
-        raise MalformedEvent(record, line, "", str(exc)) from exc
-
-
-# ---------------------------------------------------------------------------------- long texts, in steps
-
-
-class _NoDocument(MalformedEvent):
-    """What has no Records, and may be a record itself."""
-
-
-def _whole(text: bytes, window: int) -> Steps[object]:
-    """The value that a text is. Raises NotJson."""
-    try:
-        cursor = Cursor(text, window=window)
-        value = yield from cursor.value()
-        yield from cursor.finish()
-    except (ValueError, RecursionError) as exc:
-        raise not_json(exc) from exc
-    return value
-
-
-def _in_long_document(body: bytes, record: int, line: int | None, window: int, at: int = 0) -> Records:
-    try:
-        cursor = Cursor(body, at, window=window)
-        yield from _in_object(cursor, record, line, is_within=at > 0)
-    except MalformedEvent:
-        raise
-    except (ValueError, RecursionError) as exc:
-        raise MalformedEvent(None if line is None else record, line, "", str(not_json(exc))) from exc
-
-
-def _in_object(cursor: Cursor, record: int, line: int | None, *, is_within: bool) -> Records:
-    """The records of the document that the cursor stands before, or stands in, before a record."""
-    names: set[str] = set()
-    if is_within:
-        names.add("Records")
-        yield from _in_list(cursor, record, line)
-        more = yield from cursor.goes_on("}")
-    elif (yield from cursor.mark()) == "{":
-        more = yield from cursor.begins("}")
-    else:
-        value = yield from cursor.value()
-        yield from cursor.finish()
-        raise _NoDocument(None, line, "", f"expected an object with Records, not {_kind(value)}")
-    while more:
-        name = yield from cursor.name()
-        if name in names:
-            raise MalformedEvent(None, line, name, "stands twice in its object")
-        names.add(name)
-        if len(names) > MOST_MEMBERS:
-            raise _NoDocument(None, line, "", f"has more than {MOST_MEMBERS} members")
-        if name != "Records":
-            yield from cursor.value()
-        elif (yield from cursor.mark()) != "[":
-            value = yield from cursor.value()
-            raise MalformedEvent(None, line, name, f"expected a list, not {_kind(value)}")
-        elif (yield from cursor.begins("]")):
-            yield from _in_list(cursor, record, line)
-        else:
-            raise MalformedEvent(None, line, name, "is empty")
-        yield None
-        more = yield from cursor.goes_on("}")
-    yield from cursor.finish()
-    if "Records" not in names:
-        raise _NoDocument(None, line, "Records", "is missing")
-
-
-def _in_list(cursor: Cursor, record: int, line: int | None) -> Records:
-    more = True
-    while more:
-        try:
-            value = yield from cursor.value()
-        except TooLarge as exc:
-            raise MalformedEvent(record, line, "", str(exc)) from exc
-        yield Found(value, record, line, cursor.size)
-        record += 1
-        more = yield from cursor.goes_on("]")
-
-
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """What a JSON value is called, for messages."""
     names = {str: "a string", bool: "true or false", int: "a number", float: "a number", list: "a list"}
     return "null" if value is None else names.get(type(value), "an object")
@@ -280,7 +105,7 @@ class Reader:
         if value is None and path:
             value = {}
         if not isinstance(value, dict):
-            found.refuse(path, f"expected an object, not {_kind(value)}")
+            found.refuse(path, f"expected an object, not {kind_of(value)}")
         if isinstance(value, Repeating):
             found.refuse(self._name(value.name), "stands twice in its object")
         self._members: dict[str, object] = value
@@ -310,7 +135,7 @@ class Reader:
         if value is None:
             return 0
         if not isinstance(value, int) or isinstance(value, bool):
-            self.refuse(name, f"expected a whole number, not {value if isinstance(value, float) else _kind(value)}")
+            self.refuse(name, f"expected a whole number, not {value if isinstance(value, float) else kind_of(value)}")
         if not 0 <= value < 1 << 63:
             self.refuse(name, "is not within 0 to 2^63 - 1")
         return value
@@ -325,7 +150,7 @@ class Reader:
         if values is None:
             return ()
         if not isinstance(values, list):
-            self.refuse(name, f"expected a list, not {_kind(values)}")
+            self.refuse(name, f"expected a list, not {kind_of(values)}")
         if len(values) > MOST_PAIRS:
             self.refuse(name, f"has {len(values)} pairs, more than {MOST_PAIRS}")
         return tuple([self._pair(f"{name}[{i}]", value) for i, value in enumerate(values)])
@@ -360,7 +185,7 @@ class Reader:
 
 def _text(found: Found, path: str, value: object, most: int) -> bytes:
     if not isinstance(value, str):
-        found.refuse(path, "is missing" if value is None else f"expected a string, not {_kind(value)}")
+        found.refuse(path, "is missing" if value is None else f"expected a string, not {kind_of(value)}")
     try:
         text = value.encode()
     except UnicodeEncodeError:

@@ -27,6 +27,9 @@ class IngestEvents(EventGroup):
         self._ingest_repeated = instruments.topic_counter(
             "remora_ingest_repeats", "Requests that had been stored before and were answered again."
         )
+        self._ingest_tested = instruments.topic_counter(
+            "remora_ingest_test_events", "Events s3:TestEvent, which are answered and stored nowhere."
+        )
         counter, gauge = instruments.counter, instruments.gauge
         self._ingest_s = instruments.histogram(
             "remora_ingest_request_seconds",
@@ -70,6 +73,13 @@ class IngestEvents(EventGroup):
     def ingest_repeated(self, topic: str) -> None:
         """A request came again, and nothing was stored twice."""
         self._ingest_repeated.add(topic, 1)
+
+    def ingest_tested(self, topic: str, events: int) -> None:
+        """Somebody's bucket was told to notify this topic, and has said so."""
+        self._ingest_tested.add(topic, events)
+        self._say_seldom(
+            logging.INFO, "ingest_tested", ("tested", topic), "an s3:TestEvent came, which is not stored", topic=topic
+        )
 
     def ingest_answered(self, kind: str, status: int, seconds: float) -> None:
         """A request was answered; `kind` is one of few."""

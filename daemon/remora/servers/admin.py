@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from remora.model.errors import ConfigError
 from remora.model.health import Health
 from remora.policy import readiness
+from remora.policy.browsers import is_of_page
 from remora.policy.readiness import Host
 from remora.process.sockets import shown_address
 from remora.servers import page
@@ -229,7 +230,7 @@ def _is_of_this_host(request: web.Request) -> bool:
     A page whose name was made to mean 127.0.0.1 comes over the loopback, too, and need not say that it is a page; but
     it asks for the host that it was loaded from.
     """
-    if any(each in request.headers for each in _OF_BROWSERS):
+    if is_of_page(request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")):
         return False
     peer = _peer(request)
     if isinstance(peer, str):
@@ -239,9 +240,6 @@ def _is_of_this_host(request: web.Request) -> bool:
         and ipaddress.ip_address(peer[0]).is_loopback
         and all(_is_loopback(each) for each in request.headers.getall("Host", ()))
     )
-
-
-_OF_BROWSERS = ("Origin", "Sec-Fetch-Site")
 
 
 def _is_loopback(host: str) -> bool:

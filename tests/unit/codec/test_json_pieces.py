@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import s3_records
+from remora.codec import s3_bodies
 from remora.codec.json_pieces import (
     MOST_BYTES,
     MOST_VALUES,
@@ -66,7 +66,7 @@ def test_a_value_is_what_json_makes_of_it(value: object, indent: int | None, is_
     assert whole(text, window) == value
 
 
-def found_in(records: s3_records.Records) -> object:
+def found_in(records: s3_bodies.Records) -> object:
     """The records with their places, or that they are refused."""
     try:
         return [(type(each), *each[:3]) for each in records if isinstance(each, Found)]
@@ -89,11 +89,9 @@ def test_records_are_found_in_steps_as_they_are_found_at_once(body: bytes, windo
     """In documents and in lines: the same values with the same places, or a refusal of the same bodies."""
     at_once = len(body) + 1
 
-    assert found_in(s3_records.in_document(body, window=window)) == found_in(
-        s3_records.in_document(body, window=at_once)
-    )
+    assert found_in(s3_bodies.in_document(body, window=window)) == found_in(s3_bodies.in_document(body, window=at_once))
     each = body.split(b"\n")
-    assert found_in(s3_records.in_lines(each, window=window)) == found_in(s3_records.in_lines(each, window=at_once))
+    assert found_in(s3_bodies.in_lines(each, window=window)) == found_in(s3_bodies.in_lines(each, window=at_once))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_what_is_no_json_is_refused_in_the_same_words(body: bytes) -> None:
     messages = []
     for window in (16, len(body)):
         with pytest.raises(MalformedEvent) as caught:
-            list(s3_records.in_document(body, window=window))
+            list(s3_bodies.in_document(body, window=window))
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remora.codec import rendering_plain, s3_events, s3_records, shard_hash, speedups
+from remora.codec import rendering_plain, s3_bodies, s3_events, s3_records, shard_hash, speedups
 from remora.codec.event_entry import decode, encode
-from remora.codec.s3_events import MalformedEvent, TooManyEvents, place
+from remora.codec.json_pieces import WINDOW
+from remora.codec.s3_events import MalformedEvent, TooManyEvents, Unconfirmed, place
 from remora.codec.shard_hash import shard
 from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.ingest import RoutedEvent
@@ -65,7 +66,7 @@ def lines(*records: object) -> bytes:
     return b"".join(document(each)[12:-2] + b"\n" for each in records)
 
 
-def plainly(found: s3_records.Records, topic: Topic = TOPIC) -> list[RoutedEvent]:
+def plainly(found: s3_bodies.Records, topic: Topic = TOPIC) -> list[RoutedEvent]:
     """The events of records as the plain way has them: what the quick way has to agree with."""
     target = topic.target
     result = []
@@ -600,6 +601,93 @@ def test_a_test_event_of_s3_is_no_event() -> None:
         placed(json.dumps(TEST_EVENT | {"Event": "other"}).encode())
 
 
+def test_test_events_are_counted() -> None:
+    """Each part says how many there were in it."""
+    among = b"\n".join(json.dumps(each).encode() for each in (TEST_EVENT, CEPH, envelope(TEST_EVENT)))
+    for body, ndjson, count in ((json.dumps(TEST_EVENT).encode(), False, 1), (among, True, 2), (lines(CEPH), True, 0)):
+        parts = place(body, TOPIC, ndjson=ndjson, most=9, created=CREATED, seed=SEED)
+        assert sum(part.tests for part in parts) == count
+
+
+def envelope(message: object, **changes: object) -> dict[str, object]:
+    """What SNS posts of a message where it is not told to deliver it as it is."""
+    return {
+        "Type": "Notification",
+        "MessageId": "m",
+        "TopicArn": "arn:aws:sns:us-east-1:111122223333:t",
+        "Subject": "Amazon S3 Notification",
+        "Message": message if isinstance(message, str) else json.dumps(message),
+        "Timestamp": "2026-11-20T08:00:00.000Z",
+        "SignatureVersion": "1",
+        "Signature": "x",
+    } | changes
+
+
+@pytest.mark.parametrize("size", [1, WINDOW, 5 * WINDOW])
+def test_envelopes_of_sns(size: int) -> None:
+    """The records in an envelope are those that would have come without it, alone or in lines, however long it is."""
+    padded = AWS | {"padding": "x" * size}
+    bare, wrapped = {"Records": [CEPH, padded]}, envelope({"Records": [CEPH, padded]})
+    expected = placed(json.dumps(bare).encode())
+
+    assert placed(json.dumps(wrapped).encode()) == expected
+    assert placed(json.dumps(wrapped).encode() + b"\n", ndjson=True) == expected
+    among = b"\n".join(json.dumps(each).encode() for each in (CEPH, wrapped, AWS))
+    assert [each.key for each in placed(among, ndjson=True)] == [
+        each.key for each in placed(lines(CEPH, CEPH, AWS, AWS), ndjson=True)
+    ]
+    assert placed(json.dumps(envelope(TEST_EVENT | {"padding": "x" * size})).encode()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "record", "field", "reason"),
+    [
+        (envelope("hello"), None, "Message", "not valid JSON"),
+        (envelope("[]"), None, "Message", "expected an object with Records, not a list"),
+        (envelope("{}"), None, "Message.Records", "is missing"),
+        (envelope({"Records": []}), None, "Message.Records", "is empty"),
+        (envelope("\ud800"), None, "Message", "has half of a surrogate pair"),
+        (envelope(""), None, "Message", "not valid JSON"),
+        (envelope("") | {"Message": 5}, None, "Message", "expected a string, not a number"),
+        (envelope({"Records": [CEPH, {"eventName": "x"}]}), 1, "s3.bucket.name", "is missing"),
+        (envelope(envelope({"Records": [CEPH]})), None, "Message.Records", "is missing"),
+        (envelope("x", Type="SubscriptionConfirmation"), None, "Type", "is an SNS SubscriptionConfirmation"),
+        (envelope("x", Type="UnsubscribeConfirmation"), None, "Type", "is an SNS UnsubscribeConfirmation"),
+        (envelope("x", Type="Other"), None, "Records", "is missing"),
+    ],
+)
+def test_what_sns_posts_and_is_refused(value: object, record: int | None, field: str, reason: str) -> None:
+    """A message that is no notification of S3 is refused by name, with the place within it."""
+    with pytest.raises(MalformedEvent) as caught:
+        placed(json.dumps(value).encode())
+
+    assert (caught.value.record, caught.value.field) == (record, field)
+    assert caught.value.reason.startswith(reason)
+
+
+def test_a_subscription_is_confirmed_by_its_address() -> None:
+    """The refusal has the address that confirms it, but none that is not Amazon's: it is for an operator to open."""
+    address = "https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336412f37"
+    others = ("https://sns.example.com/?Token=1", "http://sns.us-east-1.amazonaws.com/?x", f"{address}\n", 5)
+
+    def refusal(url: object) -> str:
+        value = envelope("x", Type="SubscriptionConfirmation", Token="t", SubscribeURL=url)
+        with pytest.raises(Unconfirmed) as caught:
+            placed(json.dumps(value).encode())
+        return caught.value.reason
+
+    assert refusal(address).endswith(f"{address} confirms the subscription")
+    assert {refusal(each) for each in others} == {refusal("")}
+
+
+def test_an_envelope_says_nothing_twice() -> None:
+    """Of two messages in one envelope neither is taken."""
+    body = json.dumps(envelope({"Records": [CEPH]})).encode()
+
+    with pytest.raises(MalformedEvent, match="Message: stands twice"):
+        placed(body[:-1] + b', "Message": "{}"}')
+
+
 @pytest.mark.parametrize(
     ("old", "new", "field"),
     [
@@ -745,10 +833,8 @@ def test_the_quick_way_gives_what_the_plain_way_gives(records: list[Record], is_
     whole = json.dumps({"Records": records}, separators=(",", ":"), ensure_ascii=is_ascii).encode()
     each = b"\n".join(json.dumps(r, separators=(",", ":"), ensure_ascii=is_ascii).encode() for r in records)
 
-    assert outcome(lambda: placed(whole)) == outcome(lambda: plainly(s3_records.in_document(whole)))
-    assert outcome(lambda: placed(each, ndjson=True)) == outcome(
-        lambda: plainly(s3_records.in_lines(each.split(b"\n")))
-    )
+    assert outcome(lambda: placed(whole)) == outcome(lambda: plainly(s3_bodies.in_document(whole)))
+    assert outcome(lambda: placed(each, ndjson=True)) == outcome(lambda: plainly(s3_bodies.in_lines(each.split(b"\n"))))
 
 
 @given(full_records)
@@ -777,10 +863,10 @@ def test_no_bytes_do_more_than_be_refused(body: bytes, ndjson: bool) -> None:
     """Damaged and random bodies give events or a MalformedEvent, the same in both ways."""
     found = outcome(lambda: placed(body, ndjson=ndjson))
     if ndjson:
-        plain = outcome(lambda: plainly(s3_records.in_lines(body.split(b"\n"))))
+        plain = outcome(lambda: plainly(s3_bodies.in_lines(body.split(b"\n"))))
         plain = plain or (MalformedEvent, None, None, "", "there are no records")
     else:
-        plain = outcome(lambda: plainly(s3_records.in_document(body)))
+        plain = outcome(lambda: plainly(s3_bodies.in_document(body)))
 
     assert found == plain
 

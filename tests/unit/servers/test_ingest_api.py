@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -235,12 +236,86 @@ async def test_a_test_event_of_s3_is_answered_and_stored_nowhere(site: Site, sto
     """AWS posts it when a bucket is told to notify this topic, and gives up where it is refused."""
     test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"}
 
-    for headers in ({}, {"Idempotency-Key": "1"}, {"Content-Type": "application/x-ndjson"}):
-        answer = await site.ask("POST", EVENTS, test, headers)
+    wrapped = {"Type": "Notification", "Message": json.dumps(test)}
 
-        assert (answer.status, answer.json) == (200, {"stored": 0, "repeated": False, "dropped_fields": 0})
+    for headers in (
+        {},
+        {"Idempotency-Key": "1"},
+        {"Content-Type": "application/x-ndjson"},
+        {"Content-Type": "text/plain"},
+    ):
+        for body in (test, wrapped):
+            answer = await site.ask("POST", EVENTS, body, headers)
+
+            assert (answer.status, answer.json) == (200, {"stored": 0, "repeated": False, "dropped_fields": 0})
+    assert site.metric("remora_ingest_test_events_total", topic="t") == 8
     commit = await site.ask("PUT", "/v1/reservations/t.1", test)
     assert (commit.status, commit.code) == (409, "ReservationMismatch")
+    assert store.is_untouched
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "",
+        "text/plain",
+        "text/plain; charset=UTF-8",
+        "application/octet-stream",
+        "binary/octet-stream",
+        "application/x-www-form-urlencoded",
+    ],
+)
+async def test_the_body_tells_its_form_where_its_type_does_not(
+    site: Site, store: ScriptedStore, given: str | None
+) -> None:
+    """What S3-compatible senders, curl and SNS send without a type of its own is read as what it is."""
+    headers = {"x-amz-sns-rawdelivery": "true"} | ({} if given is None else {"Content-Type": given})
+    pretty = json.dumps(records("a", "b"), indent=2).encode()
+    bodies = [json.dumps(records("a", "b")).encode(), pretty, b"\n" + ndjson(record("a"), record("b"))]
+    bodies.append(ndjson(record("a")) + b"\r\n\n" + ndjson(records("b")))
+    wrapped = {"Type": "Notification", "Message": json.dumps(records("a", "b"))}
+    bodies.append(json.dumps(wrapped).encode())
+
+    for body in bodies:
+        async with site.session.post(
+            site.base + EVENTS, data=body, headers=headers, skip_auto_headers=["Content-Type"]
+        ) as answer:
+            assert (answer.status, (await answer.json())["stored"]) == (200, 2), body
+
+    assert [[each.key for each in events] for _, events, _ in store.published] == [[b"b:a", b"b:b"]] * len(bodies)
+
+
+async def test_a_form_of_a_web_page_is_no_event(site: Site, store: ScriptedStore) -> None:
+    """A body that is what its type says, and no JSON, is refused as that."""
+    answer = await site.ask("POST", EVENTS, b"Records=1", {"Content-Type": "application/x-www-form-urlencoded"})
+
+    assert (answer.status, answer.code) == (422, "MalformedEvent")
+    assert store.is_untouched
+
+
+async def test_a_repeat_under_another_type_is_a_repeat(site: Site) -> None:
+    """The idempotency key belongs to the body and its form, not to what the sender calls it."""
+    headers = {"Idempotency-Key": "1"}
+
+    first = await site.ask("POST", EVENTS, records("a"), headers)
+    second = await site.ask("POST", EVENTS, records("a"), headers | {"Content-Type": "text/plain"})
+
+    assert (first.json["repeated"], second.status, second.json["repeated"]) == (False, 200, True)
+
+
+async def test_an_operator_confirms_subscriptions(
+    site: Site, store: ScriptedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What SNS asks first is refused by name, and the log has the address that confirms it."""
+    address = "https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336412f37"
+    asked = {"Type": "SubscriptionConfirmation", "Token": "2336412f37", "Message": "You ...", "SubscribeURL": address}
+
+    with caplog.at_level(logging.WARNING, logger="remora"):
+        answer = await site.ask("POST", EVENTS, asked, {"Content-Type": "text/plain; charset=UTF-8"})
+
+    assert (answer.status, answer.code, answer.json["field"]) == (403, "SubscriptionUnconfirmed", "Type")
+    assert [each for each in caplog.records if address in str(vars(each).get("fields"))]
     assert store.is_untouched
 
 
@@ -362,7 +437,9 @@ async def test_malformed_events_are_refused_with_their_place(
         ("POST", "/v1/topics//events", {}, 404, "NotFound"),
         ("POST", "/v2/topics/t/events", {}, 404, "NotFound"),
         ("POST", "/v1/topics/t/events/", {}, 404, "NotFound"),
-        ("POST", EVENTS, {"Content-Type": "text/plain"}, 415, "UnsupportedMediaType"),
+        ("POST", EVENTS, {"Content-Type": "text/html"}, 415, "UnsupportedMediaType"),
+        ("POST", EVENTS, {"Content-Type": "multipart/form-data; boundary=x"}, 415, "UnsupportedMediaType"),
+        ("POST", EVENTS, {"Content-Type": "text/plain; charset=iso-8859-1"}, 415, "UnsupportedMediaType"),
         ("POST", EVENTS, {"Content-Type": "application/json; charset=utf-16"}, 415, "UnsupportedMediaType"),
         ("POST", EVENTS, {"Content-Encoding": "br"}, 415, "UnsupportedMediaType"),
         ("POST", RESERVATIONS, {"Content-Type": "application/x-ndjson"}, 415, "UnsupportedMediaType"),

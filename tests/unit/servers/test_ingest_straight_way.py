@@ -85,6 +85,86 @@ async def test_a_token_may_send_to_its_topics_only(store: CountingStore, tmp_pat
     assert store.straight == 1
 
 
+PAGES = [
+    {"Origin": "https://elsewhere.example"},
+    {"Origin": "null"},
+    {"Origin": "http://remora"},  # a foreign name that was made to mean this host
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "same-origin"},
+    {"Origin": "", "Sec-Fetch-Site": "none"},
+]
+LONG_WAY = {"Content-Encoding": "identity"}
+
+
+@pytest.mark.parametrize("way", [{}, LONG_WAY], ids=["straight", "long"])
+@pytest.mark.parametrize("page", PAGES, ids=str)
+async def test_a_web_page_is_refused_first(
+    store: CountingStore, tmp_path: Path, page: dict[str, str], way: dict[str, str]
+) -> None:
+    """Whatever else is wrong with what a page in a browser sends, it is 403, and stores nothing."""
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(f"{tokens.line_of('x', tokens.new_token(), 't')}\n")
+    plain = {"Content-Type": "text/plain"}
+    async with ingest_site(store, tmp_path) as site:
+        assert (await site.ask("GET", "/v1/topics/t")).status == 200
+        for method, target in (("POST", PUBLISH.format("t")), ("POST", "/nothing"), ("OPTIONS", PUBLISH.format("t"))):
+            answer = await site.ask(method, target, records("a"), page | way | plain)
+            assert (answer.status, answer.code) == (403, "CrossOrigin")
+        for method, target in (
+            ("GET", "/v1/topics"),
+            ("POST", "/v1/topics/t/reservations"),
+            ("PUT", "/v1/reservations/t.1"),
+        ):
+            assert (await site.ask(method, target, b"", page)).code == "CrossOrigin"
+    async with ingest_site(store, tmp_path, tokens=str(path)) as site:
+        assert (await site.ask("POST", PUBLISH.format("t"), records("a"), page | way)).code == "CrossOrigin"
+
+    assert store.is_untouched
+
+
+async def test_an_address_that_a_user_typed_is_no_page(store: CountingStore, tmp_path: Path) -> None:
+    """A browser may show the document of the API, or whether requests are taken."""
+    async with ingest_site(store, tmp_path) as site:
+        for path in ("/v1/openapi.json", "/v1/health"):
+            assert (await site.ask("GET", path, headers={"Sec-Fetch-Site": "none"})).status == 200
+
+
+async def test_both_ways_refuse_the_same(store: CountingStore, tmp_path: Path) -> None:
+    """Each refusal that a head alone can have is the same, and in the same order, on the straight and the long way."""
+    of_all = tokens.new_token()
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(f"{tokens.line_of('x', of_all, '*')}\n")
+    limit = LimitSettings(name="few", of="topic", events=1, burst_events=1)
+    bank = Host(shaping(), 1, (limit,)).bank()
+    wrong = [
+        {"Origin": "https://elsewhere.example"},
+        {"Authorization": ""},
+        {"Authorization": "Bearer unknown"},
+        {"Content-Type": "text/html"},
+        {"Idempotency-Key": "a b"},
+    ]
+
+    async with knowing(store, tmp_path, of_all, tokens=str(path), bank=bank, limit=(limit,)) as site:
+        for count in range(len(wrong)):
+            headers = bearer(of_all)
+            for each in reversed(wrong[count:]):  # of all that is wrong the first is told
+                headers |= each
+            straight = await site.ask("POST", PUBLISH.format("t"), records("a"), headers)
+            long = await site.ask("POST", PUBLISH.format("t"), records("a"), headers | LONG_WAY)
+            assert (straight.status, straight.body) == (long.status, long.body)
+            assert straight.status == [403, 401, 401, 415, 400][count]
+        assert store.is_untouched
+        assert (await site.ask("POST", PUBLISH.format("t"), records("a", "b"), bearer(of_all))).status == 200
+        for way in ({}, LONG_WAY):
+            answer = await site.ask("POST", PUBLISH.format("t"), records("a"), bearer(of_all) | way)
+            assert (answer.status, answer.code) == (429, "RateLimited")
+
+    assert store.straight == len(store.published) == 1
+
+
 async def test_limits_count(store: CountingStore, tmp_path: Path) -> None:
     """What is taken is charged, and beyond the limit a request is told when to come back, and stores nothing."""
     limit = LimitSettings(name="few", of="topic", events=1, burst_events=2)

@@ -1,7 +1,7 @@
 """What each request of the ingest API does: from its path, through checks, to the store and back.
 
-The order of the checks is that of their cost and of what they may reveal: the path and method, the token, its right
-to the topic, the topic, the size, the body, the events. Only the last step changes anything.
+The order of the checks is that of their cost and of what they may reveal: whether a web page asks, the path and method,
+the token, its right to the topic, the topic, the size, the body, the events. Only the last step changes anything.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from remora.ports.producing import PublishSoon
 from remora.servers.ingest.at_once import Client, StraightWay
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
+from remora.servers.ingest.checks import admit, check_any, check_publishing
 from remora.servers.ingest.desk import Desk
-from remora.servers.ingest.head import VERSIONS, path_of
+from remora.servers.ingest.head import path_of
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
-    BAD_REQUEST,
     DECIDED,
     MISMATCH,
     NO_RESERVATION,
     NO_TOPIC,
     NOT_FOUND,
-    STOPPING,
     WRONG_METHOD,
     WRONG_TYPE,
     Problem,
 )
-from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, rooms_of
+from remora.servers.ingest.reading import JSON, Form, digest, form_of, has_lines, rooms_of
 from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
@@ -102,7 +101,7 @@ class Api:
         """Begin a request that waits for nothing but the store; see `Service`."""
         head = request.head
         operation, name = route_of(head.method, head.target)
-        if operation is not _PUBLISH or self._straight is None or head.version not in VERSIONS:
+        if operation is not _PUBLISH or self._straight is None:
             return False
         return self._straight.publish(request, name, Client(connection, answered))
 
@@ -128,10 +127,7 @@ class Api:
 
     def _route(self, request: Request, share: Share) -> tuple[str, Awaitable[Response]]:
         head = request.head
-        if self._desk.stopping:
-            raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
-        if head.version not in VERSIONS:
-            raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
+        check_any(self._desk, head)
         template, argument = template_of(head.path)
         operations = ROUTES.get(template)
         if operations is None:
@@ -150,13 +146,12 @@ class Api:
 
     async def publish(self, call: Call) -> Response:
         """Store events in one step."""
-        token = self._desk.permit(call.request.head, call.argument)
-        ndjson, key = is_ndjson(call.request.head.headers), idempotency_key(call.request.head.headers)
+        publishing = check_publishing(self._desk, call.request.head, call.argument)
         await self._topics.get(call.argument)
-        receipt = self._desk.limits.admit(token, call.argument)
-        receipt.received(call.request.head.length or 0)
+        receipt = admit(self._desk, publishing, call.argument, call.request.head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
+        ndjson, key = has_lines(publishing.form, raw), publishing.key
         once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
             with traced(self._desk.tracer, call.request.head, call.argument) as context:
@@ -184,7 +179,7 @@ class Api:
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
         token = self._desk.permit(call.request.head, call.argument)
-        if is_ndjson(call.request.head.headers):
+        if form_of(call.request.head.headers) is Form.LINES:
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
         receipt = self._desk.limits.admit(token, call.argument)
@@ -207,8 +202,9 @@ class Api:
     async def commit(self, call: Call) -> Response:
         """Store the events that room was reserved for."""
         name = await self._topic_of_reservation(call)
-        ndjson = is_ndjson(call.request.head.headers)
+        form = form_of(call.request.head.headers)
         raw = await self._body(call)
+        ndjson = has_lines(form, raw)
         asked = await digest(raw, ndjson)
         with traced(self._desk.tracer, call.request.head, name) as context:
             body = Body(raw, ndjson, context)
@@ -272,7 +268,8 @@ class Api:
     async def _placed(self, body: Body, topic: Topic, seed: bytes) -> tuple[list[RoutedEvent], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
         events: list[RoutedEvent] = []
-        dropped, begun = 0, False
+        dropped = tests = 0
+        begun = False
         created = Time(*divmod(time.time_ns(), 10**9))
         most, context = self._settings.max_events, body.context
         for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=created, seed=seed):
@@ -283,6 +280,8 @@ class Api:
                 [each._replace(payload=each.payload + context) for each in part.events] if context else part.events
             )
             dropped += part.dropped
+            tests += part.tests
+        self._desk.count_tests(topic.name, tests)
         return events, dropped
 
     # -------------------------------------------------------------------------------------------- looks

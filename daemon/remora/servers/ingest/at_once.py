@@ -2,7 +2,7 @@
 
 Nearly every request takes it: one whose body has come with its head and is neither long nor compressed, to a topic that
 is known, while there is memory. It needs no task and no turn of the loop; the store calls back when it is durable.
-What it checks, and in which order, is what `Api.publish` does for all others.
+What is checked, and in which order, stands in `checks`, for this way and for `Api.publish`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from remora.model.topic import Topic
 from remora.ports.producing import PublishSoon
 from remora.ports.tracing import Span
 from remora.servers.ingest.body_budget import Share
+from remora.servers.ingest.checks import admit, check_publishing
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.reading import digest_now, idempotency_key, is_ndjson
+from remora.servers.ingest.reading import digest_now, has_lines
 from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
@@ -55,7 +56,7 @@ class StraightWay:
     def publish(self, request: Request, name: str, client: Client) -> bool:
         """Begin to store a request's events; False where it cannot take this way, and then nothing was done."""
         body, headers, desk = request.body, request.head.headers, self.desk
-        if not body or len(body) > self._most or desk.stopping:
+        if not body or len(body) > self._most:
             return False
         if b"content-encoding" in headers or b"expect" in headers or (topic := desk.topics.known(name)) is None:
             return False
@@ -92,13 +93,13 @@ class _Publishing:
     def run(self, body: bytes) -> None:
         """Check everything, and hand the events to the store. Raises what a refusal is made of."""
         desk, topic, head = self._desk, self._topic, self._request.head
-        token = desk.permit(head, topic.name)
-        ndjson, key = is_ndjson(head.headers), idempotency_key(head.headers)
-        receipt = self._receipt = desk.limits.admit(token, topic.name)
-        receipt.received(len(body))
+        publishing = check_publishing(desk, head, topic.name)
+        receipt = self._receipt = admit(desk, publishing, topic.name, len(body))
+        ndjson, key = has_lines(publishing.form, body), publishing.key
         once = IdempotencyKey(key, digest_now(body, ndjson)) if key else None
         context, self._span = begin_trace(desk.tracer, head, topic.name)
-        events, self._dropped = _placed(body, topic, ndjson, once, desk.settings.max_events)
+        events, self._dropped, tests = _placed(body, topic, ndjson, once, desk.settings.max_events)
+        desk.count_tests(topic.name, tests)
         if context:
             events = [each._replace(payload=each.payload + context) for each in events]
         receipt.holds(len(events))
@@ -154,11 +155,12 @@ class _Publishing:
 
 def _placed(
     body: bytes, topic: Topic, ndjson: bool, once: IdempotencyKey | None, most: int
-) -> tuple[Sequence[RoutedEvent], int]:
-    """The events of a body, and how many of their members were dropped."""
+) -> tuple[Sequence[RoutedEvent], int, int]:
+    """The events of a body, how many of their members were dropped, and how many test events there were."""
     seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
     created = Time(*divmod(time.time_ns(), 10**9))
     parts = list(place(body, topic, ndjson=ndjson, most=most, created=created, seed=seed))
     if len(parts) == 1:
         return parts[0]
-    return [event for part in parts for event in part.events], sum(part.dropped for part in parts)
+    events = [event for part in parts for event in part.events]
+    return events, sum(part.dropped for part in parts), sum(part.tests for part in parts)

@@ -6,18 +6,19 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
 
-from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents
+from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents, Unconfirmed
 from remora.codec.shard_hash import shards
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
 from remora.servers.ingest.head import Headers
-from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, WRONG_TYPE, Problem
+from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, UNCONFIRMED, WRONG_TYPE, Problem
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -28,8 +29,32 @@ MOST_ROOM_BYTES = 16 << 20
 
 DIGEST_AT_ONCE_BYTES = 1 << 20
 
-_TYPES = MappingProxyType({"": False, JSON: False, NDJSON: True, "application/ndjson": True})
+
+class Form(Enum):
+    """How a body has its records, as far as its type says."""
+
+    DOCUMENT = "one document"
+    LINES = "in lines"
+    OPEN = "the body tells"
+
+
+_TYPES = MappingProxyType(
+    {JSON: Form.DOCUMENT, NDJSON: Form.LINES, "application/ndjson": Form.LINES}
+    | dict.fromkeys(
+        (
+            "",
+            "text/plain",  # SNS without its envelope, and stores whose webhooks name no type of their own
+            "application/octet-stream",
+            "binary/octet-stream",
+            "application/x-www-form-urlencoded",  # what `curl -d` says of anything
+        ),
+        Form.OPEN,
+    )
+)
+"""Those that say nothing of the body are what S3-compatible senders use. All others are meant for something else."""
+
 _CHARSET = re.compile(r'charset="?([^";\s]*)', re.IGNORECASE)
+_BEGINS_OBJECT = re.compile(rb"\s*\{")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -69,19 +94,33 @@ class _Announced:
 _announced_at_most = lru_cache(maxsize=4)(_Announced)
 
 
-def is_ndjson(headers: Headers) -> bool:
-    """Whether the body has its records in lines. Raises Problem for what is neither that nor JSON."""
-    return _is_ndjson(headers.get(b"content-type"))
+def form_of(headers: Headers) -> Form:
+    """How the body has its records. Raises Problem for a type that no JSON has, or another encoding of texts."""
+    return _form_of(headers.get(b"content-type"))
 
 
 @lru_cache(maxsize=64)
-def _is_ndjson(given: str) -> bool:
+def _form_of(given: str) -> Form:
     name, _, parameters = given.partition(";")
     found = _TYPES.get(name.strip().lower())
     charset = _CHARSET.search(parameters)
     if found is None or (charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii")):
         raise Problem(WRONG_TYPE, f"expected {JSON} or {NDJSON} in UTF-8, not {given!r}")
     return found
+
+
+def has_lines(form: Form, body: bytes) -> bool:
+    """Whether a body has its records in lines.
+
+    Where its type does not tell, it has if its first line is an object and another one follows: in one document a comma
+    would stand between them.
+    """
+    if form is not Form.OPEN:
+        return form is Form.LINES
+    text = body.lstrip()
+    end = text.find(b"\n")
+    is_object = end > 0 and text[:1] == b"{" and text[:end].rstrip()[-1:] == b"}"
+    return is_object and _BEGINS_OBJECT.match(text, end) is not None
 
 
 def idempotency_key(headers: Headers) -> str:
@@ -120,7 +159,13 @@ def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[ReservedRoom]:
 
 
 def malformed(exc: MalformedEvent) -> Problem:
-    kind = TOO_MANY if isinstance(exc, TooManyEvents) else MALFORMED
+    match exc:
+        case TooManyEvents():
+            kind = TOO_MANY
+        case Unconfirmed():
+            kind = UNCONFIRMED
+        case _:
+            kind = MALFORMED
     return Problem(kind, str(exc), record=exc.record, line=exc.line, field=exc.field or None)
 
 

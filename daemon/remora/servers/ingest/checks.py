@@ -1,0 +1,51 @@
+"""What is checked of requests before their bodies are looked at: one list for the straight way and the long way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from remora.policy.browsers import is_of_page
+from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.head import VERSIONS, Head
+from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, STOPPING, Problem
+from remora.servers.ingest.reading import Form, form_of, idempotency_key
+
+
+class Publishing(NamedTuple):
+    """What the head of a request to publish says: whose it is, what form its body has, and its idempotency key."""
+
+    token: str
+    form: Form
+    key: str
+
+
+def check_any(desk: Desk, head: Head) -> None:
+    """Let in a request of any kind. Raises Problem.
+
+    A page comes first: it learns nothing here, not even what there is.
+    """
+    headers = head.headers
+    if (b"origin" in headers or b"sec-fetch-site" in headers) and is_of_page(
+        headers.get(b"origin") if b"origin" in headers else None,
+        headers.get(b"sec-fetch-site") if b"sec-fetch-site" in headers else None,
+    ):
+        raise Problem(CROSS_ORIGIN, "requests that a web page in a browser has sent are not taken")
+    if desk.stopping:
+        raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
+    if head.version not in VERSIONS:
+        raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
+
+
+def check_publishing(desk: Desk, head: Head, topic: str) -> Publishing:
+    """Let in a request to publish to a topic, whether there is one or not. Raises Problem."""
+    check_any(desk, head)
+    token = desk.permit(head, topic)
+    return Publishing(token, form_of(head.headers), idempotency_key(head.headers))
+
+
+def admit(desk: Desk, publishing: Publishing, topic: str, nbytes: int) -> Receipt:
+    """Charge a request with so many bytes to a topic that there is. Raises Problem where a limit is used up."""
+    receipt = desk.limits.admit(publishing.token, topic)
+    receipt.received(nbytes)
+    return receipt
