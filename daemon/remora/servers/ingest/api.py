@@ -146,12 +146,12 @@ class Api:
 
     async def publish(self, call: Call) -> Response:
         """Store events in one step."""
-        publishing = check_publishing(self._desk, call.request.head, call.argument)
+        token, form, key = check_publishing(self._desk, call.request.head, call.argument)
         await self._topics.get(call.argument)
-        receipt = admit(self._desk, publishing, call.argument, call.request.head.length or 0)
+        receipt = admit(self._desk, token, call.argument, call.request.head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
-        ndjson, key = has_lines(publishing.form, raw), publishing.key
+        ndjson = has_lines(form, raw)
         once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
             with traced(self._desk.tracer, call.request.head, call.argument) as context:
@@ -281,7 +281,8 @@ class Api:
             )
             dropped += part.dropped
             tests += part.tests
-        self._desk.count_tests(topic.name, tests)
+        if tests:
+            self._desk.telemetry.ingest_tested(topic.name, tests)
         return events, dropped
 
     # -------------------------------------------------------------------------------------------- looks

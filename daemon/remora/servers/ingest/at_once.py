@@ -93,13 +93,14 @@ class _Publishing:
     def run(self, body: bytes) -> None:
         """Check everything, and hand the events to the store. Raises what a refusal is made of."""
         desk, topic, head = self._desk, self._topic, self._request.head
-        publishing = check_publishing(desk, head, topic.name)
-        receipt = self._receipt = admit(desk, publishing, topic.name, len(body))
-        ndjson, key = has_lines(publishing.form, body), publishing.key
+        token, form, key = check_publishing(desk, head, topic.name)
+        receipt = self._receipt = admit(desk, token, topic.name, len(body))
+        ndjson = has_lines(form, body)
         once = IdempotencyKey(key, digest_now(body, ndjson)) if key else None
         context, self._span = begin_trace(desk.tracer, head, topic.name)
         events, self._dropped, tests = _placed(body, topic, ndjson, once, desk.settings.max_events)
-        desk.count_tests(topic.name, tests)
+        if tests:
+            desk.telemetry.ingest_tested(topic.name, tests)
         if context:
             events = [each._replace(payload=each.payload + context) for each in events]
         receipt.holds(len(events))

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from remora.policy.browsers import is_of_page
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.head import VERSIONS, Head
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, STOPPING, Problem
 from remora.servers.ingest.reading import Form, form_of, idempotency_key
-
-
-class Publishing(NamedTuple):
-    """What the head of a request to publish says: whose it is, what form its body has, and its idempotency key."""
-
-    token: str
-    form: Form
-    key: str
 
 
 def check_any(desk: Desk, head: Head) -> None:
@@ -37,15 +27,18 @@ def check_any(desk: Desk, head: Head) -> None:
         raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
 
 
-def check_publishing(desk: Desk, head: Head, topic: str) -> Publishing:
-    """Let in a request to publish to a topic, whether there is one or not. Raises Problem."""
+def check_publishing(desk: Desk, head: Head, topic: str) -> tuple[str, Form, str]:
+    """Let in a request to publish to a topic, whether there is one or not; raises Problem.
+
+    Gives the name of its token, the form that its body has, and its idempotency key.
+    """
     check_any(desk, head)
     token = desk.permit(head, topic)
-    return Publishing(token, form_of(head.headers), idempotency_key(head.headers))
+    return token, form_of(head.headers), idempotency_key(head.headers)
 
 
-def admit(desk: Desk, publishing: Publishing, topic: str, nbytes: int) -> Receipt:
+def admit(desk: Desk, token: str, topic: str, nbytes: int) -> Receipt:
     """Charge a request with so many bytes to a topic that there is. Raises Problem where a limit is used up."""
-    receipt = desk.limits.admit(publishing.token, topic)
+    receipt = desk.limits.admit(token, topic)
     receipt.received(nbytes)
     return receipt

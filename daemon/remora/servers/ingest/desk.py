@@ -74,11 +74,6 @@ class Desk:
         else:
             self.telemetry.ingested(topic, stored.events, nbytes, dropped)
 
-    def count_tests(self, topic: str, tests: int) -> None:
-        """So many test events came for a topic."""
-        if tests:
-            self.telemetry.ingest_tested(topic, tests)
-
     # ------------------------------------------------------------------------------------------ rights
 
     def permit(self, head: Head, topic: str) -> str:
