@@ -89,6 +89,23 @@ async def test_a_request_that_is_answered_before_it_is_read() -> None:
         assert caught.value.how is Lost.UNTOUCHED
 
 
+async def test_equal_lengths_are_one() -> None:
+    """A receiver that writes the same length twice acknowledges: each event is posted once, over one connection."""
+    served = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        while await reader.readexactly(len(REQUEST)):
+            served += 1
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok")
+
+    async with connected(serve) as client:
+        answer, exchange = await client.run(REQUEST, REQUEST, REQUEST)
+
+        assert (answer, exchange.acks, served) == (None, 3, 3)
+        assert client.connection.is_open
+
+
 async def test_bytes_that_no_request_asked_for() -> None:
     """They end the connection, and are not the answer to the next request."""
     goes_on = asyncio.Event()

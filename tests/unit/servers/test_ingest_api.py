@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from remora.codec.event_entry import decode
@@ -24,7 +26,7 @@ from remora.servers.ingest import problems, tokens
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import TOO_MANY, Problem
-from remora.servers.ingest.reading import rooms_of
+from remora.servers.ingest.reading import Form, has_lines, rooms_of
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
@@ -119,8 +121,8 @@ async def test_a_zstd_body_is_decoded(site: Site, store: ScriptedStore) -> None:
         for at in range(0, len(body), 1000):
             yield body[at : at + 1000]
 
-    for given in (body, parts()):
-        answer = await site.ask("POST", EVENTS, given, headers)
+    for sent in (body, parts()):
+        answer = await site.ask("POST", EVENTS, sent, headers)
 
         assert (answer.status, answer.json["stored"]) == (200, 500)
     assert keys(store) == [[str(i).encode() for i in range(500)]] * 2
@@ -284,6 +286,31 @@ async def test_the_body_tells_its_form_where_its_type_does_not(
             assert (answer.status, (await answer.json())["stored"]) == (200, 2), body
 
     assert [[each.key for each in events] for _, events, _ in store.published] == [[b"b:a", b"b:b"]] * len(bodies)
+
+
+_VALUES = st.recursive(
+    st.text(max_size=5) | st.integers() | st.none(),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each, max_size=3),
+    max_leaves=8,
+)
+_OBJECTS = st.dictionaries(st.text(max_size=3), _VALUES, max_size=3)
+
+
+@given(
+    st.lists(_OBJECTS, min_size=1, max_size=4),
+    st.sampled_from([None, 0, 1, "\t"]),
+    st.booleans(),
+    st.sampled_from([b"\n", b"\r\n", b" \n\n\t"]),
+)
+def test_lines_and_documents_are_told_apart(
+    objects: list[dict[str, object]], indent: int | str | None, ascii_only: bool, end: bytes
+) -> None:
+    """Several objects, one a line, are lines, and one object is a document, however it is laid out."""
+    laid_out = [json.dumps(each, indent=indent, ensure_ascii=ascii_only).encode() for each in objects]
+    in_lines = end.join(json.dumps(each, ensure_ascii=ascii_only).encode() for each in objects)
+
+    assert not any(has_lines(Form.OPEN, end + each + end) for each in laid_out)
+    assert has_lines(Form.OPEN, end + in_lines + end) == (len(objects) > 1)
 
 
 async def test_a_form_of_a_web_page_is_no_event(site: Site, store: ScriptedStore) -> None:
@@ -655,8 +682,8 @@ async def guarded(store: ScriptedStore, tmp_path: Path) -> AsyncIterator[tuple[S
 async def test_without_a_known_token_nothing_is_taken(guarded: tuple[Site, str], store: ScriptedStore) -> None:
     """401 and how to send one, for no token, another scheme, and an unknown one."""
     site, token = guarded
-    for given in ({}, {"Authorization": f"Basic {token}"}, {"Authorization": "Bearer "}, {"Authorization": token}):
-        answer = await site.ask("POST", EVENTS, records("a"), given)
+    for wrong in ({}, {"Authorization": f"Basic {token}"}, {"Authorization": "Bearer "}, {"Authorization": token}):
+        answer = await site.ask("POST", EVENTS, records("a"), wrong)
         assert (answer.status, answer.code) == (401, "Unauthorized")
         assert answer.headers["WWW-Authenticate"].startswith('Bearer realm="remora"')
     unknown = await site.ask("POST", EVENTS, records("a"), {"Authorization": f"Bearer {tokens.new_token()}"})
