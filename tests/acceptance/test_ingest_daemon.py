@@ -21,7 +21,7 @@ from devkit.processes.daemon import PATIENT, Daemon, Options, Sections, merged, 
 from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
 from remora.process import host_load
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 from support.ingest import Answer, ndjson, record, records
 
 NOBODY = "kafka://127.0.0.1:1"
