@@ -199,7 +199,9 @@ async def test_a_second_daemon_on_the_socket_ends_with_the_reason(folder: Path) 
     async with daemon_with_topic(folder, NOBODY, "t") as (daemon, path):
         other = folder / "other"
         other.mkdir(mode=0o700)
-        given = sections(other, listen=daemon.ingest) | {"admin": {"listen": f"unix:{other}/admin"}}
+        given = sections(other, listen=daemon.ingest) | {
+            "admin": {"listen": f"unix:{other}/admin", "control_socket": f"{other}/control"}
+        }
         second = await remora("run", "-c", write_config(other / "remora.toml", given))
 
         assert second.code == Exit.CONFIG
