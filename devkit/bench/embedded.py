@@ -30,6 +30,7 @@ listen = "{ingest}"
 
 [admin]
 listen = "{admin}"
+control_socket = "{control}"
 """
 
 
@@ -59,6 +60,7 @@ class Embedded:
                 store=rados_sections(rados) if rados else _sqlite_sections(self.settings),
                 ingest=self.ingest,
                 admin=self.admin,
+                control=folder / "control",
             )
             + more
         )

@@ -65,6 +65,7 @@ keyring = "{keyring}"
 
 [admin]
 listen = "unix:{folder}/admin"
+control_socket = "{folder}/control"
 """
 
 

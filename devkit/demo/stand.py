@@ -222,9 +222,11 @@ class Shown(Daemon):
 
     def __init__(self, folder: Path, sections: Sections, program: Path = REMORA) -> None:
         """`sections` are those of the store and the ingest API."""
-        own = {"admin": {"listen": f"127.0.0.1:{free_port()}"}}
+        own = {"admin": {"listen": f"127.0.0.1:{free_port()}", "control_socket": f"{folder}/control.sock"}}
         super().__init__(folder, merged(own, sections), command=(str(program),))
-        del self.sections["supervisor"]["run_directory"]  # earlier releases do not know it
+        del self.sections["supervisor"]["run_directory"]
+        if program != REMORA:
+            del self.sections["admin"]["control_socket"]  # earlier releases know neither
         self.rewrite()
         self._program = program
 

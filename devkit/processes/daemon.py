@@ -132,6 +132,7 @@ class Daemon:
         self.log = self.config.with_suffix(".log")
         self.sections: dict[str, dict[str, object]] = {name: dict(options) for name, options in sections.items()}
         self.sections.setdefault("admin", {}).setdefault("listen", f"unix:{self._socket}")
+        self.sections["admin"].setdefault("control_socket", str(self._socket.with_name("control")))
         self.sections.setdefault("ingest", {}).setdefault("listen", f"unix:{self._socket.with_name('ingest')}")
         supervisor = self.sections.setdefault("supervisor", {})
         supervisor.setdefault("workers", 2)
@@ -240,14 +241,14 @@ class Daemon:
         """Where it takes events in: `unix:/path` or `host:port`."""
         return str(self.sections["ingest"]["listen"])
 
-    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    async def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> tuple[int, str]:
         """The status code and text of a path of the admin server."""
         listen = str(self.sections["admin"]["listen"])
         on_socket = listen.startswith("unix:")
         connector = aiohttp.UnixConnector(listen.removeprefix("unix:")) if on_socket else None
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=self.answer_s)) as session,
-            session.get(f"http://{'localhost' if on_socket else listen}{path}", headers=headers) as answer,
+            session.request(method, f"http://{'localhost' if on_socket else listen}{path}", headers=headers) as answer,
         ):
             return answer.status, await answer.text()
 

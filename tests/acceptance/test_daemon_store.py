@@ -45,6 +45,7 @@ def configured(folder: Path, settings: RadosSettings) -> Path:
         "ingest": {"listen": ""},
         "rados": rados_section(settings),
         "admin": {"listen": "127.0.0.1:0"},
+        "supervisor": {"run_directory": str(folder)},
     }
     return write_config(folder / "remora.toml", sections)
 

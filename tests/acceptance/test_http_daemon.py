@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +183,16 @@ async def test_one_path_fails_and_another_path_of_its_host_does_not_wait(folder:
         assert released.out.decode().splitlines() == [
             f"{receiver.url}#{name} is used again" for name in ("limit", "maint")
         ]
+        who = f"uid={os.getuid()} pid="
+        assert re.search(rf"quarantine_release: .* destination={re.escape(receiver.url)} {who}", daemon.logged())
+        await daemon.until(partial(logs_release, daemon, who), "a worker's own line")
+
+
+async def logs_release(daemon: Daemon, who: str) -> bool:
+    """Whether a worker has logged what it released, and who asked for it."""
+    return (
+        re.search(rf'destination_released: .* reason="by command" seconds_left=\S+ {who}', daemon.logged()) is not None
+    )
 
 
 async def _equal(one: int, other: int) -> bool:

@@ -21,7 +21,7 @@ from devkit.processes.daemon import PATIENT, Daemon, Options, Sections, merged, 
 from devkit.readers.consumer import check, read_until
 from remora.model.exits import Exit
 from remora.process import host_load
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 from support.ingest import Answer, ndjson, record, records
 
 NOBODY = "kafka://127.0.0.1:1"
@@ -199,7 +199,9 @@ async def test_a_second_daemon_on_the_socket_ends_with_the_reason(folder: Path) 
     async with daemon_with_topic(folder, NOBODY, "t") as (daemon, path):
         other = folder / "other"
         other.mkdir(mode=0o700)
-        given = sections(other, listen=daemon.ingest) | {"admin": {"listen": f"unix:{other}/admin"}}
+        given = sections(other, listen=daemon.ingest) | {
+            "admin": {"listen": f"unix:{other}/admin", "control_socket": f"{other}/control"}
+        }
         second = await remora("run", "-c", write_config(other / "remora.toml", given))
 
         assert second.code == Exit.CONFIG

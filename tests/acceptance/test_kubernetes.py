@@ -165,6 +165,8 @@ def test_pods_on_a_cluster_hand_over_before_they_stop(helm: str) -> None:
 
     assert only(objects, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert drain == ["/opt/remora/bin/remora", "drain", "--timeout", "20"]
+    mounts = [each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")]
+    assert str(Path(defaults.control_socket).parent) in mounts, "the command's way to the daemon"
     assert spec["terminationGracePeriodSeconds"] > (
         int(drain[-1]) + defaults.delivery.drain_timeout_s + 2 * defaults.ownership.release_timeout_s
     )

@@ -43,7 +43,7 @@ class Scrapes:
 
     @property
     def sources(self) -> Sources:
-        return Sources(lambda: Health(True), lambda _: _unasked(), _unasked, self.metrics, lambda _: None)
+        return Sources(lambda: Health(True), lambda _: _unasked(), _unasked, self.metrics)
 
 
 async def _unasked() -> NoReturn:

@@ -35,7 +35,11 @@ async def venv() -> str:
 
 async def test_a_key_that_this_librados_cannot_use(zone20: Zone, tmp_path: Path) -> None:
     """The daemon refuses to start with it: one line that names the key's type and what helps, and its exit code."""
-    config = write_config(tmp_path / "remora.toml", native(zone20) | {"admin": {"listen": "127.0.0.1:0"}})
+    own: dict[str, dict[str, object]] = {
+        "admin": {"listen": "127.0.0.1:0"},
+        "supervisor": {"run_directory": str(tmp_path)},
+    }
+    config = write_config(tmp_path / "remora.toml", native(zone20) | own)
 
     done = await remora("run", "-c", config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shlex
@@ -103,6 +104,9 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         assert done.code == Exit.OK, done.err
         assert "shaping::uplink::client_low::rate 0B => 20MB" in done.out.decode().splitlines()
         assert await is_changed(daemon)
+        assert await daemon.metric("remora_shaping_overridden", scope="uplink") == 1
+        changed = f"value=uplink::client_low::rate old=0B new=20MB by=command uid={os.getuid()} pid="
+        assert changed in daemon.logged()
         found = await read_until(kafka.address, topic, 100)
         assert len({each.value for each in found}) == len(found) == 100
         assert await daemon.metric("remora_shaping_granted_bytes_total", scope="uplink") > 0
@@ -115,6 +119,8 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         assert f"  topics/{topic}: this host's share is 80MB per second" in shown
         daemon.send(signal.SIGHUP)
         await daemon.until(lambda: unchanged(daemon), "what the file says")
+        assert await daemon.metric("remora_shaping_overridden") == 0
+        assert "value=uplink::client_low::rate old=20MB new=0B by=reload\n" in daemon.logged()
         done = await daemon.command("shaping", "set", "--scope", "uplnk", "--disable")
         assert (done.code, 'did you mean "uplink"?' in done.err) == (Exit.CONFIG, True), done.err
         done = await daemon.command("shaping", "show", "--scope", "uplnk")

@@ -505,10 +505,14 @@ async def says_more(daemon: Daemon, before: int) -> bool:
 
 @pytest.mark.guarantee("many-workers-and-hosts")
 async def test_a_drained_host_gives_its_shards_away(folder: Path) -> None:
-    """`remora drain` waits until another host has them all; after --undo this one takes part again."""
+    """`remora drain` waits until another host has them all; after --undo this one takes part again. The log says who
+    asked for both; over the admin address nobody can."""
     async with serving(folder, ownership={"host_id": "first"}) as first:
         others = sections(folder, ownership={"host_id": "second"}, supervisor={"workers": 1})
         async with running_daemon(folder, others) as second:
+            for change in ("drain", "undrain", "release", "shaping"):
+                code, text = await first.get(f"/-/{change}", method="POST")
+                assert (code, str(first.sections["admin"]["control_socket"]) in text) == (403, True), text
             done = await first.command("drain", "--timeout", "1m")
 
             assert (done.code, done.err) == (Exit.OK, "")
@@ -518,6 +522,8 @@ async def test_a_drained_host_gives_its_shards_away(folder: Path) -> None:
             assert (code, "draining" in text) == (503, True)
 
             assert (await first.command("drain", "--undo")).code == Exit.OK
+            asked = re.findall(r' INFO host_drain: .* old="?(.*?)"? new="?(.*?)"? uid=(\d+) pid=\d+\n', first.logged())
+            assert asked == [("takes part", "drained", str(os.getuid())), ("drained", "takes part", str(os.getuid()))]
             await first.until(first.is_ready, "a ready host")
             assert await second.stop() == Exit.OK
             await holds_all(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -11,9 +12,12 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running
 from remora.engine.claims import RELEASE_S, NobodyCame, claim, release
+from remora.model.caller import Caller
 from remora.model.shard import LockHolder, Origin, Shard
 
 QUEUE = Shard("t")
+
+OPERATOR = Caller(uid=1000, pid=4711, host="ops")
 
 
 def a_store() -> FakeStore:
@@ -143,8 +147,9 @@ async def test_a_gateway_keeps_what_is_released_to_it() -> None:
 
 
 @in_virtual_time
-async def test_a_claim_ends_a_release() -> None:
-    """A queue that was released is taken from the gateway that has it, and delivered, when it is claimed."""
+async def test_a_claim_ends_a_release(caplog: pytest.LogCaptureFixture) -> None:
+    """A queue that was released is taken from the gateway that has it, and delivered, when it is claimed; the worker
+    that takes it logs who claimed it."""
     store, endpoint = a_store(), FakeEndpoint()
 
     async with running(a_worker(store, endpoint)), running(a_worker(store, endpoint, cookie="remora/h/b/w2")):
@@ -154,9 +159,12 @@ async def test_a_claim_ends_a_release() -> None:
         store.queues["t"].append(raw_entry("k", 1))
         await asyncio.sleep(100)
 
-        holder = await claim(store, QUEUE)
+        with caplog.at_level(logging.INFO, "remora"):
+            holder = await claim(store, QUEUE, OPERATOR)
 
         assert holder.cookie in ("remora/h/b/w1", "remora/h/b/w2")
+        [line] = [each for each in caplog.records if getattr(each, "event", "") == "shard_claimed"]
+        assert line.__dict__["fields"] == {"queue": "t", "uid": 1000, "pid": 4711, "host": "ops"}
         await drained(store, within_s=5)
 
 
@@ -167,7 +175,7 @@ async def test_a_claim_that_nobody_answers_leaves_nothing_behind() -> None:
     await release(store, QUEUE)
 
     with pytest.raises(NobodyCame):
-        await claim(store, QUEUE)
+        await claim(store, QUEUE, OPERATOR)
 
     assert store.queues["t"].holder is None
     assert await store.releases.released() == frozenset()
@@ -200,7 +208,7 @@ async def test_a_gateway_that_looks_between_the_claim_and_the_worker() -> None:
 
     store.evict = evicted  # type: ignore[method-assign]
     async with running(a_worker(store, endpoint)):
-        holder = await claim(store, QUEUE)
+        holder = await claim(store, QUEUE, OPERATOR)
 
         assert lost
         assert holder.cookie == "remora/h/b/w1"
@@ -220,7 +228,7 @@ async def test_a_worker_that_is_quicker_than_the_claim_keeps_its_lock() -> None:
             store.steal("t", "remora/h/b/w1")
 
     store.evict = evicted  # type: ignore[method-assign]
-    holder = await claim(store, QUEUE)
+    holder = await claim(store, QUEUE, OPERATOR)
 
     assert holder.cookie == "remora/h/b/w1"
     assert store.calls["evict"] == 1
@@ -233,4 +241,4 @@ async def test_a_lease_that_has_ended_is_no_worker_that_came() -> None:
     store.steal("t", "remora/h/b/dead", lease_s=0)
 
     with pytest.raises(NobodyCame):
-        await claim(store, QUEUE)
+        await claim(store, QUEUE, OPERATOR)

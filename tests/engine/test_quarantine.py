@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -23,6 +24,7 @@ from remora.engine.quarantines import MOST_NAMED, Quarantines
 from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
+from remora.model.caller import Caller
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.ports.endpoint import Batch
 
@@ -212,6 +214,24 @@ async def test_many_shards_wait_for_one_that_tries(shards: int, looks: int) -> N
         broker.error = None
         await until(lambda: broker.endpoint.arrived, within_s=60)
         await drained(store, within_s=1.5)
+
+
+@in_virtual_time
+async def test_the_end_of_a_quarantine_by_command_leaves_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the destination, how long its quarantine would have lasted, and who asked for its end."""
+    quarantines = Quarantines(ALWAYS, Telemetry(), Random(7), lambda: [(BAD, "t")])
+    for _ in range(20):
+        quarantines.failed(a_topic(uri=BAD), "timeout")
+    quarantines.close(asyncio.get_running_loop().time())
+    await asyncio.sleep(30)
+
+    with caplog.at_level(logging.INFO, "remora"):
+        quarantines.release(None, Caller(uid=1000, pid=4711))
+
+    [line] = [each for each in caplog.records if getattr(each, "event", "") == "destination_released"]
+    left_s = ALWAYS.time_s - 30
+    asked = {"destination": BAD, "reason": "by command", "seconds_left": left_s, "uid": 1000, "pid": 4711}
+    assert line.__dict__["fields"] == asked
 
 
 def commanded(worker: Worker) -> None:

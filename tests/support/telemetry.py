@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
+from remora.model.caller import Caller
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import Shard
 from remora.model.traffic import Meter
@@ -21,7 +22,14 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.worker_hangs(1, 4711, 20.0)
     telemetry.worker_ended(1, 4711, "killed by SIGKILL", 0.0)
     telemetry.workers(2)
-    telemetry.host_drain(True)
+    telemetry.serving("127.0.0.1:9750", "/run/remora/control.sock")
+    telemetry.control_unavailable("/run/remora/control.sock", "Permission denied")
+    telemetry.control_refused("/-/drain", Caller(address="127.0.0.1"), "no token")
+    telemetry.host_drain(False, True, Caller(uid=0, pid=1))
+    telemetry.quarantine_release(None, Caller(uid=0, pid=1))
+    telemetry.shaping_changed([("uplink", "enabled", "disabled")], "command", Caller(uid=0, pid=1))
+    telemetry.shaping_overridden({"uplink": True})
+    telemetry.claimed("t", Caller(uid=0, pid=1, host="h"))
     telemetry.presence_failed("/run/remora", "Permission denied")
     telemetry.clearing_failed("no answer")
     telemetry.listed("t", 3, 300)

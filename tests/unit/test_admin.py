@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-import msgspec
 import pytest
 from prometheus_client import Metric
 
-from remora.cli.admin_client import change_shaping, drain_host, fetch_shaping
+from remora.cli.admin_client import fetch_shaping
 from remora.config import AdminSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
@@ -25,7 +24,6 @@ from remora.policy.readiness import Host
 from remora.process.sockets import listening_sockets
 from remora.servers import admin
 from remora.servers.admin import Sources, serve_admin
-from remora.supervisor.reshaping import Change
 
 GOOD = Health(True)
 ANY_PORT = "127.0.0.1:0"
@@ -39,8 +37,6 @@ class Daemon:
     useful: Health = GOOD
     said: Mapping[str, object] = field(default_factory=dict)
     telemetry: Telemetry = field(default_factory=Telemetry)
-    drained: list[bool] = field(default_factory=list)
-    released: list[str | None] = field(default_factory=list)
     asked: list[Callable[[Host], Health]] = field(default_factory=list)
 
     async def ready(self, question: Callable[[Host], Health]) -> Health:
@@ -53,25 +49,12 @@ class Daemon:
     async def metrics(self) -> list[Metric]:
         return list(self.telemetry.registry.collect())
 
-    async def show(self) -> Mapping[str, object]:
+    async def shaping(self) -> Mapping[str, object]:
         return {"scopes": []}
-
-    def change(self, body: bytes) -> list[str]:
-        if msgspec.json.decode(body)["scope"]:
-            raise ConfigError("shaping.scope", "there is no such scope")
-        return ["changed"]
 
     @property
     def sources(self) -> Sources:
-        return Sources(
-            lambda: self.healthy,
-            self.ready,
-            self.status,
-            self.metrics,
-            self.drained.append,
-            self,
-            release=self.released.append,
-        )
+        return Sources(lambda: self.healthy, self.ready, self.status, self.metrics, self.shaping)
 
 
 @asynccontextmanager
@@ -187,107 +170,26 @@ async def test_status_is_json_of_whatever_the_daemon_says() -> None:
 async def test_only_reading_is_possible(method: str) -> None:
     """What shows something changes nothing."""
     async with served(Daemon()) as address:
-        for path in ("/metrics", "/-/live", "/-/ready", "/-/status"):
+        for path in ("/metrics", "/-/live", "/-/ready", "/-/status", "/-/shaping"):
             assert (await get(address, path, method))[0] == 405
 
 
-async def post(address: str, path: str, **headers: str) -> int:
-    """The status code of a POST."""
-    async with aiohttp.ClientSession() as session, session.post(f"http://{address}{path}", headers=headers) as reply:
-        return reply.status
+async def test_shaping_is_shown_to_all() -> None:
+    """How traffic is shaped is read like the status, over the address of the settings."""
+    async with served(Daemon()) as address:
+        assert await fetch_shaping(AdminSettings(listen=address)) == {"scopes": []}
 
 
-async def test_the_end_of_a_quarantine_is_asked_for_on_this_host() -> None:
-    """One destination or all are released over the loopback by POST, and by no page in a browser."""
+async def test_a_server_that_failed_is_begun_again_on_its_sockets() -> None:
+    """Its end leaves the sockets open: the next one answers on them, and those who came meanwhile wait for it."""
     daemon = Daemon()
-    async with served(daemon) as address:
-        assert await post(address, "/-/release?destination=kafka://b:9092,c:9092") == 200
-        assert await post(address, "/-/release") == 200
-        assert daemon.released == ["kafka://b:9092,c:9092", None]
-
-        assert await post(address, "/-/release", Origin="http://elsewhere.example") == 403
-        assert (await get(address, "/-/release"))[0] == 405
-        assert len(daemon.released) == 2
-
-
-async def test_a_drain_is_asked_for_on_this_host() -> None:
-    """Over the loopback a host is drained and taken back in; a page in a browser is refused, and so is GET."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        assert await post(address, "/-/drain") == await post(address, "/-/undrain") == 200
-        assert daemon.drained == [True, False]
-
-        assert await post(address, "/-/drain", Origin="http://elsewhere.example") == 403
-        assert (await get(address, "/-/drain"))[0] == 405
-        assert daemon.drained == [True, False]
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "evil.example:9750", "localhost.evil.example", "0.0.0.0:9750", "192.0.2.1", "[::2]:9750", "["],
-)
-async def test_a_drain_is_not_asked_for_by_a_foreign_name(host: str) -> None:
-    """A web page whose name means 127.0.0.1 by now is refused, though it comes over the loopback."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        for path in ("/-/drain", "/-/undrain"):
-            assert await post(address, path, Host=host) == 403
-        assert await post(address, "/-/drain", **{"Sec-Fetch-Site": "same-origin"}) == 403
-    assert daemon.drained == []
-
-
-@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "127.0.0.1:9750", "127.1.2.3", "[::1]", "[::1]:9750"])
-async def test_a_drain_is_asked_for_by_any_name_of_the_loopback(host: str) -> None:
-    """Whatever the port is, which may be a tunnel's."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        assert await post(address, "/-/drain", Host=host) == 200
-    assert daemon.drained == [True]
-
-
-async def test_the_command_asks_for_a_drain_whatever_the_address_is_called() -> None:
-    """`remora drain` reaches a daemon whose admin.listen is a name of the host that means its loopback."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        port = address.rpartition(":")[2]
-        await drain_host(AdminSettings(listen=f"0.0.0.0:{port}"), True)
-    assert daemon.drained == [True]
-
-
-async def test_a_drain_is_not_asked_for_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that comes over another address than the loopback's is refused."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        monkeypatch.setattr(admin, "_peer", lambda _: ("192.0.2.1", 1234))
-
-        assert await post(address, "/-/drain") == 403
-    assert daemon.drained == []
-
-
-async def test_shaping_is_shown_to_all_and_changed_on_this_host() -> None:
-    """Its state is read like the status; a change answers with its lines, or with its problems, and not to a page."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        port = int(address.rpartition(":")[2])
-        settings = AdminSettings(listen=f"127.0.0.1:{port}")
-        assert await fetch_shaping(settings) == {"scopes": []}
-        assert await change_shaping(settings, Change()) == ["changed"]
-        with pytest.raises(ConfigError, match="no such scope"):
-            await change_shaping(settings, Change(scope="x"))
-        assert await post(address, "/-/shaping", Origin="http://elsewhere.example") == 403
-
-
-async def test_a_drain_is_asked_for_over_a_unix_socket(tmp_path: Path) -> None:
-    """A user who may open the socket may drain the host."""
-    daemon = Daemon()
-    path = tmp_path / "admin.sock"
-    async with (
-        served(daemon, f"unix:{path}"),
-        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
-        session.post("http://localhost/-/drain") as reply,
-    ):
-        assert reply.status == 200
-    assert daemon.drained == [True]
+    with listening_sockets("admin.listen", ANY_PORT, 0o600) as sockets:
+        with pytest.raises(RuntimeError, match="a defect"):
+            async with serve_admin(sockets, daemon.sources) as address:
+                raise RuntimeError("a defect")
+        meanwhile = asyncio.create_task(get(address, "/-/live"))
+        async with serve_admin(sockets, daemon.sources):
+            assert (await meanwhile)[0] == (await get(address, "/-/live"))[0] == 200
 
 
 async def test_head_answers_without_a_body_and_other_paths_are_unknown() -> None:

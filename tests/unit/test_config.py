@@ -152,6 +152,15 @@ def test_every_option_is_read_somewhere() -> None:
         ("[rados]\nname = 'remora'", "rados.name", "such as"),
         ("[rados]\nnamespace = 'notif'", "rados.namespace", "set rados.pool too"),
         ("[admin]\nlisten = '9750'", "admin.listen", 'expected "host:port" or "unix:/path"'),
+        ("[admin]\nsocket_mode = '777777'", "admin.socket_mode", "three octal digits"),
+        ("[admin]\ncontrol_mode = '0666'", "admin.control_mode", '"0666" is not one of 0600, 0660'),
+        ("[admin]\ncontrol_socket = 'run/c'", "admin.control_socket", "expected an absolute path"),
+        ("[admin]\ncontrol_socket = '/" + "x" * 107 + "'", "admin.control_socket", "at most 107 bytes"),
+        (
+            "[admin]\ncontrol_tokens = '/t'\n[ingest]\ntokens = '/t'",
+            "admin.control_tokens",
+            "not be the file of ingest",
+        ),
         ("[ownership]\nhost_id = 'a/b'", "ownership.host_id", "only letters"),
         ("[kafka]\nclient_id = ''", "kafka.client_id", "1 to 64"),
         (

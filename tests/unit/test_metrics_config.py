@@ -156,8 +156,8 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
-    """A stopped topic, a parked, an old or an unaccounted entry, a queue without owner, a lost lock and a
-    log that is not served or changes its epoch are seen."""
+    """A stopped topic, a parked, an old or an unaccounted entry, a queue without owner, a lost lock, a
+    log that is not served or changes its epoch and a change by command that lasts for an hour are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -184,6 +184,8 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_owned_shards{job="remora",instance="y"}', "2x10 1x20"),
             series('remora_lock_losses_total{instance="x"}', "0x5 1x30"),
             series('remora_ledger_unaccounted_entries{topic="a",instance="x"}', "0x5 2x30"),
+            series('remora_shaping_overridden{scope="uplink",job="remora",instance="x"}', "0x5 1x90"),
+            series('remora_shaping_overridden{scope="eu",job="remora",instance="x"}', "0x5 1x40 0x50"),
             series('remora_sequencer_waiting_logs{job="remora-sequencer",instance="x"}', "0x5 1x30"),
             series('remora_sequencer_epoch{log="p/a",job="remora-sequencer",instance="x"}', "1x5 2 3 4 5x30"),
             series('remora_sequencer_epoch{log="p/b",job="remora-sequencer",instance="x"}', "1x5 2x30"),
@@ -199,11 +201,13 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             quiet(5, "RemoraSequencerLogNotServed"),
             quiet(7, "RemoraSequencerEpochsChange"),
             quiet(30, "RemoraSequencerEpochsChange"),
+            quiet(64, "RemoraShapingOverridden"),
         ],
         "promql_expr_test": [
             fires(2, "RemoraTopicStopped", "critical", 'topic="a"'),
             fires(8, "RemoraSequencerLogNotServed", "critical", 'instance="x",job="remora-sequencer"'),
             fires(9, "RemoraSequencerEpochsChange", "warning", 'instance="x",job="remora-sequencer",log="p/a"'),
+            fires(68, "RemoraShapingOverridden", "warning", 'instance="x",scope="uplink"'),
             fires(22, "RemoraEntriesParked", "warning", 'cause="refused",topic="a"'),
             fires(15, "RemoraEventsOld", "warning", 'topic="a"'),
             fires(20, "RemoraQueuesWithoutOwner", "warning", 'job="remora"'),

@@ -113,12 +113,15 @@ def test_the_unit_restarts_only_where_that_may_help() -> None:
 
 
 def test_the_units_user_owns_where_the_daemon_writes() -> None:
-    """systemd makes the default folders of queues and sockets, the former for the user alone, and the user is made."""
+    """systemd makes the default folders of queues and sockets, the former for the user alone, and the user is made; and
+    the daemon knows other users apart, which may give it commands there."""
     options, defaults = unit_options(), Settings()
 
     assert defaults.sqlite.directory == f"/var/lib/{options['StateDirectory'][0]}"
     assert options["StateDirectoryMode"] == ["0700"]
     assert defaults.ingest.listen.startswith(f"unix:/run/{options['RuntimeDirectory'][0]}/")
+    assert defaults.control_socket.startswith(f"/run/{options['RuntimeDirectory'][0]}/")
+    assert "PrivateUsers" not in options, "it would not know who gives it a command"
     (user,) = [line for line in SYSUSERS.read_text().splitlines() if not line.startswith("#")]
     kind, name, number, *_, home = shlex.split(user)
     assert (kind, [name], number, home) == ("u", options["User"], "-", defaults.sqlite.directory)

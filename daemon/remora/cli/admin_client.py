@@ -1,51 +1,77 @@
-"""The client of a running daemon's admin listener, for the commands that ask or change the daemon."""
+"""The client of a running daemon, for commands that ask it (on `admin.listen`) or change it (on its control socket).
+
+A change goes over `admin.listen` where the command was given a control token.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from remora.config import AdminSettings, UnixAddress
-from remora.model.errors import ConfigError, ConfigErrors, DaemonNotReachable
+from remora.config import AdminSettings, Settings, UnixAddress
+from remora.model.errors import ChangeNotAllowed, ConfigError, ConfigErrors, DaemonNotReachable
 
 
 async def fetch_status(admin: AdminSettings) -> Any:
     """/-/status of the daemon that these settings belong to; DaemonNotReachable when there is none."""
-    status = await _ask(admin, "GET", "/-/status")
+    way = _to_read(admin)
+    status = await _ask(way, "GET", "/-/status")
     if not (isinstance(status, dict) and status.keys() >= _OF_STATUS):
-        raise DaemonNotReachable(f"what answers on {_shown(admin)} (admin.listen) is no remora that delivers")
+        raise DaemonNotReachable(f"what answers on {way.shown} is no remora that delivers")
     return status
-
-
-async def drain_host(admin: AdminSettings, on: bool) -> None:
-    """Have that daemon give its queues to other hosts, or take part again; DaemonNotReachable when there is none."""
-    await _ask(admin, "POST", "/-/drain" if on else "/-/undrain")
-
-
-async def release_destination(admin: AdminSettings, destination: str | None) -> None:
-    """Have that daemon use a destination again that is in quarantine, or all; DaemonNotReachable when there is none."""
-    await _ask(admin, "POST", "/-/release", {} if destination is None else {"destination": destination})
 
 
 async def fetch_shaping(admin: AdminSettings) -> Any:
     """How that daemon shapes its traffic; DaemonNotReachable when there is none."""
-    return await _ask(admin, "GET", "/-/shaping")
+    return await _ask(_to_read(admin), "GET", "/-/shaping")
 
 
-async def change_shaping(admin: AdminSettings, change: msgspec.Struct) -> list[str]:
-    """Have that daemon shape otherwise until its next reload; what was changed, a line each.
+@dataclass(frozen=True, slots=True)
+class DaemonControl:
+    """What the daemon that these settings belong to can be asked to change.
 
-    Raises ConfigError for a change that it refuses, DaemonNotReachable when there is none.
+    With a `token_file` the token in it is shown on `admin.listen`. Each method raises ChangeNotAllowed for a user whom
+    the daemon lets change nothing, and DaemonNotReachable where none runs.
     """
-    answer = await _ask(admin, "POST", "/-/shaping", body=msgspec.json.encode(change))
-    lines: list[str] = answer["lines"]
-    return lines
+
+    settings: Settings
+    token_file: Path | None = None
+
+    async def drain(self, on: bool) -> None:
+        """Give its queues to other hosts, or take part again."""
+        await self._ask("/-/drain" if on else "/-/undrain")
+
+    async def release(self, destination: str | None) -> None:
+        """Use a destination again that is in quarantine, or all."""
+        await self._ask("/-/release", {} if destination is None else {"destination": destination})
+
+    async def reshape(self, change: msgspec.Struct) -> list[str]:
+        """Shape otherwise until the next reload; what was changed, a line each. Raises ConfigError for a refusal."""
+        answer = await self._ask("/-/shaping", body=msgspec.json.encode(change))
+        lines: list[str] = answer["lines"]
+        return lines
+
+    async def _ask(self, path: str, query: Mapping[str, str] | None = None, body: bytes | None = None) -> Any:
+        way, headers = self._way(), dict(_AS_LOOPBACK)
+        if self.token_file is not None:
+            try:
+                headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
+            except (OSError, ValueError) as exc:
+                raise ChangeNotAllowed(f"cannot read a token from {self.token_file}: {exc}") from exc
+        return await _ask(way, "POST", path, query, body, headers)
+
+    def _way(self) -> _Way:
+        if self.token_file is not None:
+            return _to_read(self.settings.admin)
+        path = self.settings.control_socket
+        return _Way(aiohttp.UnixConnector(path=path), "http://localhost", f"unix:{path} (admin.control_socket)")
 
 
 ANSWER_S = 10.0
@@ -54,47 +80,58 @@ ANSWER_S = 10.0
 _OF_STATUS = frozenset({"version", "draining", "workers", "topics", "shards", "left"})
 """Some of what the status of a daemon has, and that of a sequencer or of another program has not."""
 
+_AS_LOOPBACK: Mapping[str, str] = {"Host": "localhost"}
+"""Whatever the address is called: a change is only taken from who asks for this host as such."""
 
-def _shown(admin: AdminSettings) -> str:
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a daemon is reached: by a connection, under a URL, and how that is shown."""
+
+    connector: aiohttp.BaseConnector = field(repr=False)
+    url: str
+    shown: str
+
+
+def _to_read(admin: AdminSettings) -> _Way:
     address = admin.address
     if isinstance(address, UnixAddress):
-        return f"unix:{address.path}"
-    return f"{address.host}:{address.port}"
+        shown = f"unix:{address.path} (admin.listen)"
+        return _Way(aiohttp.UnixConnector(path=address.path), "http://localhost", shown)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    shown = f"{address.host}:{address.port} (admin.listen)"
+    return _Way(aiohttp.TCPConnector(), f"http://{host}:{address.port}", shown)
 
 
 async def _ask(
-    admin: AdminSettings,
+    way: _Way,
     method: str,
     path: str,
-    query: Mapping[str, str] = MappingProxyType({}),
+    query: Mapping[str, str] | None = None,
     body: bytes | None = None,
+    headers: Mapping[str, str] = _AS_LOOPBACK,
 ) -> Any:
-    address = admin.address
-    if isinstance(address, UnixAddress):
-        connector: aiohttp.BaseConnector = aiohttp.UnixConnector(path=address.path)
-        url = f"http://localhost{path}"
-    else:
-        connector = aiohttp.TCPConnector()
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        url = f"http://{host}:{address.port}{path}"
-    shown = _shown(admin)
     try:
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
-            # Whatever the address is called: a drain is only taken from who asks for this host as such.
-            session.request(method, url, params=query, data=body, headers={"Host": "localhost"}) as response,
+            aiohttp.ClientSession(connector=way.connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
+            session.request(method, way.url + path, params=query, data=body, headers=headers) as response,
         ):
             if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise _refusal(await response.json())
+            if response.status == HTTPStatus.FORBIDDEN:
+                raise ChangeNotAllowed("; ".join((await response.json())["reasons"]))
             response.raise_for_status()
             return await response.json()
     except aiohttp.ClientConnectorError as exc:
+        if isinstance(exc.os_error, PermissionError):
+            problem = f"only root, the daemon's user and its group may use {way.shown}; see also --token-file"
+            raise ChangeNotAllowed(problem) from exc
         number = exc.os_error.errno or 0
         why = os.strerror(number) if number > 0 else str(exc.os_error)  # a name that does not resolve has no number
-        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:  # the last for what is no JSON
+        raise DaemonNotReachable(f"no daemon answers on {way.shown}: {why}") from exc
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as exc:  # the last for no such JSON
         why = str(exc) or "no answer in time"
-        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
+        raise DaemonNotReachable(f"no daemon answers on {way.shown}: {why}") from exc
 
 
 def _refusal(answer: Mapping[str, Any]) -> ConfigError:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from remora.cli import admin_client
-from remora.cli.options import config_option, seconds
+from remora.cli.admin_client import DaemonControl, fetch_status
+from remora.cli.options import config_option, seconds, token_file_option
 from remora.cli.output import run_async
-from remora.config import AdminSettings, Settings
+from remora.config import Settings
 from remora.model.exits import Exit
 
 LOOK_INTERVAL_S = 0.25
@@ -24,19 +25,21 @@ LOOK_INTERVAL_S = 0.25
     help="How long to wait until this host holds no queue any more; seconds or with a unit.",
 )  # fmt: skip
 @click.option("--undo", is_flag=True, help="Take part again, at once.")
-def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
+@token_file_option
+def drain(settings: Settings, timeout_s: float, undo: bool, token_file: Path | None) -> None:
     """Have this host give its queues to other hosts' workers, before it is maintained.
 
     The daemon goes on running and takes events in, but holds no queue; /-/ready says no. That lasts until --undo, or
     until the daemon is started again. Where there is no other host, what is in the queues waits.
 
-    Exits with 3 when queues are still held at the end of the time; they are given away all the same.
+    Exits with 3 when queues are still held at the end of the time; they are given away all the same. Only root, the
+    daemon's user and members of its group may ask for it: for all others the exit code is 77.
 
     \b
     Example:
       remora drain --timeout 2m && systemctl stop remora
     """
-    left = run_async(_drained(settings.admin, timeout_s, on=not undo))
+    left = run_async(_drained(DaemonControl(settings, token_file), timeout_s, on=not undo))
     if undo:
         click.echo("this host takes part again")
     elif not left:
@@ -46,11 +49,11 @@ def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
         sys.exit(Exit.DRAIN_TIMEOUT)
 
 
-async def _drained(admin: AdminSettings, timeout_s: float, *, on: bool) -> str:
+async def _drained(daemon: DaemonControl, timeout_s: float, *, on: bool) -> str:
     """Say it to the daemon; what is left when the time is over."""
-    await admin_client.drain_host(admin, on)
+    await daemon.drain(on)
     until = asyncio.get_running_loop().time() + timeout_s
-    while on and (left := _held(await admin_client.fetch_status(admin))):
+    while on and (left := _held(await fetch_status(daemon.settings.admin))):
         left_s = until - asyncio.get_running_loop().time()
         if left_s <= 0:
             return left

@@ -80,6 +80,11 @@ master_option = click.option(
 )
 
 
+token_file_option = click.option(
+    "--token-file", type=FILE, help="A file with a control token: ask over admin.listen, not over the control socket."
+)
+
+
 def length_of_time(text: str) -> float:
     """Seconds of `90`, `1.5` or `5m`. Raises ValueError."""
     return float(text) if text.replace(".", "", 1).isdecimal() else config.parse_duration(text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
-from remora.cli import admin_client
+from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.groups import Group
-from remora.cli.options import config_option, json_option
+from remora.cli.options import config_option, json_option, token_file_option
 from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
@@ -38,7 +39,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
     Example:
       remora quarantine list --json | jq -r '.[].destination' | sort -u
     """
-    rows = _rows(run_async(admin_client.fetch_status(settings.admin)))
+    rows = _rows(run_async(fetch_status(settings.admin)))
     if as_json:
         print_json(rows)
         return
@@ -51,8 +52,9 @@ def list_command(settings: Settings, as_json: bool) -> None:
 @quarantine.command("release")
 @click.argument("destination", required=False)
 @click.option("--all", "every", is_flag=True, help="All destinations.")
+@token_file_option
 @config_option
-def release_command(settings: Settings, destination: str | None, every: bool) -> None:
+def release_command(settings: Settings, destination: str | None, every: bool, token_file: Path | None) -> None:
     """Have all workers of this host use DESTINATION again at once, as `remora quarantine list` names it.
 
     DESTINATION#TOPIC is a topic whose endpoint there refuses its events; DESTINATION alone means its topics, too.
@@ -67,11 +69,11 @@ def release_command(settings: Settings, destination: str | None, every: bool) ->
         raise click.UsageError("name one DESTINATION, or give --all")
 
     async def work() -> list[str]:
-        rows = _rows(await admin_client.fetch_status(settings.admin))
+        rows = _rows(await fetch_status(settings.admin))
         names = sorted({each["destination"] for each in rows if is_meant(each["destination"], destination)})
         if destination is not None and not names:
             raise NotQuarantined(f"{destination} is not in quarantine; `remora quarantine list` shows what is")
-        await admin_client.release_destination(settings.admin, destination)
+        await DaemonControl(settings, token_file).release(destination)
         return names
 
     released = run_async(work())

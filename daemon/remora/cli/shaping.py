@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
-from remora.cli import admin_client
+from remora.cli.admin_client import DaemonControl, fetch_shaping
 from remora.cli.groups import Group
-from remora.cli.options import config_option
+from remora.cli.options import config_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings, parse_size, show_size
 from remora.supervisor.reshaping import Change, named
@@ -68,7 +69,7 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
     Example:
       remora shaping show --scope uplink
     """
-    shown = run_async(admin_client.fetch_shaping(settings.admin))
+    shown = run_async(fetch_shaping(settings.admin))
     if only is not None:
         name = named(only, [each["name"] for each in shown["scopes"]], "shaping.scope")
         shown["scopes"] = [each for each in shown["scopes"] if each["name"] == name]
@@ -123,7 +124,8 @@ def _row(scope: str, meter: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--max", "most", type=SizeOrNone(), help="Bytes per second that it may have at most.")
 @click.option("--burst", type=Size(), help="Bytes that it may have at once.")
 @click.option("--default-class", metavar="NAME", help="The highest class of topics that no principal names.")
-def set_(settings: Settings, **given: Any) -> None:
+@token_file_option
+def set_(settings: Settings, token_file: Path | None, **given: Any) -> None:
     """Change how this host shapes its traffic, from the next tick on, until the next reload or restart.
 
     Prints a line for each value that is named. Names are in any case.
@@ -133,7 +135,7 @@ def set_(settings: Settings, **given: Any) -> None:
       remora shaping set --scope uplink --priority priority_queue --rate 5MB
       remora shaping set --scope ALL --disable
     """
-    for line in run_async(admin_client.change_shaping(settings.admin, change_of(given))):
+    for line in run_async(DaemonControl(settings, token_file).reshape(change_of(given))):
         click.echo(line)
 
 
@@ -167,12 +169,13 @@ def change_of(given: Mapping[str, Any]) -> Change:
 
 @shaping.command()
 @config_option
-def reset(settings: Settings) -> None:
+@token_file_option
+def reset(settings: Settings, token_file: Path | None) -> None:
     """Go back to what the configuration file said when the daemon last read it.
 
     \b
     Example:
       remora shaping reset
     """
-    for line in run_async(admin_client.change_shaping(settings.admin, Change(reset=True))):
+    for line in run_async(DaemonControl(settings, token_file).reshape(Change(reset=True))):
         click.echo(line)

@@ -16,6 +16,7 @@ from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.rows import AT_ONCE, Row, complain, look_at, origin_option, row_named, rows_of
+from remora.cli.trace import myself, trace
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, is_workers, release
@@ -208,7 +209,13 @@ def claim_command(settings: Settings, which: Which) -> None:
         why = reason_to_leave(await topic_of(store, found), app.schemes(settings))
         if why is not None:
             raise NotOurs(f"{found} stays where it is: {why}")
-        return f"{found} is held by {owner_text(await claim(store, found))}"
+        was, held = owner_text((await store.inspection.stats(found)).holder), owner_text(None)
+        by = myself(settings)
+        try:
+            held = owner_text(await claim(store, found, by))
+        finally:  # also where nobody came: the lock is broken all the same
+            trace("shard_claim", "a queue was claimed", queue=found.queue, old=was, new=held, **by.known)
+        return f"{found} is held by {held}"
 
     _for_each(settings, which, work)
 
@@ -231,7 +238,9 @@ def release_command(settings: Settings, which: Which) -> None:
     """
 
     async def work(store: ShardStore, found: Shard) -> str:
-        return _released_text(found, await release(store, found))
+        was = await release(store, found)
+        trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
+        return _released_text(found, was)
 
     _for_each(settings, which, work)
 
@@ -255,7 +264,10 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
     async def work() -> str:
         async with app.store_of(settings) as store:
             found = await _find(store, queue, origin)
-            return f"{found} is held by {owner_text(await move(store, found, worker))}"
+            was = owner_text((await store.inspection.stats(found)).holder)
+            held = owner_text(await move(store, found, worker))
+            trace("shard_move", "a queue was moved", queue=found.queue, old=was, new=held, **myself(settings).known)
+            return f"{found} is held by {held}"
 
     click.echo(run_async(work()))
 

@@ -10,7 +10,7 @@ import click
 from remora.cli.options import json_option
 from remora.cli.output import print_json
 from remora.model.errors import RemoraError
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 
 
 class TokensFileRefused(RemoraError):
@@ -35,6 +35,8 @@ class TokensFileRefused(RemoraError):
 @json_option
 def token(name: str, topics: str, file: Path | None, as_json: bool) -> None:
     """Make a token for the sender NAME, and the line of the tokens file (ingest.tokens) that lets it in.
+
+    In the file of admin.control_tokens such a line lets its holder change the daemon over admin.listen.
 
     The file holds a digest: the token itself is shown now and never again. A running daemon reads the file again
     within seconds. To replace a token, add a second line of the same NAME, give the new token to the sender, and then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from remora.model.errors import ConfigError, ConfigErrors
@@ -37,6 +38,12 @@ def repeated(names: Iterable[str], path: str) -> Iterator[ConfigError]:
         if each in seen:
             yield ConfigError(f"{path}.{each}", "is there twice")
         seen.add(each)
+
+
+def wrong_mode(path: str, mode: str) -> Iterator[ConfigError]:
+    """A problem where a socket's mode is none."""
+    if not re.fullmatch("0?[0-7]{3}", mode):
+        yield ConfigError(path, f'expected three octal digits such as "0660", not "{mode}"')
 
 
 def raised(check: Callable[[], object]) -> Iterator[ConfigError]:

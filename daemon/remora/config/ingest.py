@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
-from remora.config.checked import Checked, raised, repeated, too_many
+from remora.config.checked import Checked, raised, repeated, too_many, wrong_mode
 from remora.config.units import Bytes, Rate, Seconds, Unit
 from remora.model.errors import ConfigError
 from remora.model.traffic import (
@@ -75,10 +74,7 @@ class IngestSettings(Checked):
         yield from repeated([each.name for each in self.limit], "ingest.limit")
         for limit in self.limit:
             yield from limit.problems()
-        if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
-            yield ConfigError(
-                "ingest.socket_mode", f'expected three octal digits such as "0660", not "{self.socket_mode}"'
-            )
+        yield from wrong_mode("ingest.socket_mode", self.socket_mode)
         if bool(self.tls_certificate) != bool(self.tls_key):
             problem = "certificate and key belong together: set both or neither"
             yield ConfigError("ingest.tls_key", problem, binds=("ingest.tls_certificate",))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from remora.config.addresses import TcpAddress, parse_listen
-from remora.config.checked import Checked
+from remora.config.checked import Checked, wrong_mode
 from remora.config.units import Seconds, Unit
 from remora.model.errors import ConfigError
 
@@ -44,9 +43,7 @@ class SequencerSettings(Checked):
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
-        if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
-            problem = f'expected three octal digits such as "0660", not "{self.socket_mode}"'
-            yield ConfigError("sequencer.socket_mode", problem)
+        yield from wrong_mode("sequencer.socket_mode", self.socket_mode)
         if not self.run_directory.startswith("/"):
             yield ConfigError("sequencer.run_directory", f'expected an absolute path, not "{self.run_directory}"')
         for each in self.allow:

@@ -77,8 +77,16 @@ class Settings(Checked):
         listeners = [self.admin.address, self.ingest.address, parse_listen(self.sequencer.listen)]
         return self.destinations.rules([(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)])
 
+    @property
+    def control_socket(self) -> str:
+        """The path of the socket over which commands change the daemon."""
+        return self.admin.control_socket or f"{self.supervisor.run_directory}/control.sock"
+
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
+        if self.admin.control_tokens and self.admin.control_tokens == self.ingest.tokens:
+            other = "ingest.tokens"
+            yield ConfigError("admin.control_tokens", f"must not be the file of {other}: senders are in it", (other,))
         if self.supervisor.watchdog_s >= self.ownership.lease_s - self.ownership.trust_margin_s:
             yield ConfigError(
                 "supervisor.watchdog",

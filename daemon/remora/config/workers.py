@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
-from remora.config.checked import Checked
+from remora.config.checked import Checked, wrong_mode
 from remora.config.units import AnyBytes, Bytes, Lifetime, Percent, Seconds, Unit
 from remora.model.errors import ConfigError
 from remora.policy.lease import LeaseTimes
@@ -212,9 +212,17 @@ class QuarantineSettings(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings(Checked):
-    """Where metrics, health and status are served."""
+    """Where metrics, health and status are served, and who may change something.
+
+    Commands change a daemon over `control_socket`; where that is empty it lies in `supervisor.run_directory`. Over
+    `listen` only holders of a token of the file `control_tokens` do.
+    """
 
     listen: str = "127.0.0.1:9750"
+    socket_mode: str = "0660"
+    control_socket: str = ""
+    control_mode: Literal["0600", "0660"] = "0660"
+    control_tokens: str = ""
     metric_topics: Annotated[int, Unit("count", 0, 100_000)] = 500
 
     def problems(self) -> Iterator[ConfigError]:
@@ -223,6 +231,13 @@ class AdminSettings(Checked):
             parse_listen(self.listen)
         except ValueError as exc:
             yield ConfigError("admin.listen", str(exc))
+        yield from wrong_mode("admin.socket_mode", self.socket_mode)
+        if self.control_socket:
+            try:
+                parse_listen(f"unix:{self.control_socket}")
+            except ValueError:
+                problem = f'expected an absolute path of at most 107 bytes, not "{self.control_socket}"'
+                yield ConfigError("admin.control_socket", problem)
 
     @property
     def address(self) -> TcpAddress | UnixAddress:

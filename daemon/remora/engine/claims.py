@@ -15,8 +15,9 @@ import contextlib
 import uuid
 
 from remora.model import member
+from remora.model.caller import Caller
 from remora.model.errors import RemoraError
-from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
+from remora.model.member import WORKER_COOKIE, claim_cookie
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.delivery import DeliveryStore
 
@@ -41,14 +42,14 @@ def is_workers(holder: LockHolder | None) -> bool:
     return member.is_workers(holder.cookie)
 
 
-async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
+async def claim(store: DeliveryStore, shard: Shard, by: Caller) -> LockHolder:
     """Take a queue from its holder and give it to the first worker that comes; returns that worker's lock.
 
-    A release of it is over.
+    A release of it is over. The worker reads from the claim's lock who asked for it, and logs that.
     """
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=False)
-    holder, cookie = (await store.inspection.stats(shard)).holder, CLAIM_COOKIE + str(uuid.uuid4())
+    holder, cookie = (await store.inspection.stats(shard)).holder, claim_cookie(by, str(uuid.uuid4()))
     token: LockToken | None = None
     try:
         async with asyncio.timeout(CLAIM_S):

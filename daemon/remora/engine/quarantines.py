@@ -16,6 +16,7 @@ from random import Random
 
 from remora.config import QuarantineSettings
 from remora.metrics import Telemetry
+from remora.model.caller import NOBODY, Caller
 from remora.model.topic import Topic
 from remora.policy import row_room
 from remora.policy.quarantine import ANSWERED, Quarantine, is_meant, is_topic, topic_place
@@ -184,12 +185,12 @@ class Quarantines:
         if self._policy.succeeded(topic.target.redacted, _now(), topic.label):
             self._end_those_over("it works again")
 
-    def release(self, destination: str | None) -> int:
-        """End the quarantine of one destination with its topics, or of all, and answer of how many."""
-        names = [name for name in self._turns if is_meant(name, destination)]
+    def release(self, destination: str | None, caller: Caller = NOBODY) -> int:
+        """End the quarantine of one destination with its topics, or of all, and answer of how many; `caller` asks."""
+        names, left_s = [name for name in self._turns if is_meant(name, destination)], self.left_s
         self._policy.release(destination)
         for name in names:
-            self._end(name, "by command")
+            self._end(name, "by command", seconds_left=round(left_s.get(name, 0.0), 3), **caller.known)
         return len(names)
 
     def turns(self, topic: Topic) -> Turns | None:
@@ -220,9 +221,9 @@ class Quarantines:
         for name in [each for each in self._turns if each not in left]:
             self._end(name, why if self._settings.enabled else "it is switched off")
 
-    def _end(self, destination: str, why: str) -> None:
+    def _end(self, destination: str, why: str, **more: object) -> None:
         self._turns.pop(destination).end()
-        self._telemetry.quarantine_ended(destination, why, len(self._turns))
+        self._telemetry.quarantine_ended(destination, why, len(self._turns), **more)
 
 
 def _now() -> float:

@@ -69,10 +69,13 @@ class DestinationEvents(EventGroup):
         """A destination failed often enough for quarantine, and this worker drew not to quarantine it."""
         self._quarantine_skips.inc()
 
-    def quarantine_ended(self, destination: str, why: str, left: int) -> None:
-        """A destination's quarantine is over; `left` others are in quarantine still."""
+    def quarantine_ended(self, destination: str, why: str, left: int, **more: object) -> None:
+        """A destination's quarantine is over; `left` others are in quarantine still. `more` are fields of the line."""
         self._quarantined.set(left)
-        say(logging.INFO, "destination_released", "a destination is used again", destination=destination, reason=why)
+        say(
+            logging.INFO, "destination_released", "a destination is used again",
+            destination=destination, reason=why, **more,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------- HTTP
 

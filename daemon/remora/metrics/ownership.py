@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from remora.metrics.events import EventGroup, say
 from remora.metrics.instruments import Instruments
+from remora.model.caller import Caller
 
 
 class OwnershipEvents(EventGroup):
@@ -59,6 +60,13 @@ class OwnershipEvents(EventGroup):
         text = "queue taken over from an owner that went silent" if taken_over else "queue locked"
         level = (logging.WARNING if taken_over else logging.INFO) if named else logging.DEBUG
         say(level, "shard_acquired", text, queue=queue)
+
+    def claimed(self, queue: str, by: Caller) -> None:
+        """A queue was taken because a command had broken its lock for any worker; `by` is as the command says."""
+        say(
+            logging.INFO, "shard_claimed", "queue taken over from its owner, as a command claimed it",
+            queue=queue, **by.known,
+        )  # fmt: skip
 
     def members(self, workers: int, target: int) -> None:
         """`workers` workers share the queues, and `target` queues are this one's part."""

@@ -49,9 +49,9 @@ class ProcessEvents(EventGroup):
         """A worker process begins."""
         self._build.labels(version, platform.python_version(), speedups.IMPLEMENTATION).set(1)
 
-    def serving(self, address: str) -> None:
-        """The admin server listens."""
-        say(logging.INFO, "serving", "metrics and health are served", address=address)
+    def serving(self, address: str, control: str) -> None:
+        """The admin server listens, and so does the control server on its socket, if it has one."""
+        say(logging.INFO, "serving", "metrics and health are served", address=address, control=control or "none")
 
     def worker_started(self, number: int, pid: int) -> None:
         """A worker process was started."""
@@ -120,11 +120,6 @@ class ProcessEvents(EventGroup):
     def workers(self, serving: int) -> None:
         """This many worker processes are ready."""
         self._workers.set(serving)
-
-    def host_drain(self, on: bool) -> None:
-        """This host gives its queues to others before maintenance, or takes part again."""
-        text = "this host gives its queues to other hosts" if on else "this host takes part again"
-        say(logging.INFO, "host_drain", text)
 
     def draining(self, why: str) -> None:
         """The daemon stops taking work."""

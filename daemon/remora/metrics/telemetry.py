@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from prometheus_client import ProcessCollector
 
+from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
 from remora.metrics.figures import LastFailure, TopicFigures, topic_figures
@@ -26,8 +27,9 @@ from remora.metrics.store import StoreEvents
 
 
 class Telemetry(
-    DeliveryEvents, IngestEvents, OwnershipEvents, DestinationEvents, StoreEvents, ShapingEvents, ProcessEvents
-):
+    DeliveryEvents, IngestEvents, OwnershipEvents, DestinationEvents, StoreEvents, ShapingEvents, CommandEvents,
+    ProcessEvents,
+):  # fmt: skip
     """The daemon's metrics in a registry of their own, and its log."""
 
     def __init__(

@@ -71,7 +71,11 @@ class ConfigErrors(ConfigError):
 
 
 class DaemonNotReachable(RemoraError):
-    """Nothing answers on the admin port."""
+    """Nothing answers on the admin port or on the control socket."""
+
+
+class ChangeNotAllowed(RemoraError):
+    """The daemon lets this caller change nothing."""
 
 
 class WorkerFailed(RemoraError):

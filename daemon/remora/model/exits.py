@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from remora.model.errors import (
+    ChangeNotAllowed,
     ConfigError,
     DaemonNotReachable,
     IngestRefused,
@@ -43,7 +44,10 @@ class Exit(IntEnum):
     TEMPORARY = 75
     """Something failed that may succeed when tried again."""
     NO_PERMISSION = 77
-    """The store cannot be used with what it was given: a keyring, key, pool or permission is missing."""
+    """The store cannot be used with what it was given: a keyring, key, pool or permission is missing.
+
+    For commands that change a running daemon: it lets this user change nothing.
+    """
     CONFIG = 78
     """The configuration is refused; the unit does not restart after this code."""
 
@@ -55,7 +59,7 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit(code) if code in set(Exit) else Exit.FAILURE
         case ConfigError():
             return Exit.CONFIG
-        case StoreMisconfigured():
+        case StoreMisconfigured() | ChangeNotAllowed():
             return Exit.NO_PERMISSION
         case StoreUnavailable() | DaemonNotReachable():
             return Exit.UNAVAILABLE

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remora.model.caller import Caller
 from remora.model.shard import Shard
 
 WORKER_COOKIE = "remora/"
 """The beginning of every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
 
 CLAIM_COOKIE = "remora/claim/"
-"""The beginning of the cookie of a lock that is kept for the first worker that asks for it."""
+"""The beginning of the cookie of a lock that is kept for the first worker that asks for it:
+`remora/claim/<host id>/<user's number>/<process id>/<uuid>`, without the middle from earlier releases."""
 
 
 COMMAND_COOKIE = "remora/command/"
@@ -20,6 +22,19 @@ COMMAND_COOKIE = "remora/command/"
 def is_workers(cookie: str) -> bool:
     """Whether this is a worker's cookie, and not a gateway's or that of a claim or command."""
     return cookie.startswith(WORKER_COOKIE) and not cookie.startswith((CLAIM_COOKIE, COMMAND_COOKIE))
+
+
+def claim_cookie(by: Caller, unique: str) -> str:
+    """The cookie of a claim by a process of a host, all of which is known."""
+    return f"{CLAIM_COOKIE}{by.host}/{by.uid}/{by.pid}/{unique}"
+
+
+def claimed_by(cookie: str) -> Caller | None:
+    """Who made a claim, as the claim says; None for another cookie, and for a claim that does not say."""
+    match cookie.split("/"):
+        case ["remora", "claim", host, uid, pid, _] if uid.isdecimal() and pid.isdecimal():
+            return Caller(uid=int(uid), pid=int(pid), host=host)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

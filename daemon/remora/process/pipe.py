@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from remora.config import Settings, ShapingSettings
+from remora.model.caller import NOBODY, Caller
 
 MOST_LINE = 256 << 20
 """A line longer than this is a defect: the metrics of 500 topics take about 4 MB."""
@@ -82,6 +83,8 @@ class Release(Message, frozen=True, kw_only=True):
     """Use a destination that is in quarantine again, or all of them where none is named."""
 
     destination: str | None
+    caller: Caller = NOBODY
+    """Who asked for it."""
 
 
 class Dead(Message, frozen=True, kw_only=True):

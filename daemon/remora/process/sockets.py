@@ -7,14 +7,19 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from remora.config import IngestSettings, UnixAddress, parse_listen
+from remora.config import IngestSettings, Settings, UnixAddress, parse_listen
+from remora.model.caller import Caller
 from remora.model.errors import ConfigError
 
 BACKLOG = 1024
+
+_CREDENTIALS = struct.Struct("=iII")
+"""The kernel's `struct ucred`: the numbers of process, user and group."""
 
 
 @contextmanager
@@ -46,6 +51,45 @@ def ingest_sockets(settings: IngestSettings) -> Iterator[list[socket.socket]]:
         return
     with listening_sockets("ingest.listen", settings.listen, int(settings.socket_mode, 8)) as found:
         yield found
+
+
+@contextmanager
+def control_sockets(settings: Settings, unavailable: Callable[[str, str], None]) -> Iterator[list[socket.socket]]:
+    """A socket that listens for commands while the block runs; none, with a report, where there is no place for it.
+
+    That is where the run directory cannot be used: a daemon that delivers is of more use than one that ends for that.
+    Raises ConfigError where another process has the socket, whose daemon the commands would reach instead, and where
+    the path that the option names cannot be used.
+    """
+    path = Path(settings.control_socket)
+    with contextlib.ExitStack() as stack:
+        found = []
+        try:
+            if not settings.admin.control_socket:
+                _make(path.parent)
+            found.append(stack.enter_context(unix_socket(path, int(settings.admin.control_mode, 8))))
+        except OSError as exc:
+            why = exc.strerror or str(exc)
+            if settings.admin.control_socket or isinstance(exc, FileExistsError):
+                raise ConfigError("admin.control_socket", f"cannot listen on {path}: {why}") from exc
+            unavailable(str(path), why)
+        yield found
+
+
+def _make(folder: Path) -> None:
+    """Make the run directory, which the daemon's group may look into for its sockets."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return
+    folder.chmod(0o750)
+
+
+def peer_of(connected: socket.socket) -> Caller:
+    """The process that connected to a Unix socket, as it was then and as the kernel has it."""
+    peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(peer)
+    return Caller(uid=uid, pid=pid)
 
 
 def shown_address(sockets: Sequence[socket.socket]) -> str:

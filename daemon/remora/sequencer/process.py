@@ -99,7 +99,7 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
                 after=after,
             )
             pages = Pages(sequencing, rounds, telemetry)
-            async with rounds, _admin(mine.admin_listen, pages):
+            async with rounds, _admin(settings, pages):
                 sequencing.resume = rounds.resume
                 sys.stderr.write(f"remora: the sequencer listens on {address}\n")
                 with (
@@ -114,12 +114,13 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
 
 
 @asynccontextmanager
-async def _admin(listen: str, pages: Pages) -> AsyncIterator[None]:
+async def _admin(settings: Settings, pages: Pages) -> AsyncIterator[None]:
     """Serve the pages while the block runs. Positions are handed out also where their address cannot be had."""
+    listen, mode = settings.sequencer.admin_listen, int(settings.admin.socket_mode, 8)
     async with AsyncExitStack() as stack:
         if listen:
             try:
-                sockets = stack.enter_context(listening_sockets("sequencer.admin_listen", listen, 0o600))
+                sockets = stack.enter_context(listening_sockets("sequencer.admin_listen", listen, mode))
             except ConfigError as exc:
                 _log.warning("no metrics, health and status: %s", exc, extra={"event": "admin_unavailable"})
             else:

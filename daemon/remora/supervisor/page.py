@@ -48,6 +48,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_shaping_level_bytes": "supervisor",
         "remora_shaping_limit_bytes": "supervisor",
         "remora_shaping_max_bytes": "supervisor",
+        "remora_shaping_overridden": "supervisor",
         "process_start_time_seconds": "supervisor",
         # Those of the process that is nearest to its limit, so that one divided by the other is the worst ratio.
         "process_max_fds": "nearest",

@@ -16,6 +16,12 @@ from remora.model.traffic import BUCKETS, CONFIGURABLE, TrafficClass
 ALL = "all"
 """Every scope, or every bucket of a scope."""
 
+NO_METER = MeterSettings(guaranteed=0, burst=0)
+"""What a bucket without a meter has."""
+
+DEFAULT_CLASS = "default_class"
+"""Stands among the names of scopes, none of which has an underscore."""
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change of one scope or of all, or of the default class; or back to what the file says.
@@ -52,6 +58,36 @@ def reshaped(settings: ShapingSettings, change: Change) -> tuple[ShapingSettings
     return replace(settings, scope=scopes), lines
 
 
+def differences(before: ShapingSettings, after: ShapingSettings) -> list[tuple[str, str, str]]:
+    """What differs of all that a command can change: the value's name, what it was, and what it is.
+
+    The names are those of the lines of a change. A scope that one of the two has not is `none` there.
+    """
+    old, new = _values(before), _values(after)
+    names = [*old, *(name for name in new if name not in old)]
+    return [(name, old.get(name, "none"), new.get(name, "none")) for name in names if old.get(name) != new.get(name)]
+
+
+def overridden(file: ShapingSettings, in_force: ShapingSettings) -> dict[str, bool]:
+    """Whether each scope in force, and the default class, is another than the file says."""
+    of_file = {each.name: each for each in file.scope}
+    scopes = {each.name: each != of_file.get(each.name) for each in in_force.scope}
+    return {DEFAULT_CLASS: file.default_class != in_force.default_class, **scopes}
+
+
+def _values(settings: ShapingSettings) -> dict[str, str]:
+    """All that a command can change, as text by its name."""
+    values = {DEFAULT_CLASS: str(settings.default_class)}
+    for scope in settings.scope:
+        values[scope.name] = _enabled(scope.enabled)
+        for bucket in BUCKETS:
+            meter, path = getattr(scope.meters, bucket) or NO_METER, f"{scope.name}::{bucket}"
+            values[f"{path}::rate"] = show_size(meter.guaranteed)
+            values[f"{path}::max"] = _most(meter.max)
+            values[f"{path}::burst"] = show_size(meter.burst)
+    return values
+
+
 def _scope(scope: ScopeSettings, change: Change, lines: list[str]) -> ScopeSettings:
     """A scope with a change; the lines that say so join the others."""
     path = f"shaping::{scope.name}"
@@ -64,7 +100,7 @@ def _scope(scope: ScopeSettings, change: Change, lines: list[str]) -> ScopeSetti
     buckets = BUCKETS if everything else (named(change.priority, BUCKETS, f"shaping.scope.{scope.name}.meters"),)
     meters = {bucket: getattr(scope.meters, bucket) for bucket in BUCKETS}
     for bucket in buckets:
-        before = meters[bucket] or MeterSettings(guaranteed=0, burst=0)
+        before = meters[bucket] or NO_METER
         meters[bucket] = after = _meter(before, change)
         lines += _said(f"{path}::{bucket}", before, after, change)
     return replace(scope, meters=MetersSettings(**meters))

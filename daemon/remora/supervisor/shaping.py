@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
+from remora.metrics import Telemetry
+from remora.model.caller import NOBODY, Caller
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.classes import scope_of
 from remora.policy.scaling import FULL
-from remora.supervisor.reshaping import Change, reshaped
+from remora.supervisor.reshaping import Change, differences, overridden, reshaped
 from remora.supervisor.shaper import Shaper
 
 Waiting = Mapping[tuple[str, str], int]
@@ -28,6 +30,7 @@ class HostShaping:
         limits: tuple[LimitSettings, ...],
         workers: int,
         waiting: Callable[[], Awaitable[Waiting]],
+        telemetry: Telemetry,
     ) -> None:
         """`waiting` asks the workers who waits."""
         self.in_force = settings
@@ -38,7 +41,9 @@ class HostShaping:
         self._limits = limits
         self._workers = workers
         self._waiting = waiting
+        self._telemetry = telemetry
         shaper.configure(settings, limits)
+        telemetry.shaping_overridden(overridden(settings, settings))
 
     @property
     def remarks(self) -> list[str]:
@@ -47,11 +52,14 @@ class HostShaping:
 
     def reload(self, settings: ShapingSettings, limits: tuple[LimitSettings, ...]) -> None:
         """The file says this now; what commands have changed is over."""
+        if self.in_force != self._file:
+            self._telemetry.shaping_changed(differences(self.in_force, settings), "reload", NOBODY)
         self._file = self.in_force = settings
         self._limits = limits
+        self._telemetry.shaping_overridden(overridden(settings, settings))
         self._shaper.configure(settings, limits)
 
-    def change(self, body: bytes) -> list[str]:
+    def change(self, body: bytes, caller: Caller = NOBODY) -> list[str]:
         """Make a `Change`, given as JSON; a line for each value. Raises ConfigError, and then changes nothing."""
         try:
             change = msgspec.json.decode(body, type=Change)
@@ -61,7 +69,9 @@ class HostShaping:
             settings, lines = self._file, ["shaping is what the configuration file says"]
         else:
             settings, lines = reshaped(self.in_force, change)
+        self._telemetry.shaping_changed(differences(self.in_force, settings), "command", caller)
         self.in_force = settings
+        self._telemetry.shaping_overridden(overridden(self._file, settings))
         self._shaper.configure(settings, self._limits)
         self.on_change()
         return lines

@@ -21,6 +21,7 @@ from remora import __version__, config
 from remora.app import listeners
 from remora.config import Settings
 from remora.metrics import Telemetry, configure_logging
+from remora.model.caller import Caller
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
@@ -44,7 +45,8 @@ from remora.process.pipe import (
     ToSupervisor,
     WantGroup,
 )
-from remora.process.sockets import listening_sockets
+from remora.process.sockets import control_sockets, listening_sockets
+from remora.servers import tokens
 from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
 from remora.supervisor.cores import usable_cores
@@ -124,34 +126,43 @@ class Supervisor:
         self._alone = Alone(self._telemetry.crashed)
         self._view = View(self._telemetry, len(self._slots), self._alone)
         self._shaping = HostShaping(
-            self._shaper, settings.shaping, settings.ingest.limit, len(self._slots), self._view.waiting_for_credit
+            self._shaper,
+            settings.shaping,
+            settings.ingest.limit,
+            len(self._slots),
+            self._view.waiting_for_credit,
+            self._telemetry,
         )
         self._shaping.on_change = self._shaper.on_new_groups = self._tell_shaping
 
     async def run(self) -> Exit:
         """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
         settings = self._settings
+        if settings.admin.control_tokens:
+            tokens.load(settings.admin.control_tokens, tokens.CONTROL)  # refused now, rather than at the first command
         self._telemetry.started(__version__, str(config.file_of(self._file) or config.BUILT_IN), len(self._slots))
         passed_over = [f"{name} is passed over: {why}" for name, why in config.strangers(os.environ)]
         self._telemetry.config_remarks([*self._shaping.remarks, *passed_over])
         self._watchdog.looked_at = asyncio.get_running_loop().time()
         with (
             self._notifier,
-            listening_sockets("admin.listen", settings.admin.listen, 0o600) as admin,
+            listening_sockets("admin.listen", settings.admin.listen, int(settings.admin.socket_mode, 8)) as admin,
+            control_sockets(settings, self._telemetry.control_unavailable) as control,
             listeners(settings) as self._listeners,
         ):
             self._listen_for_signals()
             async with self._tasks:
                 self._reconcile()
-                is_clean = await self._serve(admin)
+                is_clean = await self._serve(admin, control)
         if self._failure is not None:
             raise self._failure
         return Exit.OK if is_clean else Exit.DRAIN_TIMEOUT
 
-    async def _serve(self, admin: Sequence[socket.socket]) -> bool:
+    async def _serve(self, admin: Sequence[socket.socket], control: Sequence[socket.socket]) -> bool:
         """Speak for the workers while they run; returns whether all of them finished."""
-        # Not before the workers are started: this takes about as long to import as they take to begin.
-        from remora.servers.admin import Sources, serve_admin
+        # Not before the workers are started: these take about as long to import as they take to begin.
+        from remora.servers.admin import Sources, serve_admin, serve_control
+        from remora.servers.control import Control, TokenDoor, of_socket, routes_of
 
         view = self._view
         sources = Sources(
@@ -159,19 +170,24 @@ class Supervisor:
             view.readiness,
             view.status,
             view.metrics,
-            self._drain,
-            self._shaping,
-            release=self._release,
+            self._shaping.show,
             has_page=True,
         )
+        changes = Control(self._drain, self._release, self._shaping.change, self._telemetry.control_refused)
+        by_token = TokenDoor(self._settings.admin.control_tokens, self._settings.control_socket)
 
         async def admin_pages() -> None:
-            async with serve_admin(admin, sources) as address:
-                self._telemetry.serving(address)
+            async with serve_admin(admin, sources, routes_of(changes, by_token)) as address:
+                self._telemetry.serving(address, self._settings.control_socket if control else "")
+                await asyncio.Event().wait()
+
+        async def commands() -> None:
+            async with serve_control(control, routes_of(changes, of_socket)):
                 await asyncio.Event().wait()
 
         helpers = [
             self._begin("admin pages", admin_pages),
+            self._begin("commands", commands),
             self._begin("notify", lambda: self._notifier.run(lambda: True, view.line)),
             self._begin("watchdog", self._look),
             self._begin("shaper", self._shaper.run),
@@ -432,16 +448,16 @@ class Supervisor:
         )
         self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
 
-    def _drain(self, on: bool) -> None:
+    def _drain(self, on: bool, caller: Caller) -> None:
         """Give this host's queues to the workers of others, or take part again."""
-        if on != self._drains:
-            self._telemetry.host_drain(on)
+        self._telemetry.host_drain(self._drains, on, caller)
         self._drains = self._view.drains = on
         self._tell(Drain(on=on))
 
-    def _release(self, destination: str | None) -> None:
+    def _release(self, destination: str | None, caller: Caller) -> None:
         """Have all workers use a destination again, or all of them."""
-        self._tell(Release(destination=destination))
+        self._telemetry.quarantine_release(destination, caller)
+        self._tell(Release(destination=destination, caller=caller))
 
 
 def _failed(child: Child) -> WorkerFailed:

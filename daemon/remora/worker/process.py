@@ -303,8 +303,8 @@ class Process:
                 self._shape(shaping, groups)
             case Drain(on=on):
                 self._give_away(on)
-            case Release(destination=destination):
-                self._release(destination)
+            case Release():
+                self._release(message)
             case Dead(cookies=cookies):
                 self._sweep.mark_dead(cookies)
             case Ask():
@@ -319,9 +319,9 @@ class Process:
         if self._worker is not None:
             self._worker.drain(on)
 
-    def _release(self, destination: str | None) -> None:
+    def _release(self, asked: Release) -> None:
         if self._worker is not None:
-            self._worker.quarantines.release(destination)
+            self._worker.quarantines.release(asked.destination, asked.caller)
 
     def _shape(self, shaping: ShapingSettings, groups: Mapping[str, int]) -> None:
         """Shape as these settings say; credit is dealt out to these groups."""

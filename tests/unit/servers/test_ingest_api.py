@@ -22,7 +22,8 @@ from remora.model import errors
 from remora.model.errors import RemoraError
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import SequenceState
-from remora.servers.ingest import problems, tokens
+from remora.servers import tokens
+from remora.servers.ingest import problems
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import TOO_MANY, Problem

@@ -17,7 +17,7 @@ from remora.model.errors import QueueFull
 from remora.model.traffic import Priority
 from remora.policy.rates import bucket_name
 from remora.process.credit import HostCredit
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 from support.credit import Host, shaping
 from support.ingest import ScriptedStore, Site, ingest_site, own_topic, records
 

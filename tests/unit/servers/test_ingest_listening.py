@@ -16,7 +16,7 @@ from devkit.clusters.certificates import Certificate, certificate
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 from support.ingest import ScriptedStore, ingest_site, listening_ingest, own_topic, records
 
 EVENTS = "/v1/topics/t/events"

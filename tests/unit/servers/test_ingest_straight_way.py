@@ -16,7 +16,8 @@ import pytest
 from remora.config import LimitSettings
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
-from remora.servers.ingest import tokens, topics
+from remora.servers import tokens
+from remora.servers.ingest import topics
 from support.credit import Host, shaping
 from support.ingest import PromptStore, Site, ingest_site, own_topic, records
 

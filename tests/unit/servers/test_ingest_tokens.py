@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from remora.model.errors import ConfigError
-from remora.servers.ingest import tokens
-from remora.servers.ingest.tokens import Tokens, line_of, new_token
+from remora.servers import tokens
+from remora.servers.tokens import Tokens, line_of, new_token
 
 
 def of(*lines: str) -> Tokens:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from remora.cli import group
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 
 
 def run(*arguments: str) -> Result:

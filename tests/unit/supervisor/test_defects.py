@@ -24,6 +24,7 @@ import pytest
 from devkit.awaits import Awaits, loaded_with_places
 from devkit.readers.samples import sample_value
 from remora import config
+from remora.model.caller import NOBODY
 from remora.model.errors import ConfigError
 from remora.model.exits import Exit
 from remora.policy import readiness
@@ -59,6 +60,7 @@ FILE = """
 workers = 2
 [admin]
 listen = "unix:{folder}/admin"
+control_socket = "{folder}/control"
 [ingest]
 listen = ""
 [[ingest.limit]]
@@ -220,8 +222,8 @@ class Trial:
         it._on_reload()
         changes: list[Callable[[], object]] = [
             lambda: it._shaping.change(b'{"scope":"all","enabled":%s}' % (b"true", b"false")[self._rounds // 2 % 2]),
-            lambda: it._drain(self._rounds % 2 == 0),
-            lambda: it._release(None),
+            lambda: it._drain(self._rounds % 2 == 0, NOBODY),
+            lambda: it._release(None, NOBODY),
         ]
         for change in changes:
             with contextlib.suppress(*FAILURES, ConfigError):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from devkit.readers.samples import sample_value
 from remora.cli import group
 from remora.cli.shaping import change_of
 from remora.config import MetersSettings, ScopeSettings, ShapingSettings
+from remora.metrics import Telemetry
+from remora.model.caller import Caller
 from remora.model.errors import ConfigError
 from remora.supervisor.reshaping import Change, reshaped
 from remora.supervisor.shaping import HostShaping
@@ -139,7 +144,8 @@ class Desk:
     def __init__(self, settings: ShapingSettings) -> None:
         self.host = Host(shaping())
         self.told = 0
-        self.shaping = HostShaping(self.host.shaper, settings, (), 1, self._waiting)
+        self.telemetry = Telemetry()
+        self.shaping = HostShaping(self.host.shaper, settings, (), 1, self._waiting, self.telemetry)
         self.shaping.on_change = self._count
 
     async def _waiting(self) -> dict[tuple[str, str], int]:
@@ -161,6 +167,63 @@ async def test_a_change_lasts_until_the_next_reload() -> None:
         undo()
         assert desk.host.shaper.groups["uplink"].meters["client_low"].guaranteed == MB
     assert desk.told == 3
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[Mapping[str, object]]:
+    """The fields of each line of an event so far, which are then forgotten."""
+    found = [each.__dict__["fields"] for each in caplog.records if each.__dict__.get("event") == event]
+    caplog.clear()
+    return found
+
+
+async def test_a_change_leaves_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """Each value that a command changes has a line with old and new value and who asked; so has its end, by a reload or
+    a reset. A value that stays as it is has none."""
+    caplog.set_level(logging.INFO, "remora")
+    desk, ada = Desk(TWO), Caller(uid=1000, pid=4711)
+    of_ada = {"by": "command", "uid": 1000, "pid": 4711}
+    body = json.dumps({"scope": "uplink", "priority": "client_low", "rate": 0, "burst": MB}).encode()
+
+    desk.shaping.change(body, ada)
+    assert lines(caplog, "shaping_changed") == [
+        {"value": "uplink::client_low::rate", "old": "1MB", "new": "0B", **of_ada}
+    ]
+    desk.shaping.change(b'{"default_class":"idle"}', ada)
+    assert lines(caplog, "shaping_changed") == [{"value": "default_class", "old": "tail", "new": "idle", **of_ada}]
+
+    desk.shaping.reload(TWO, ())
+    assert lines(caplog, "shaping_changed") == [
+        {"value": "default_class", "old": "idle", "new": "tail", "by": "reload"},
+        {"value": "uplink::client_low::rate", "old": "0B", "new": "1MB", "by": "reload"},
+    ]
+    desk.shaping.reload(replace(TWO, default_class="idle"), ())
+    assert lines(caplog, "shaping_changed") == [], "a reload of what no command had changed says so by itself"
+
+    desk.shaping.change(b'{"scope":"uplink","enabled":false}', ada)
+    desk.shaping.change(b'{"reset":true}', ada)
+    assert [(each["old"], each["new"]) for each in lines(caplog, "shaping_changed")] == [
+        ("enabled", "disabled"),
+        ("disabled", "enabled"),
+    ]
+
+
+async def test_a_metric_tells_what_commands_have_changed() -> None:
+    """It is 1 for each scope that is not what the file says, and for the default class, and 0 when that is over."""
+    desk = Desk(TWO)
+
+    def told() -> list[float | None]:
+        registry, name = desk.telemetry.registry, "remora_shaping_overridden"
+        return [sample_value(registry, name, {"scope": each}) for each in ("uplink", "eu", "default_class")]
+
+    assert told() == [0, 0, 0]
+    desk.shaping.change(b'{"scope":"uplink","priority":"client_low","rate":0}')
+    assert told() == [1, 0, 0]
+    desk.shaping.change(b'{"default_class":"idle"}')
+    assert told() == [1, 0, 1]
+    desk.shaping.change(b'{"scope":"uplink","priority":"client_low","rate":1000000}')
+    assert told() == [0, 0, 1], "the scope is what the file says again"
+    desk.shaping.reload(shaping(), ())
+    assert told() == [None, None, 0]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"scop":"x"}', b'{"scope":"uplink","rate":"1MB"}', b"\xff"])

@@ -135,6 +135,8 @@ class Acquirer:
         self._situation.members = self._situation.members.without_offers({owned.shard})
         taken_over = ran_out(known, asyncio.get_running_loop().time(), self._interval_s)
         self._telemetry.acquired(owned.shard.queue, taken_over, named=self._roster.named)
+        if taken.claimed_by is not None:
+            self._telemetry.claimed(owned.shard.queue, taken.claimed_by)
         self._count_move(owned.shard, taken_over)
         if self._situation.members.draining:
             self._roster.end(owned, GivenBack())

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue, first_known_topic
 from remora.engine.ownership.worker_info import WorkerInfo
+from remora.model import member
+from remora.model.caller import Caller
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.policy.attempt import may_evict
@@ -25,6 +27,8 @@ class Taken:
 
     token: LockToken
     term: Term
+    claimed_by: Caller | None = None
+    """Who claimed it by command from whoever had it before; None where nobody did, or the claim does not say."""
 
 
 class LeaseTaker:
@@ -60,18 +64,18 @@ class LeaseTaker:
         The term is counted from before the request.
         """
         times, cookie, now = self._settings.times, self._worker.cookie, _now()
-        asked_at = now
+        asked_at, claimed_by = now, None
         try:
             answer = await self._store.locks.acquire(shard, cookie, times.lease_s)
             if isinstance(answer, LockHolder) and self._may_evict(answer):
                 await self._store.locks.evict(shard, answer)
-                asked_at = _now()
+                asked_at, claimed_by = _now(), member.claimed_by(answer.cookie)
                 answer = await self._store.locks.acquire(shard, cookie, times.lease_s)
         except StoreError as exc:
             return _refusal(exc, now)
         if isinstance(answer, LockHolder):
             return Elsewhere(holder=answer, seen_at=_now())
-        return Taken(answer, Term.granted(times, asked_at))
+        return Taken(answer, Term.granted(times, asked_at), claimed_by)
 
     def _may_evict(self, holder: LockHolder) -> bool:
         return may_evict(holder, from_radosgw=self._settings.claim_from_radosgw == "always")

@@ -8,9 +8,9 @@ import ssl
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
-from remora.servers.ingest import tokens
+from remora.servers import tokens
 from remora.servers.ingest.listening import load_certificate, tls_context
-from remora.servers.ingest.tokens import Tokens
+from remora.servers.tokens import Tokens
 
 
 class Credentials:

@@ -19,8 +19,8 @@ from remora.servers.ingest.limits import IngestLimits
 from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, Problem, of_error
 from remora.servers.ingest.reading import malformed
 from remora.servers.ingest.response import Response
-from remora.servers.ingest.tokens import ANYBODY, Grant
 from remora.servers.ingest.topics import TopicLookup
+from remora.servers.tokens import ANYBODY, Grant, bearer_of
 
 
 class Desk:
@@ -88,10 +88,10 @@ class Desk:
         tokens = self._credentials.tokens
         if tokens is None:
             return ANYBODY
-        scheme, _, token = head.headers.get(b"authorization").partition(" ")
-        if scheme.lower() != "bearer":
+        token = bearer_of(head.headers.get(b"authorization"))
+        if not token:
             raise _unauthorized("send the token as Authorization: Bearer", "")
-        grant = tokens.grant(token.strip())
+        grant = tokens.grant(token)
         if grant is None:
             raise _unauthorized("this token is not known here", ', error="invalid_token"')
         return grant

@@ -1,4 +1,4 @@
-"""Who may send: bearer tokens, of which only digests are kept, and the topics that each may send to.
+"""Who may send, and who may change a daemon: bearer tokens, of which only digests are kept, each with its topics.
 
 A token is `rmr_` and 32 random bytes. No client can guess or enumerate such a number, so a plain SHA-256 of it is as
 good in a file as a slow password hash would be, and costs a request next to nothing. The prefix lets scanners for
@@ -6,7 +6,7 @@ leaked secrets recognise one.
 
 The file has one token a line, `<name> <sha256 in hex> <topics>`. `<topics>` is `*`, or names and beginnings of names
 (`logs-*`) with commas between. Lines of one name are several tokens of one sender, as while a token is replaced by
-another. Empty lines and lines that begin with `#` are skipped.
+another. Empty lines and lines that begin with `#` are skipped. In a file of control tokens `<topics>` is `*`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from remora.model.errors import ConfigError
 
 PREFIX = "rmr_"
 MOST_BYTES = 1 << 20
+
+SENDERS = "ingest.tokens"
+CONTROL = "admin.control_tokens"
+"""The options that name a tokens file."""
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -81,20 +85,26 @@ class Tokens:
         return found
 
 
-def load(path: str) -> Tokens:
-    """Read a tokens file. Raises ConfigError with the line, or for a file that others may use."""
+def bearer_of(authorization: str) -> str:
+    """The token of an Authorization header; empty where it has none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def load(path: str, key: str = SENDERS) -> Tokens:
+    """Read the tokens file of this option. Raises ConfigError with the line, or for a file that others may use."""
     try:
         with Path(path).open("rb") as file:
-            _check_owner(path, os.fstat(file.fileno()))
+            _check_owner(path, os.fstat(file.fileno()), key)
             raw = file.read(MOST_BYTES + 1)
     except OSError as exc:
-        raise ConfigError("ingest.tokens", f"cannot read {path}: {exc.strerror}") from exc
+        raise ConfigError(key, f"cannot read {path}: {exc.strerror}") from exc
     if len(raw) > MOST_BYTES:
-        raise ConfigError("ingest.tokens", f"{path} is larger than {MOST_BYTES} bytes: not a tokens file")
-    return parse(raw, path)
+        raise ConfigError(key, f"{path} is larger than {MOST_BYTES} bytes: not a tokens file")
+    return parse(raw, path, key)
 
 
-def parse(raw: bytes, path: str) -> Tokens:
+def parse(raw: bytes, path: str, key: str = SENDERS) -> Tokens:
     """The grants of a file's content. Raises ConfigError with the line that is wrong, and never shows its content."""
     grants: list[Grant] = []
     for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
@@ -103,9 +113,11 @@ def parse(raw: bytes, path: str) -> Tokens:
         try:
             grant = _grant(line)
         except ValueError as exc:
-            raise ConfigError("ingest.tokens", f"{path}, line {number}: {exc}") from exc
+            raise ConfigError(key, f"{path}, line {number}: {exc}") from exc
+        if key == CONTROL and grant.topics != ("*",):
+            raise ConfigError(key, f"{path}, line {number}: a token for some topics is a sender's, and changes nothing")
         if any(grant.digest == each.digest for each in grants):
-            raise ConfigError("ingest.tokens", f"{path}, line {number}: this token has a line already")
+            raise ConfigError(key, f"{path}, line {number}: this token has a line already")
         grants.append(grant)
     return Tokens(tuple(grants))
 
@@ -133,15 +145,15 @@ def _topics_of(text: str) -> tuple[str, ...]:
     return each
 
 
-def _check_owner(path: str, found: os.stat_result) -> None:
+def _check_owner(path: str, found: os.stat_result, key: str) -> None:
     """The group may read: Kubernetes mounts a Secret as root's with the pod's group, and only digests are in it."""
     if stat.S_IMODE(found.st_mode) & 0o037:
         raise ConfigError(
-            "ingest.tokens",
+            key,
             f"{path} can be read by others or written by its group; mend it with: chmod 0640 {path}",
         )
     if found.st_uid not in (os.geteuid(), 0):
-        raise ConfigError("ingest.tokens", f"{path} belongs to user {found.st_uid}, neither to root nor to this daemon")
+        raise ConfigError(key, f"{path} belongs to user {found.st_uid}, neither to root nor to this daemon")
 
 
 def _digest_of(token: str) -> bytes:

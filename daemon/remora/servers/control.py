@@ -1,0 +1,169 @@
+"""What commands change of a daemon, and who may: the routes that take POST, and the two doors that lead to them.
+
+Over the control socket may who could connect to it: the socket's mode lets root, the daemon's user and its group. Over
+`admin.listen`, which any user of the host reaches and any proxy there, only a control token opens, and only where the
+operator has made some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from remora.model.caller import Caller
+from remora.model.errors import ConfigError
+from remora.policy.browsers import is_of_page
+from remora.process.sockets import peer_of
+from remora.servers import tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What can be changed by command; each function gets the caller, whom the log names.
+
+    `drain` has this host give its queues away, or take part again. `release` ends the quarantine of a destination, or
+    of all. `reshape` has traffic shaped otherwise from the next tick on, and gives a line for each value; it raises
+    ConfigError where nothing changes. `refused` gets a route, who asked for it, and why nothing changes.
+    """
+
+    drain: Callable[[bool, Caller], None]
+    release: Callable[[str | None, Caller], None]
+    reshape: Callable[[bytes, Caller], Sequence[str]]
+    refused: Callable[[str, Caller, str], None]
+
+
+class NotLetIn(Exception):
+    """A caller who may change nothing, with the reason; only `routes_of` sees it."""
+
+
+Work = Callable[[web.Request, Caller], Awaitable[Sequence[str]]]
+"""Makes a change; gives a line for each value of it that is shown."""
+
+Door = Callable[[web.Request], Awaitable[Caller]]
+"""Says who asks. Raises NotLetIn for those who may change nothing."""
+
+
+def routes_of(control: Control, door: Door) -> list[web.RouteDef]:
+    """The routes that change something, for those whom the door lets in."""
+
+    async def drain(request: web.Request, caller: Caller) -> Sequence[str]:
+        control.drain(True, caller)
+        return ()
+
+    async def undrain(request: web.Request, caller: Caller) -> Sequence[str]:
+        control.drain(False, caller)
+        return ()
+
+    async def release(request: web.Request, caller: Caller) -> Sequence[str]:
+        control.release(request.query.get("destination"), caller)
+        return ()
+
+    async def reshape(request: web.Request, caller: Caller) -> Sequence[str]:
+        return control.reshape(await request.read(), caller)
+
+    changes = {"/-/drain": drain, "/-/undrain": undrain, "/-/release": release, "/-/shaping": reshape}
+
+    def guarded(change: Work) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
+            try:
+                lines = await change(request, await door(request))
+            except NotLetIn as exc:
+                control.refused(request.path, _who(request), str(exc))
+                return json_answer(403, {"ok": False, "reasons": [str(exc)]})
+            except ConfigError as exc:
+                return json_answer(422, {"ok": False, "problems": [(each.key, each.reason) for each in exc.problems]})
+            return json_answer(200, {"ok": True, "reasons": [], "lines": list(lines)})
+
+        return answer
+
+    return [web.post(path, guarded(change)) for path, change in changes.items()]
+
+
+async def of_socket(request: web.Request) -> Caller:
+    """The door of the control socket: who has come in so far may, since its mode kept all others out."""
+    _refuse_browsers(request)
+    return _who(request)
+
+
+class TokenDoor:
+    """The door of `admin.listen`: holders of control tokens on this host, nobody where no tokens are configured."""
+
+    def __init__(self, file: str, control_socket: str) -> None:
+        """`file` has the tokens, and is read for each request, so that a token that was taken out opens no more."""
+        self._file = file
+        self._elsewhere = f"changes are asked for over the socket {control_socket}, as the commands do"
+
+    async def __call__(self, request: web.Request) -> Caller:
+        """Who asks."""
+        if not self._file:
+            raise NotLetIn(f"{self._elsewhere}; here they need a token of the file {tokens.CONTROL}, which is not set")
+        _refuse_browsers(request)
+        if not _is_of_this_host(request):
+            raise NotLetIn("only from this host, as localhost or by its loopback address")
+        try:
+            known = await asyncio.to_thread(tokens.load, self._file, tokens.CONTROL)
+        except ConfigError as exc:
+            raise NotLetIn(str(exc)) from exc
+        grant = known.grant(tokens.bearer_of(request.headers.get("Authorization", "")))
+        if grant is None:
+            raise NotLetIn(f"{self._elsewhere}; here they need a token of the file {tokens.CONTROL}")
+        who = _who(request)
+        return Caller(uid=who.uid, pid=who.pid, token=grant.name, address=who.address)
+
+
+def _refuse_browsers(request: web.Request) -> None:
+    """Let in no page of a user's browser: it may ask with what its user has, and its user knows nothing of it."""
+    if is_of_page(request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")):
+        raise NotLetIn("by no web page")
+
+
+def _is_of_this_host(request: web.Request) -> bool:
+    """Whether a request comes over the loopback or a Unix socket, and under a name of the loopback.
+
+    A page whose name was made to mean 127.0.0.1 comes over the loopback, too, and need not say that it is a page; but
+    it asks for the host that it was loaded from.
+    """
+    peer = _peer(request)
+    if isinstance(peer, str):
+        return True
+    return (
+        isinstance(peer, tuple)
+        and ipaddress.ip_address(peer[0]).is_loopback
+        and all(_is_loopback(each) for each in request.headers.getall("Host", ()))
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this host's loopback, with any port or none."""
+    name = re.sub(r":[0-9]*$", "", host).lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name).is_loopback
+    except ValueError:
+        return False
+
+
+def _peer(request: web.Request) -> object:
+    """Who asks: a tuple of address and port, or text over a Unix socket; None when the connection is gone."""
+    return None if request.transport is None else request.transport.get_extra_info("peername")
+
+
+def _who(request: web.Request) -> Caller:
+    """The process behind a Unix socket, or the address that a request comes from, as far as it is known."""
+    peer = _peer(request)
+    if isinstance(peer, tuple):
+        return Caller(address=str(peer[0]))
+    transport = request.transport
+    return Caller() if transport is None else peer_of(transport.get_extra_info("socket"))
+
+
+def json_answer(status: int, value: Mapping[str, object]) -> web.Response:
+    """An answer in JSON."""
+    return web.Response(status=status, body=msgspec.json.encode(value) + b"\n", content_type="application/json")
