@@ -55,6 +55,10 @@ def missing_pool(settings: RadosSettings, _: Ceph, __: Path) -> tuple[RadosSetti
     return replace(settings, pool="no.such.pool"), "no.such.pool"
 
 
+def missing_pool_of_topics(settings: RadosSettings, _: Ceph, __: Path) -> tuple[RadosSettings, str]:
+    return replace(settings, topics_pool="no.such.pool:topics"), "no.such.pool"
+
+
 def missing_keyring(settings: RadosSettings, _: Ceph, __: Path) -> tuple[RadosSettings, str]:
     return replace(settings, keyring="/nowhere/keyring"), "/nowhere/keyring"
 
@@ -86,7 +90,16 @@ def no_permission(settings: RadosSettings, ceph: Ceph, _: Path) -> tuple[RadosSe
 
 @pytest.mark.parametrize(
     "make_wrong",
-    [missing_pool, missing_keyring, missing_conf, broken_conf, key_of_another, no_key, no_permission],
+    [
+        missing_pool,
+        missing_pool_of_topics,
+        missing_keyring,
+        missing_conf,
+        broken_conf,
+        key_of_another,
+        no_key,
+        no_permission,
+    ],
     ids=lambda each: each.__name__,
 )
 async def test_what_no_waiting_can_heal(make_wrong: Break, settings: RadosSettings, ceph: Ceph, tmp_path: Path) -> None:
