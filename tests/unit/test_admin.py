@@ -224,7 +224,7 @@ async def test_a_drain_is_asked_for_on_this_host() -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:9750", "localhost.evil.example", "0.0.0.0:9750", "192.0.2.1", "[::2]:9750", "["],
+    ["evil.example", "evil.example:9750", "localhost.evil.example", "0.0.0.0:9750", "192.0.2.1", "[::2]:9750"],
 )
 async def test_a_drain_is_not_asked_for_by_a_foreign_name(host: str) -> None:
     """A web page whose name means 127.0.0.1 by now is refused, though it comes over the loopback."""
@@ -243,6 +243,29 @@ async def test_a_drain_is_asked_for_by_any_name_of_the_loopback(host: str) -> No
     async with served(daemon) as address:
         assert await post(address, "/-/drain", Host=host) == 200
     assert daemon.drained == [True]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (b"HTTP/1.1\r\n", 400),
+        (b"HTTP/1.1\r\nHost: a\r\nHost: a\r\n", 400),
+        (b"HTTP/1.1\r\nHost: a/b\r\n", 400),
+        (b"HTTP/1.1\r\nHost: \xff\r\n", 400),
+        (b"HTTP/1.1\r\nHost: a:9750\r\n", 200),
+        (b"HTTP/1.1\r\nHost:\r\n", 200),
+        (b"HTTP/1.0\r\n", 200),
+    ],
+)
+async def test_a_request_names_its_host_once(hosts: bytes, status: int) -> None:
+    """One of HTTP/1.1 without a Host is refused, and any with two or with what can be none."""
+    async with served(Daemon()) as address:
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(b"GET /-/live " + hosts + b"\r\n")
+        answered = await reader.read()
+        writer.close()
+
+    assert answered.split()[1] == b"%d" % status
 
 
 async def test_the_command_asks_for_a_drain_whatever_the_address_is_called() -> None:

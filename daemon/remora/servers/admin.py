@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from remora.codec.host_header import host_fault
 from remora.model.errors import ConfigError
 from remora.model.health import Health
 from remora.policy import readiness
@@ -103,7 +104,7 @@ class _Pages:
         self._sources = sources
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[_check_host])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/live", self._live)
         for path, question in self._sources.questions.items():
@@ -184,6 +185,17 @@ class _Pages:
     async def _close_after(self, _: web.Request, response: web.StreamResponse) -> None:
         response.force_close()
         response.headers["Cache-Control"] = "no-store"
+
+
+@web.middleware
+async def _check_host(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse what names no host, or none that can be meant; aiohttp takes it."""
+    hosts = [each.encode(errors="surrogateescape") for each in request.headers.getall("Host", ())]
+    if fault := host_fault(hosts, request.version):
+        raise web.HTTPBadRequest(text=f"400: {fault}\n")
+    return await handler(request)
 
 
 @contextlib.asynccontextmanager
