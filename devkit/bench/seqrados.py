@@ -132,7 +132,7 @@ class Writers:
         """`address` is the sequencer's."""
         self._address = address
         self._store = RadosLogStore(settings)
-        self._connection = ClusterConnection(settings, lambda _connected, _text: None)
+        self._connection = ClusterConnection(settings, lambda _connected, _text: None, topics=False)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Writers:

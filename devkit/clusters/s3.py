@@ -199,6 +199,10 @@ class User:
         self._arns.add(arn)
         return arn
 
+    async def set_attribute(self, arn: str, name: str, value: str) -> None:
+        """Change one attribute of a topic; radosgw 20 can."""
+        await self.sns.set_topic_attributes(TopicArn=arn, AttributeName=name, AttributeValue=value)
+
     async def drop_topic(self, arn: str) -> None:
         await self.sns.delete_topic(TopicArn=arn)
         self._arns.discard(arn)

@@ -57,6 +57,10 @@ def missing_pool(settings: RadosSettings, _: Ceph, __: Path) -> tuple[RadosSetti
     return replace(settings, pool="no.such.pool"), "no.such.pool"
 
 
+def missing_pool_of_topics(settings: RadosSettings, _: Ceph, __: Path) -> tuple[RadosSettings, str]:
+    return replace(settings, topics_pool="no.such.pool:topics"), "no.such.pool"
+
+
 def missing_keyring(settings: RadosSettings, _: Ceph, __: Path) -> tuple[RadosSettings, str]:
     return replace(settings, keyring="/nowhere/keyring"), "/nowhere/keyring"
 
@@ -88,7 +92,12 @@ def no_permission(settings: RadosSettings, ceph: Ceph, _: Path) -> tuple[RadosSe
 
 @pytest.mark.parametrize(
     "make_wrong",
-    cases(missing_pool, no_permission, more=[missing_keyring, missing_conf, broken_conf, key_of_another, no_key]),
+    cases(
+        missing_pool,
+        missing_pool_of_topics,
+        no_permission,
+        more=[missing_keyring, missing_conf, broken_conf, key_of_another, no_key],
+    ),
     ids=lambda each: each.__name__,
 )
 async def test_what_no_waiting_can_heal(make_wrong: Break, settings: RadosSettings, ceph: Ceph, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ async def test_set_topic_attributes(zone20: Zone, kafka: Kafka, tmp_path: Path) 
     async with stuck(zone20, kafka, tmp_path, "a", "b") as one:
         changed_at = time.time()
         for name, value in (("OpaqueData", "set"), ("push-endpoint", f"kafka://{kafka.address}")):
-            await one.user.sns.set_topic_attributes(TopicArn=one.arn, AttributeName=name, AttributeValue=value)
+            await one.user.set_attribute(one.arn, name, value)
         records = await read_until(kafka.address, one.topic, 2)
 
     assert max(each.sent_at for each in records) - changed_at < SOON_S
@@ -151,6 +151,57 @@ async def test_a_topic_that_becomes_http_goes_to_radosgw(zone: Zone, kafka: Kafk
     assert listed["delivered_by"] == "radosgw"
     assert "http" in listed["reason"]
     assert len(await read_all(kafka.address, topic)) == 1
+
+
+@pytest.mark.guarantee("no-loss")
+async def test_a_topic_that_is_not_persistent_for_a_time(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
+    """What waits when a topic is made anew as one that is not persistent stays in its queue, where the ledger shows it,
+    and is delivered when the topic is persistent again, before what comes then."""
+    async with stuck(zone, kafka, tmp_path, "a", "b", "a") as one:
+        attributes = {"push-endpoint": f"kafka://{one.refusing}", "persistent": "false"}
+        await one.user.sns.create_topic(Name=one.topic, Attributes=attributes)
+        other = fresh("other")  # served by a later look at the zone than the one that missed the topic
+        await create_kafka_topic(kafka.address, other)
+        await one.user.topic(other, f"kafka://{kafka.address}")
+        await one.daemon.own(zone.queue(other))
+        ledger = (await one.daemon.command("ledger", "--json")).json
+        [waits] = [each for topic in ledger for each in topic["shards"] if each["queue"] == one.queue]
+        await one.user.topic(one.topic, f"kafka://{kafka.address}")
+        await read_until(kafka.address, one.topic, 3)
+        await one.user.bucket(one.topic, one.arn)
+        await one.user.put(one.topic, "a", "later")
+        records = await read_until(kafka.address, one.topic, 5)
+        await one.daemon.until(lambda: asyncio.to_thread(zone.is_empty, one.queue), "an empty queue")
+        restarts = await one.daemon.metric("remora_worker_ends_total")
+
+    assert (waits["pending"], waits["unaccounted"]) == (3, 0)
+    assert check(records, [(PUT, key) for key in ("a", "b", "a", "a", "later")]).is_clean
+    assert restarts == 0
+
+
+async def test_a_topic_whose_attribute_persistent_is_unset(zone20: Zone, kafka: Kafka, tmp_path: Path) -> None:
+    """radosgw deletes the queue with what waits in it, which the log warns of; the queue that it makes when the topic
+    is persistent again is served."""
+    async with stuck(zone20, kafka, tmp_path, "a", "b") as one:
+        await one.user.set_attribute(one.arn, "persistent", "false")
+
+        async def is_gone() -> bool:
+            return await one.daemon.shard(one.queue) is None
+
+        await one.daemon.until(is_gone, "letting go")
+        warned = [line for line in one.daemon.logged().splitlines() if "shard_gone" in line]
+        await one.user.set_attribute(one.arn, "persistent", "true")
+        await one.user.set_attribute(one.arn, "push-endpoint", f"kafka://{kafka.address}")
+        await one.daemon.own(one.queue)
+        await one.user.put(one.topic, "later")
+        records = await read_until(kafka.address, one.topic, 1)
+        restarts = await one.daemon.metric("remora_worker_ends_total")
+
+    assert len(warned) == 1
+    assert " WARNING " in warned[0]
+    assert one.queue in warned[0]
+    assert check(records, [(PUT, "later")]).is_clean
+    assert restarts == 0
 
 
 @pytest.mark.guarantee("radosgw-and-remora-side-by-side")

@@ -344,6 +344,43 @@ async def test_answers_that_come_too_late(endpoint: HttpEndpoint, answer: Reply,
     assert (caught.value.arrived, caught.value.tries, list(caught.value.unclear)) == (1, 1, [1])
 
 
+@pytest.mark.parametrize(
+    ("answer", "unclear", "once_unclear"),
+    [(status(503), [], [1]), (status(404), [], [1]), (DROPPED, [1], []), (None, [1], []), (OK, [], [])],
+    ids=["put off", "misconfigured", "lost again", "stopped", "acknowledged"],
+)
+async def test_a_used_connection_that_closes_behind_a_request(
+    endpoint: HttpEndpoint, answer: Reply | None, unclear: list[int], once_unclear: list[int]
+) -> None:
+    """Its record is posted again at once, which costs no attempt; where that fails, the error says that the record may
+    have arrived, with the last request or with an earlier one."""
+    records, seen = make_records(0, 3, keys=1), list[bytes]()
+
+    def plan(arrival: Arrival) -> Reply:
+        seen.append(arrival.body)
+        if arrival.body != records[1].body:
+            return OK
+        if seen.count(arrival.body) > 1 and answer is not None:
+            return answer
+        if answer is None:
+            route.stop()
+        return DROPPED
+
+    async with (
+        receiving(plan) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url), quick_retries=False) as route,
+    ):
+        failures = await push_lanes(route, records)
+
+    if answer is OK:
+        assert failures == {}
+        assert receiver.bodies == [each.body for each in records]
+        return
+    ((_, exc),) = failures.values()
+    assert (exc.arrived, list(exc.unclear), list(exc.once_unclear)) == (1, unclear, once_unclear)
+    assert exc.tries == (0 if answer is None else 1)
+
+
 async def test_a_record_that_arrived_late_is_not_posted_again(endpoint: HttpEndpoint) -> None:
     """A record that was acknowledged after its push was given up has arrived when it is pushed again."""
     late, records = asyncio.Event(), make_records(0, 3, keys=1)

@@ -6,10 +6,11 @@ import base64
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from devkit.clusters.ceph import Ceph
+from devkit.clusters.ceph import Ceph, reached_logs
 from devkit.waits import until
 from remora.config import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
@@ -114,12 +115,25 @@ async def test_wrong_key(settings: RadosSettings, tmp_path: Path) -> None:
     assert key not in words
 
 
-async def test_missing_pool(settings: RadosSettings) -> None:
-    """A pool that does not exist is named, with where its name was learnt."""
-    words = await refused(replace(settings, pool="no.such.pool"))
+def named(settings: RadosSettings, option: str) -> RadosSettings:
+    """The settings with a pool that is not there."""
+    missing: dict[str, Any] = {option: "no.such.pool"}
+    return replace(settings, **missing)
 
-    assert "no.such.pool" in words
-    assert "configuration" in words
+
+@pytest.mark.parametrize("option", ["pool", "log_pool", "topics_pool"])
+async def test_missing_pool(settings: RadosSettings, option: str) -> None:
+    """A pool that does not exist is named, with where its name was learnt, be it that of queues or of topics."""
+    words = await refused(named(settings, option))
+
+    assert words == "there is no pool no.such.pool (named by the configuration)"
+
+
+@pytest.mark.parametrize("option", ["log_pool", "topics_pool"])
+async def test_logs_need_no_pool_of_topics(settings: RadosSettings, option: str) -> None:
+    """A sequencer, which reads no topics, works without the pools that have them."""
+    async with reached_logs(named(settings, option)) as store:
+        assert store.connected
 
 
 async def test_pools_of_the_zone(ceph: Ceph) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 import rados
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
+from devkit.waits import until
 from remora.codec.ceph import Writer
 from remora.config import RadosSettings
 from remora.model.topic import Topic
@@ -191,16 +193,70 @@ async def test_broken_metadata_costs_one_topic(
     ]
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture, pool: str) -> list[str]:
+    """The warnings that name a pool."""
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    return [each for each in said if pool in each]
+
+
+async def all_listed(store: RadosStore, gateway: Gateway, number: int) -> None:
+    """Have the next reading list all topics, as it does for a queue that it cannot explain."""
+    gateway.register(f"unexplained-{number}")
+    await store.catalog.shards()
+
+
 async def test_metadata_that_may_not_be_read(
-    ceph: Ceph, zone: RadosSettings, topics: rados.Ioctx, gateway: Gateway
+    ceph: Ceph, zone: RadosSettings, topics: rados.Ioctx, gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without permission for the metadata, or without its pool, topics are unknown and nothing fails."""
+    """Without permission for the metadata topics are unknown and nothing fails; one warning names pool and user."""
     topics.write_full("topic.:a", topic_v2("a", ":a"))
-    hidden = replace(zone, name=ceph.env["client"], keyring=ceph.env["keyring"], namespace="notif")
-    missing = replace(zone, topics_pool="no.such.pool:topics")
-    for settings in (hidden, missing):
-        async with reached(settings) as store:
+
+    async with reached(replace(zone, name=ceph.env["client"], keyring=ceph.env["keyring"])) as store:
+        for number in range(3):
+            await all_listed(store, gateway, number)
             assert await store.catalog.topics() == {}
+
+    assert len(warnings_of(caplog, META)) == 1
+    assert f"{ceph.env['client']} has no permission" in warnings_of(caplog, META)[0]
+
+
+async def test_a_pool_that_only_the_zone_names(
+    settings: RadosSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pool of topics that is not there is no fault where the zone names it and not the configuration."""
+    admin = tmp_path / "radosgw-admin"
+    admin.write_text("""#!/bin/sh\necho '{"name": "z", "log_pool": "no.log", "topics_pool": "no.topics:topics"}'\n""")
+    admin.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    async with reached(replace(settings, log_pool="", topics_pool="")) as store:
+        assert await store.catalog.topics() == {}
+
+    assert warnings_of(caplog, "no.") == []
+
+
+async def test_a_pool_of_topics_that_is_deleted(
+    ceph: Ceph, settings: RadosSettings, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its topics are gone, nothing fails, and one warning says that there is no such pool any more."""
+    ceph.command(prefix="osd pool create", pool="fleeting", pg_num=1)
+    with ceph.client("fleeting") as ioctx:
+        ioctx.write_full("topic.:a", topic_v2("a", ":a"))
+    async with reached(replace(settings, topics_pool="fleeting")) as store:
+        assert list(await by_queue(store)) == [":a"]
+        ceph.command(prefix="osd pool delete", pool="fleeting", pool2="fleeting", yes_i_really_really_mean_it=True)
+
+        numbers = count()
+
+        async def noticed() -> bool:
+            await all_listed(store, gateway, next(numbers))
+            return not await by_queue(store) and bool(warnings_of(caplog, "fleeting"))
+
+        await until(noticed)
+
+    assert warnings_of(caplog, "fleeting") == [
+        "topics in pool fleeting cannot be read: there is no pool fleeting any more"
+    ]
 
 
 async def test_large_object(zone: RadosSettings, gateway: Gateway) -> None:

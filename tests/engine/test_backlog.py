@@ -12,7 +12,9 @@ from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, a_worker, running
 from remora.engine.backlog import Backlog
 from remora.metrics import Telemetry
+from remora.model.record import CAUSES
 from remora.model.shard import Shard, ShardStats
+from remora.policy.retry import Failure
 
 
 def stats(entries: int, oldest_age_s: float | None) -> ShardStats:
@@ -43,23 +45,31 @@ def test_the_age_is_that_of_the_oldest_entry_that_tells_it(
 
 @in_virtual_time
 async def test_the_series_of_a_topic_begin_when_it_is_found() -> None:
-    """A topic that comes later has counters at 0 within seconds, before its first event, until it goes."""
+    """A topic that comes later has counters at 0 within seconds, before its first event, until it goes; those of each
+    kind of failure and each cause of a letter, too."""
     store, telemetry = FakeStore(tells=True), Telemetry()
     worker = a_worker(store, FakeEndpoint(), telemetry=telemetry)
 
-    def counted(name: str) -> float | None:
-        return sample_value(telemetry.registry, name, {"topic": "late"})
+    series: list[tuple[str, dict[str, str]]] = [
+        ("remora_ingested_events_total", {}),
+        ("remora_delivered_entries_total", {}),
+        ("remora_event_age_seconds_count", {}),
+        *(("remora_failures_total", {"kind": kind}) for kind in (*Failure, "poison")),
+        *(("remora_parked_entries_total", {"cause": cause}) for cause in CAUSES),
+    ]
 
-    names = ["remora_ingested_events_total", "remora_delivered_entries_total", "remora_event_age_seconds_count"]
+    def counted() -> set[float | None]:
+        return {sample_value(telemetry.registry, name, {"topic": "late", **labels}) for name, labels in series}
+
     async with running(worker) as task:
         await asyncio.sleep(20)
-        assert [counted(name) for name in names] == [None] * 3
+        assert counted() == {None}
         store.make("late")
         store.metadata["late"] = a_topic("late")
         await asyncio.sleep(QUICK.discovery_interval_s + 3)
 
-        assert [counted(name) for name in names] == [0.0] * 3
+        assert counted() == {0.0}
         del store.queues["late"], store.metadata["late"]
         await asyncio.sleep(60)
-        assert [counted(name) for name in names] == [None] * 3
+        assert counted() == {None}
         task.cancel()

@@ -471,8 +471,10 @@ async def test_nothing_is_pushed_once_the_lease_is_doubtful() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_events() -> None:
-    """A queue that is deleted and made anew is never confused with the old one."""
+async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_events(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A queue that is deleted and made anew is never confused with the old one, and the log warns of what was lost."""
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *(raw_entry("k", i) for i in range(5000)))
     store.metadata["t"] = a_topic()
@@ -485,6 +487,7 @@ async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_eve
         del store.queues["t"]
         await asyncio.sleep(5)
         assert worker.shards == []
+        assert [each.levelname for each in caplog.records if "they are lost" in each.getMessage()] == ["WARNING"]
         arrived = len(endpoint.arrived)
         store.make("t", *(raw_entry("k", 10_000 + i) for i in range(30)))
         await drained(store, within_s=60)

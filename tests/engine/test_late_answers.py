@@ -113,6 +113,27 @@ async def test_an_attempt_that_was_answered_in_the_end() -> None:
 
 
 @in_virtual_time
+async def test_a_try_within_the_push_that_was_not_answered() -> None:
+    """Where the last try of a push was answered, and one before it in the same push was not, the letter says so."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=1)
+    store.make("t", raw_entry("a", 0))
+    store.metadata["t"] = a_topic(max_retries=1)
+
+    def busy() -> EndpointUnavailable:
+        error = EndpointUnavailable("it answers with 503").at(0, 1)
+        error.once_unclear = [0] if endpoint.pushes == 1 else []
+        return error
+
+    endpoint.fate = lambda _, batch: Fate(arrives=0, error=busy())
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert [each.reason for each in stored(store)] == [
+        "not delivered by 1 retries" + UNKNOWN.format("an earlier attempt")
+    ]
+
+
+@in_virtual_time
 async def test_an_entry_that_outlives_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What expires after an attempt without an answer says so, also where attempts are not limited."""
     monkeypatch.setattr(time, "time_ns", lambda: int((START_S + asyncio.get_running_loop().time()) * 1e9))

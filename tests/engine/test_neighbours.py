@@ -42,6 +42,9 @@ NEIGHBOURS: dict[str, tuple[EndpointError, float]] = {
 """What becomes of each push to the failing topic, and how long that takes."""
 
 
+LOOKS = pytest.mark.full("330 queues look for news of a silent host all the while, which takes 10 s of processor time")
+
+
 def a_store(queues: int) -> FakeStore:
     """A store in which entries wait in so many queues of a topic that fails; that of its neighbour is empty."""
     store = FakeStore(tells=True)
@@ -71,7 +74,8 @@ def an_endpoint(error: EndpointError, seconds: float) -> FakeEndpoint:
     [
         *((each, 1, ratio) for each in NEIGHBOURS for ratio in (0, 100)),
         *((each, 330, 100) for each in NEIGHBOURS if each != "silent"),
-        ("silent", 60, 100),  # whose queues look for news all the while, which costs time
+        ("silent", 60, 100),
+        *(pytest.param("silent", 330, ratio, marks=LOOKS) for ratio in (0, 30, 100)),
     ],
 )
 @in_virtual_time

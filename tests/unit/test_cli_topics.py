@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +24,13 @@ from hypothesis import strategies as st
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import write_config
 from remora import app
-from remora.cli.attributes import ARGUMENTS, Given, differences, without
+from remora.cli.attributes import ARGUMENTS, DEFAULTS, Given, differences, without
 from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
-from remora.codec.topic import DELIVERY, parse_args
+from remora.codec.topic import DELIVERY, has_literal_keys, join_args, parse_args
 from remora.config import load
+from remora.endpoints.amqp import target as amqp
+from remora.endpoints.http import target as http
+from remora.endpoints.kafka import target as kafka
 from remora.model.exits import Exit
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Delivery, Target, Topic
@@ -286,6 +290,71 @@ def test_creating_again(topic: Callable[..., Any]) -> None:
     alone = topic(*words, "--shards", "4", "--if-not-exists")
     assert alone.err.rstrip().endswith("differs in shards; the number of shards stays")
     assert topic("show", "orders", "--json").json == before
+
+
+BACK = {
+    "time-to-live": (["--time-to-live", "1d"], ["--time-to-live", "0"]),
+    "max-retries": (["--max-retries", "3"], ["--max-retries", "0"]),
+    "retry-sleep-duration": (["--retry-sleep-duration", "3"], ["--retry-sleep-duration", "0"]),
+    "opaque-data": (["--opaque-data", "x"], ["--opaque-data", ""]),
+    "delivery": (["--delivery", "exactly-once"], ["--delivery", "at-least-once"]),
+    "arguments": (
+        ["--arg", "use-ssl=true", "--arg", "ca-location=/a"],
+        ["--arg", "use-ssl=0", "--arg", "ca-location="],
+    ),
+}
+"""What `topic set` changes, and how it takes that back: each attribute has the value that it has without one."""
+
+
+@pytest.mark.parametrize("attribute", BACK)
+def test_creating_again_what_was_changed_and_changed_back(topic: Callable[..., Any], attribute: str) -> None:
+    """With --if-not-exists a topic that was changed is otherwise than asked for; one that was changed back is not,
+    though it now says what is the default."""
+    words = ("create", "orders", "--endpoint", ENDPOINT, "--if-not-exists")
+    there, back = BACK[attribute]
+    topic(*words)
+
+    topic("set", "orders", *there)
+    changed = topic(*words)
+    topic("set", "orders", *back)
+    again = topic(*words)
+
+    assert changed.code == Exit.FAILURE
+    assert f"differs in {'arguments' if attribute == 'delivery' else attribute};" in changed.err
+    assert (again.code, again.err) == (Exit.OK, "")
+
+
+def test_creating_again_goes_by_the_configured_defaults(topic: Callable[..., Any], config: Path) -> None:
+    """No limit at all is otherwise than none of the topic's own where the configuration has one for all."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--max-retries", "0")
+    config.write_text(f"{config.read_text()}\n[delivery]\nmax_retries = 7\n")
+
+    none = topic("create", "orders", "--endpoint", ENDPOINT, "--if-not-exists")
+    topic("set", "orders", "--max-retries", "7")
+    same = topic("create", "orders", "--endpoint", ENDPOINT, "--if-not-exists")
+
+    assert none.code == Exit.FAILURE
+    assert "differs in max-retries" in none.err
+    assert same.code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    "uri", ["kafka://u:p@h", "http://u:p@h", "https://h", "amqp://u:p@h", "amqps://h"]
+)  # fmt: skip
+@pytest.mark.parametrize("argument", DEFAULTS)
+def test_the_defaults_of_arguments_are_those_of_the_endpoints(uri: str, argument: str) -> None:
+    """An argument with what is taken for its default means the same to each endpoint as none."""
+    parse: Callable[[Target], Any] = {
+        "kafka": kafka.parse_target, "http": http.parse_target, "https": http.parse_target,
+        "amqp": amqp.parse_target, "amqps": amqp.parse_target,
+    }[uri.partition(":")[0]]  # fmt: skip
+    plain = {"amqp-exchange": "x", "remora-batch": "records"}
+
+    without_it = Target(uri, join_args(plain), "t")
+    with_it = Target(uri, join_args(plain | {argument: DEFAULTS[argument]}), "t")
+
+    assert replace(parse(with_it), remarks=()) == replace(parse(without_it), remarks=())
+    assert has_literal_keys(with_it) == has_literal_keys(without_it)
 
 
 # ------------------------------------------------------------------------------------------------- set

@@ -85,7 +85,7 @@ def test_a_topic_named_other_never_owns_the_shared_label() -> None:
 def test_a_forgotten_topic_is_not_exported() -> None:
     """A counter drops every series of a topic and keeps the others."""
     registry = CollectorRegistry()
-    counter = TopicCounter(registry, TopicLabels(5), "things", "text", "kind")
+    counter = TopicCounter(registry, TopicLabels(5), "things", "text", {"kind": ["x", "y"]})
     counter.add("a", 1, "x")
     counter.add("a", 2, "y")
     counter.add("b", 3, "x")

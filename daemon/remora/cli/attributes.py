@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import click
 
 from remora.codec.topic import DELIVERY, KEYS, TRAFFIC_CLASS, join_args, parse_args
-from remora.config import parse_duration
+from remora.config import DeliverySettings, parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = (
@@ -25,6 +25,13 @@ ARGUMENTS = (
 
 SECRETS = MappingProxyType({"password": "password-file", "ssl-key-password": "ssl-key-password-file"})
 """The arguments that are secret, and the options that name a file with them."""
+
+DEFAULTS = MappingProxyType({
+    "amqp-ack-level": "broker", "amqp-version": "0-9-1", "cloudevents": "false", "kafka-ack-level": "broker",
+    "mechanism": "PLAIN", "remora-batch-bytes": "262144", "remora-batch-records": "100", "remora-ce-id": "request",
+    "remora-idempotency-key": "false", KEYS: "encoded", "use-ssl": "false", "verify-ssl": "true",
+})  # fmt: skip
+"""What arguments mean where a topic does not have them; an empty value is the same as none for each."""
 
 MOST_PASSWORD_BYTES = 4096
 
@@ -120,6 +127,29 @@ def differences(found: Topic, asked: Topic) -> list[str]:
         "closed": (found.closed, asked.closed),
     }
     return [name for name, (one, other) in pairs.items() if one != other]
+
+
+def meant(topic: Topic, delivery: DeliverySettings) -> Topic:
+    """A topic with all defaults, its own or those of the configuration, in the place of what it leaves open.
+
+    A topic that says what is the default differs from one that says nothing, and does just the same: `topic set` gives
+    an attribute its former value, but cannot know that nobody ever gave it.
+    """
+    defaults = {**DEFAULTS, DELIVERY: str(delivery.mode)}
+    given = {name: value for name, value in parse_args(topic.target.args).items() if value}
+    return replace(
+        topic,
+        target=replace(topic.target, args=join_args(defaults | {name: _plain(name, given[name]) for name in given})),
+        time_to_live_s=given_or(topic.time_to_live_s, delivery.time_to_live_s),
+        max_retries=given_or(topic.max_retries, delivery.max_retries),
+        retry_sleep_s=given_or(topic.retry_sleep_s, delivery.retry_sleep_duration_s),
+    )
+
+
+def _plain(name: str, value: str) -> str:
+    """An argument's value, in the one form that it has where it is true or false."""
+    is_boolean = DEFAULTS.get(name) in ("true", "false")
+    return {"1": "true", "0": "false"}.get(value, value.lower()) if is_boolean else value
 
 
 # -------------------------------------------------------------------------------------- reading options

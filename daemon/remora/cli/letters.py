@@ -15,12 +15,10 @@ import click
 from remora.cli.attributes import DURATION
 from remora.cli.rows import rows_of
 from remora.engine.redriving import letter_key
-from remora.model.record import DeadLetter
+from remora.model.record import CAUSES, DeadLetter
 from remora.model.topic import MOST_SHARDS
 from remora.policy.letters import Selection
 from remora.ports.store import ShardStore
-
-CAUSES = ("undecodable", "corrupt", "too_large", "refused", "expired", "exhausted")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,14 @@ from remora.cli.attributes import (
     checked_name,
     differences,
     given_or,
+    meant,
     without,
 )
 from remora.cli.drain import drained
 from remora.cli.options import config_option
 from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, rows_of
-from remora.config import Settings
+from remora.config import DeliverySettings, Settings
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
 from remora.model.ingest import Removed
@@ -74,7 +75,7 @@ class Differs(RemoraError):
     help="Number the events over all shards in the order of their commits, for good; embedded store only.",
 )
 @attribute_options
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and is just so, is no error.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and does just the same, is no error.")
 @config_option
 def create_command(
     settings: Settings, name: str, shards: int, sequence: bool, if_not_exists: bool, **options: Any
@@ -100,7 +101,7 @@ def create_command(
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:
-            made = await _made(store, asked, if_not_exists=if_not_exists)
+            made = await _made(store, asked, settings.delivery, if_not_exists=if_not_exists)
             if any(
                 each.label == name and each.origin is Origin.RADOSGW for each in (await store.catalog.topics()).values()
             ):
@@ -115,7 +116,9 @@ def create_command(
     _print_remarks(remarks)
 
 
-async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tuple[Topic, bool]:
+async def _made(
+    store: ShardStore, asked: Topic, delivery: DeliverySettings, *, if_not_exists: bool
+) -> tuple[Topic, bool]:
     """The topic, and whether it is new."""
     try:
         return await store.own_topics.create(asked), True
@@ -123,7 +126,7 @@ async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tupl
         found = await store.own_topics.find(asked.name) if if_not_exists else None
         if found is None:
             raise
-    if different := differences(found, asked):
+    if different := differences(meant(found, delivery), meant(asked, delivery)):
         lasting = [LASTING[each] for each in different if each in LASTING]
         keeps = f"; {' and '.join(lasting)}" if lasting else ""
         rest = (

@@ -9,6 +9,11 @@ from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
 from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers
 from remora.model.ledger import Balance
+from remora.model.record import CAUSES
+from remora.policy.retry import Failure
+
+KINDS = (*Failure, "poison")
+"""What attempts fail at."""
 
 
 class DeliveryEvents(EventGroup):
@@ -27,8 +32,8 @@ class DeliveryEvents(EventGroup):
             "remora_delivered_bytes", "Bytes of records that an endpoint acknowledged."
         )
         self._removed_entries = topic_counter("remora_removed_entries", "Entries removed from queues.")
-        self._failed = topic_counter("remora_failures", "Attempts that failed, by kind of failure.", "kind")
-        self._parked = topic_counter("remora_parked_entries", "Entries moved to the dead-letter store.", "cause")
+        self._failed = topic_counter("remora_failures", "Attempts that failed, by kind of failure.", kind=KINDS)
+        self._parked = topic_counter("remora_parked_entries", "Entries moved to the dead-letter store.", cause=CAUSES)
         self._retries = topic_counter("remora_retries", "Pauses before another attempt.")
         self._retry_pauses = topic_counter("remora_retry_pause_seconds", "Time decided to be spent in such pauses.")
         self._ages = AgeHistogram(
@@ -101,7 +106,7 @@ class DeliveryEvents(EventGroup):
             say(logging.DEBUG, "turned_back", "entries turned back", priority=priority, entries=entries)
 
     def failed(self, topic: str, kind: str, reason: str) -> None:
-        """An attempt failed; `kind` is transient, fenced, configuration, poison, store or damaged."""
+        """An attempt failed; `kind` is one of `KINDS`."""
         self._failed.add(topic, 1, kind)
         since, count = self._failures.get(topic, (self._clock(), 0))
         self._failures[topic] = (since, count + 1)

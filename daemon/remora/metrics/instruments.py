@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
@@ -37,8 +37,8 @@ class Instruments:
         """A histogram with these upper bounds, in the unit that its name ends with."""
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
-    def topic_counter(self, name: str, text: str, *further: str) -> TopicCounter:
-        """A counter by topic and `further` labels."""
-        made = TopicCounter(self.registry, self.labels, name, text, *further)
+    def topic_counter(self, name: str, text: str, **further: Sequence[str]) -> TopicCounter:
+        """A counter by topic and `further` labels, each with all its values."""
+        made = TopicCounter(self.registry, self.labels, name, text, further)
         self.topic_counters.append(made)
         return made

@@ -169,9 +169,16 @@ class OwnershipEvents(EventGroup):
         if self._is_news(f"owner of {queue}", owner):
             say(logging.INFO, "shard_held", "queue is held by another owner", queue=queue, owner=owner)
 
-    def gone(self, queue: str) -> None:
-        """A queue that was held does not exist any more, because its topic was deleted."""
-        say(logging.INFO, "shard_gone", "queue let go because it was deleted", queue=queue)
+    def gone(self, queue: str, *, had_work: bool) -> None:
+        """A queue that was held does not exist any more, because its topic was deleted or is no longer persistent.
+
+        With `had_work` what waited in it has gone with it, undelivered.
+        """
+        if had_work:
+            text = "queue let go because it was deleted while entries waited in it: they are lost"
+            say(logging.WARNING, "shard_gone", text, queue=queue)
+        else:
+            say(logging.INFO, "shard_gone", "queue let go because it was deleted", queue=queue)
 
     def left_alone(self, queue: str, why: str) -> None:
         """A queue stays with its gateway. Each reason is said once."""

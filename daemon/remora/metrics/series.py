@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -52,10 +54,18 @@ class TopicLabels:
 
 
 class TopicCounter:
-    """A counter by topic and at most a few values more. Must not be counted in from two threads."""
+    """A counter by topic, and by labels of which each has a few values. Must not be counted in from two threads."""
 
-    def __init__(self, registry: CollectorRegistry, labels: TopicLabels, name: str, text: str, *further: str) -> None:
-        self.has_further = bool(further)
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        labels: TopicLabels,
+        name: str,
+        text: str,
+        further: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """`further` has the labels with all their values."""
+        self._further = tuple(product(*further.values()))
         self._labels = labels
         self._counter = Counter(name, text, ("topic", *further), registry=registry)
         self._children: dict[str, dict[tuple[str, ...], Counter]] = {}
@@ -69,9 +79,10 @@ class TopicCounter:
             child = children[values] = self._counter.labels(label, *values)
         child.inc(amount)
 
-    def begin(self, topic: str, *values: str) -> None:
-        """Export the topic with 0 until something is counted, so that a rate sees the first event."""
-        self.add(topic, 0, *values)
+    def begin(self, topic: str) -> None:
+        """Export all series of the topic with 0 until something is counted, so that a rate sees the first event."""
+        for values in self._further:
+            self.add(topic, 0, *values)
 
     def by_label(self) -> Mapping[str, int]:
         """The count behind each label, over all further values."""

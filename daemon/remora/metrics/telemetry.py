@@ -61,13 +61,9 @@ class Telemetry(
         )
 
     def topic_found(self, topic: str) -> None:
-        """This worker has queues of the topic: its series begin, those of a failure's kind or a letter's cause aside.
-
-        Of these there are too many to export all with 0 for each topic.
-        """
+        """This worker has queues of the topic: its series begin."""
         for counter in self._topic_counters:
-            if not counter.has_further:
-                counter.begin(topic)
+            counter.begin(topic)
         self._ages.begin(topic)
 
     def forget_topic(self, topic: str) -> None:

@@ -192,7 +192,8 @@ class EndpointError(RemoraError):
     and not a record.
 
     `unclear` are records of the batch, by index, that were sent and may have arrived: there was no answer yet, or it is
-    not told by `arrived`.
+    not told by `arrived`. `once_unclear` are those of which that is true of an earlier try within the push, while the
+    last one was answered.
 
     `kind` is what the failure is about, as `policy.quarantine` has them: the destination itself, or something else.
     `retry_after_s` is how long the endpoint asks to be left alone; None where it does not say.
@@ -204,6 +205,7 @@ class EndpointError(RemoraError):
     retry_after_s: float | None = None
     together = 1
     unclear: Sequence[int] = ()
+    once_unclear: Sequence[int] = ()
 
     def tried(self, records: Sequence[R]) -> list[R]:
         """Those of a batch's records that were tried in vain, each as often as it was."""

@@ -74,13 +74,16 @@ class Attempt:
     first_tried: float
 
 
+CAUSES = ("undecodable", "corrupt", "too_large", "refused", "expired", "exhausted")
+"""Why entries become dead letters."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """An entry that left its queue without being delivered, with everything needed to send it later.
 
-    `cause` is one of a small closed set (`undecodable`, `corrupt`, `too_large`, `refused`, `expired`, `exhausted`);
-    `reason` is a sentence for the operator. Times are seconds since the epoch. `sequence` is as in a Record, and empty
-    for an entry that is corrupt.
+    `cause` is one of `CAUSES`; `reason` is a sentence for the operator. Times are seconds since the epoch.
+    `sequence` is as in a Record, and empty for an entry that is corrupt.
     """
 
     queue: str

@@ -63,8 +63,8 @@ class Route(Protocol):
         EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good. The error's
         `arrived` says how many records, from the front, are durable all the same, and `tries` how often the one behind
         them was tried: where EntryRefused gives it, that is the record which was refused. `unclear` names those that
-        were sent and may have arrived. After a failure a route may have its other pushes end early, with their own
-        `arrived`.
+        were sent and may have arrived, `once_unclear` those that may have with an earlier try
+        of the push. After a failure a route may have its other pushes end early, with their own `arrived`.
 
         A batch is pushed again as it is only after `pack` was asked anew.
         """

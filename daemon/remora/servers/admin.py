@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from remora.codec.host_header import host_fault
 from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import Host
@@ -133,6 +134,17 @@ class _Pages:
         return json_answer(200, await self._sources.shaping())
 
 
+@web.middleware
+async def _check_host(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse what names no host, or none that can be meant; aiohttp takes it."""
+    hosts = [each.encode(errors="surrogateescape") for each in request.headers.getall("Host", ())]
+    if fault := host_fault(hosts, request.version):
+        raise web.HTTPBadRequest(text=f"400: {fault}\n")
+    return await handler(request)
+
+
 @contextlib.asynccontextmanager
 async def serve_admin(
     sockets: Sequence[socket.socket], sources: Sources, changes: Iterable[web.RouteDef] = ()
@@ -155,6 +167,7 @@ async def serve_control(sockets: Sequence[socket.socket], changes: Iterable[web.
 
 @contextlib.asynccontextmanager
 async def _served(app: web.Application, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    app.middlewares.append(_check_host)
     app.on_response_prepare.append(_close_after)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()

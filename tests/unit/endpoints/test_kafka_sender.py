@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -22,11 +22,17 @@ from devkit.clock import ClockLoop, in_virtual_time
 from remora.codec.kafka_records import encode_record
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import sender as module
+from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient
+from remora.endpoints.kafka.endpoint import KafkaRoute, LogObserver
+from remora.endpoints.kafka.packing import Packer
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
+from remora.endpoints.kafka.sender_pool import SenderSlot
 from remora.endpoints.tasks import Tasks
+from remora.model.errors import EndpointError, EndpointUnavailable
+from support.kafka_sender import make_records
 
 PARTITIONS = 6
 VERSIONS = {0: (3, 7)}
@@ -425,6 +431,120 @@ async def test_what_becomes_of_a_batch_that_was_given_up(refusal: type[Exception
 
     assert told == [("first", arrives)]
     assert brokers.logs[place].values == (["first", "second"] if arrives else [])
+
+
+def lost(_: int) -> None:
+    """The answer is."""
+    raise kafka.KafkaConnectionError
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_doubted"),
+    [
+        (None, lost, True),
+        (kafka.NotEnoughReplicasAfterAppendError, None, True),
+        (kafka.NotEnoughReplicasError, None, False),
+        (kafka.NotLeaderForPartitionError, None, False),
+    ],
+    ids=["no answer", "appended by some", "too few replicas", "not the leader"],
+)
+@in_virtual_time
+async def test_what_shared_a_batch_that_another_gave_up(
+    before: type[Exception] | None, after: Callable[[int], None] | None, is_doubted: bool
+) -> None:
+    """It may be sent anew, and its caller hears whether it may have arrived; that it was refused leaves no doubt."""
+    brokers, place, doubts = Brokers(), TopicPartition("t", 0), list[str]()
+    brokers.before = lambda *_: before
+    brokers.after = after or brokers.after
+
+    def start(slot: Slot, name: str) -> asyncio.Task[None]:
+        sent = slot.ready().deliver(
+            place.topic, place.partition, Values((name,)), 1000, None, lambda: doubts.append(name)
+        )
+        return asyncio.create_task(sent)
+
+    async with a_slot(brokers) as slot:
+        hasty, other = start(slot, "hasty"), start(slot, "other")
+        await asyncio.sleep(1)
+        hasty.cancel()
+        with pytest.raises(NotSent):
+            await other
+
+    assert doubts == (["other"] if is_doubted else [])
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@in_virtual_time
+async def test_a_batch_that_is_refused_after_a_try_without_an_answer(is_lost: bool) -> None:
+    """Its caller hears that it may have arrived; of one that is refused at once there is no doubt."""
+    brokers, place, doubts = Brokers(), TopicPartition("t", 0), list[bool]()
+
+    def lose_one(node: int) -> None:
+        brokers.before = lambda *_: kafka.TopicAuthorizationFailedError
+        if is_lost and len(brokers.requests) == 1:
+            lost(node)
+
+    brokers.after = lose_one
+    if not is_lost:
+        lose_one(0)
+    async with a_slot(brokers) as slot:
+        with pytest.raises(kafka.TopicAuthorizationFailedError):
+            await slot.ready().deliver(
+                place.topic, place.partition, Values(("a",)), 1000, None, lambda: doubts.append(True)
+            )
+
+    assert doubts == [True] * is_lost
+
+
+async def refusal() -> None:
+    """The next try is refused."""
+    raise kafka.TopicAuthorizationFailedError
+
+
+async def silence() -> None:
+    """The next try is not sent before its time is over."""
+    await asyncio.Event().wait()
+
+
+async def away() -> None:
+    """There is no sender for the next try."""
+    raise EndpointUnavailable("no broker answers")
+
+
+@pytest.mark.parametrize(
+    ("then", "unclear", "once_unclear"),
+    [(refusal, [], [0]), (silence, [0], []), (away, [0], [])],
+)
+@in_virtual_time
+async def test_what_a_push_says_of_a_try_in_doubt(
+    then: Callable[[], Awaitable[None]], unclear: list[int], once_unclear: list[int]
+) -> None:
+    """A try that another caller ended, and that may have arrived, is told when the next one fails: as the last attempt
+    where that one was not sent, else as an earlier one."""
+    tries = 0
+
+    async def ready() -> SimpleNamespace:
+        if tries and then is away:
+            await then()
+        return SimpleNamespace(deliver=deliver)
+
+    async def deliver(*given: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            on_doubt = given[-1]
+            on_doubt()
+            raise NotSent
+        await then()
+
+    packer = Packer("q", "i", 1, codec=0, batch_bytes=1000, limit_bytes=1 << 20)
+    slot = cast(SenderSlot, SimpleNamespace(ready=ready))
+    route = KafkaRoute(slot, "t", 1, packer, KafkaSettings(), LogObserver(), SmallerBatches())
+    [batch], _ = route.pack(make_records(0, 1))
+    with pytest.raises(EndpointError) as caught:
+        await route.push(batch)
+
+    assert (list(caught.value.unclear), list(caught.value.once_unclear)) == (unclear, once_unclear)
 
 
 class Poison(Values):

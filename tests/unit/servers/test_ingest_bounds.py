@@ -190,8 +190,9 @@ async def test_what_is_no_http_is_refused_quietly(
 ) -> None:
     """A problem document and the connection's end, counted, and no traceback in the log."""
     async with ingest_site(store, tmp_path) as site:
-        long, many = b"GET / HTTP/1.1\r\nX: " + b"x" * 5000, b"GET / HTTP/1.1\r\n" + b"X: 1\r\n" * 70
-        strange = (b"\x16\x03\x01\x02\x00", b"HELLO\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n")
+        begin = b"GET / HTTP/1.1\r\nHost: a\r\n"
+        long, many = begin + b"X: " + b"x" * 5000, begin + b"X: 1\r\n" * 70
+        strange = (b"\x16\x03\x01\x02\x00", b"HELLO\r\n\r\n", begin + b"Content-Length: x\r\n\r\n")
         for nonsense in (*strange, long, many):
             async with connected(tmp_path) as (reader, writer):
                 writer.write(nonsense + b"\r\n")

@@ -221,8 +221,8 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=200, deadline=None)
 @given(data=mutated(), at=places)
-@example(data=b"GET / HTTP/1.1\r\nA: b\r\n\r", at=[3])
-@example(data=b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", at=[40])
+@example(data=b"GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n\r", at=[3])
+@example(data=b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", at=[49])
 def test_broken_requests_break_nothing(data: bytes, at: list[int]) -> None:
     """Whatever comes, in one piece or in many, the same requests are taken; behind a refusal comes nothing more."""
     whole = asyncio.run(spoken([data]))
@@ -264,6 +264,15 @@ SMUGGLED = {
     "a bad name": POST + b"X(y): a\r\n\r\n",
     "no name": POST + b": a\r\n\r\n",
     "no colon": POST + b"Content-Length 3\r\n\r\nabc",
+    "no host": b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "no host beside one in the target": b"POST http://a/ HTTP/1.1\r\n\r\n",
+    "two hosts": POST + b"Host: b\r\n\r\n",
+    "the same host twice": POST + b"hOST: a\r\n\r\n",
+    "a host with a user": b"GET / HTTP/1.1\r\nHost: u@a\r\n\r\n",
+    "a host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+    "a host with a blank": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "a host whose port is none": b"GET / HTTP/1.1\r\nHost: a:b\r\n\r\n",
+    "two hosts in HTTP/1.0": b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
     "a blank in the target": b"POST /a b HTTP/1.1\r\nHost: a\r\n\r\n",
     "no chunk length": POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n\r\n",
     "a chunk length with a sign": POST + b"Transfer-Encoding: chunked\r\n\r\n+3\r\nabc\r\n0\r\n\r\n",
@@ -274,7 +283,7 @@ SMUGGLED = {
     "a long extension": POST + b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 2000 + b"\r\nabc\r\n0\r\n\r\n",
     "a trailer that is none": POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nno colon\r\n\r\n",
     "long trailers": POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + (b"X: " + b"y" * 900 + b"\r\n") * 10 + b"\r\n",
-    "a long target": b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n",
+    "a long target": b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
     "a long value": POST + b"X: " + b"y" * 5000 + b"\r\n\r\n",
     "a long head": POST + (b"X: " + b"y" * 4000 + b"\r\n") * 20 + b"\r\n",
     "many headers": POST + b"X: y\r\n" * 70 + b"\r\n",
@@ -304,6 +313,15 @@ def test_chunks_in_any_pieces_are_the_body(body: bytes, sizes: list[int], at: li
 
     assert decoder.is_whole
     assert (found, bytes(left)) == (body, more)
+
+
+@pytest.mark.parametrize("host", [b"", b"a", b"A.b-c_d:80", b"127.0.0.1:", b"[::1]:9700", b"[fe80::1%25eth0]", b"%41"])
+async def test_a_request_with_a_host_is_taken(host: bytes) -> None:
+    """Whatever name or address of this host a client used, with a port or none; without one at all in HTTP/1.0."""
+    named = BEHIND.replace(b"Host: a", b"Host: " + host)
+
+    assert (await spoken([named]))[1] == [200]
+    assert (await spoken([b"GET / HTTP/1.0\r\n\r\n"]))[1] == [200]
 
 
 async def test_a_request_to_upgrade_is_answered_as_any_other() -> None:
@@ -343,7 +361,7 @@ async def test_whole_requests_are_answered_behind_the_end_of_what_is_sent(
 
 async def test_nothing_is_read_behind_the_last_request() -> None:
     """A client that says `Connection: close` has its answer, and what it sends behind it is no request."""
-    last = BEHIND.replace(b"Host: a", b"Connection: close")
+    last = BEHIND.replace(b"Host: a", b"Host: a\r\nConnection: close")
 
     seen, statuses, is_closed = await spoken([last + BEHIND])
 
@@ -352,7 +370,7 @@ async def test_nothing_is_read_behind_the_last_request() -> None:
 
 def test_a_head_gives_its_headers_by_any_case() -> None:
     """The first of several values, all of them, and what stands around a value is no part of it."""
-    data = b"GET / HTTP/1.1\r\nX-Key: \t a b \t\r\nx-KEY:c\r\nY:\r\n\r\nrest"
+    data = b"GET / HTTP/1.1\r\nHost: a\r\nX-Key: \t a b \t\r\nx-KEY:c\r\nY:\r\n\r\nrest"
     found = HeadReader().read(data, 0)
 
     assert found is not None

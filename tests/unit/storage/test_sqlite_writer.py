@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import resource
 import sqlite3
 import threading
@@ -291,6 +292,7 @@ async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, mon
 
 async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log begins anew although at each moment somebody reads what was there before the last commit."""
+    monkeypatch.setattr(module, "_KEPT_BY_READERS_S", 0.0)  # a thread that stands still has its reader stay
     monkeypatch.setattr(disk_room, "_LOG_BYTES", 1 << 20)
     monkeypatch.setattr(module, "_LARGE_LOG_BYTES", 2 << 20)
     over = threading.Event()
@@ -317,6 +319,57 @@ async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.M
             reader.close()
 
     assert size < 10 << 20, "half of all that was written"
+
+
+@contextmanager
+def restarts_beside_a_reader(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Has a reader that stays; yields what it sees of attempts to begin the log anew."""
+    tried, checkpoint = list[str](), module._checkpoint
+
+    def noted(connection: sqlite3.Connection, mode: str) -> bool:
+        tried.extend([mode] if mode == "RESTART" else [])
+        return checkpoint(connection, mode)
+
+    monkeypatch.setattr(module, "_checkpoint", noted)
+    monkeypatch.setattr(module, "_CHECKPOINT_PATIENCE_MS", 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM t").fetchone()
+        yield tried
+
+
+async def test_a_reader_that_stays_is_waited_for_once(
+    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of delivery's own finds no room in a file whose log a reader keeps, it waits for that reader
+    once, and what finds room is written."""
+    monkeypatch.setattr(module, "_KEPT_BY_READERS_S", 1e9)
+    await writer.write(insert(0), durable=True)
+    with restarts_beside_a_reader(path, monkeypatch) as tried:
+        used = os.stat(path).st_size + 4 * PAGE_BYTES
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (used, used))
+        large = [writer.write(insert(n, 2000 * PAGE_BYTES), durable=False, upkeep=True) for n in range(1, 9)]
+        answers = await asyncio.gather(*large, return_exceptions=True)
+
+        assert {type(answer) for answer in answers} == {StoreFull}
+        assert len(tried) == 1
+        assert await writer.write(insert(9), durable=False, upkeep=True) == 9
+
+
+async def test_a_large_log_that_a_reader_keeps(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions behind it wait for the reader once, and not each of them; again after a while."""
+    monkeypatch.setattr(module, "_LARGE_LOG_BYTES", 1)
+    monkeypatch.setattr(module, "_KEPT_BY_READERS_S", 0.0)
+    await writer.write(insert(0), durable=False)
+    with restarts_beside_a_reader(path, monkeypatch) as tried:
+        for number in range(1, 4):
+            await writer.write(insert(number), durable=False)
+        assert len(tried) == 3
+
+        monkeypatch.setattr(module, "_KEPT_BY_READERS_S", 1e9)
+        for number in range(4, 9):
+            await writer.write(insert(number), durable=False)
+        assert len(tried) == 4
 
 
 async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) -> None:

@@ -40,6 +40,7 @@ class Lost(Enum):
     """How an exchange ended without an answer."""
 
     UNTOUCHED = "the connection was closed while it was not in use"
+    UNREAD = "the connection, used before, was closed behind the request"
     RESET = "the connection was closed before an answer"
     CUT = "the answer was cut short"
     SILENT = "no answer in time"
@@ -101,6 +102,8 @@ class Connection(asyncio.Protocol):
         request = exchange.next_request()
         if request is None:
             return None
+        if self._transport.is_closing():
+            self._gone()
         if not self.is_open:
             raise Failed(Lost.UNTOUCHED)
         self._exchange = exchange
@@ -173,7 +176,8 @@ class Connection(asyncio.Protocol):
             return Failed(Lost.REFUSED_TLS, f"the receiver ended TLS: {(exc.reason or 'error').lower()}", exc)
         if self._reader.has_begun:
             return Failed(Lost.CUT)
-        return Failed(Lost.UNTOUCHED if self._served else Lost.RESET)
+        # Of a used one it is usual to be closed just then: https://www.rfc-editor.org/rfc/rfc9110#section-9.2.2
+        return Failed(Lost.UNREAD if self._served else Lost.RESET)
 
     # -------------------------------------------------------------------------------- the steps
 

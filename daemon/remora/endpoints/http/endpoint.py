@@ -337,6 +337,8 @@ class HttpRoute:
         try:
             await self._post_all(posting)
         except EndpointError as exc:
+            exc.unclear = sorted({*exc.unclear, *posting.unclear(is_last=True)})
+            exc.once_unclear = posting.unclear(is_last=False)
             if not isinstance(exc, EntryRefused):
                 self._receiver.failed = self._receiver.failed or exc.tries != 0
                 self.stop()
@@ -406,7 +408,9 @@ class HttpRoute:
             answered = posting.requests - requests - 1
             self._count("2xx", answered)
             self._count("none", 1)
-            if exc.how is Lost.UNTOUCHED:
+            if exc.how is Lost.UNREAD:
+                posting.doubted()
+            if exc.how in (Lost.UNREAD, Lost.UNTOUCHED):
                 return None
             count = 1 + (tries.count if posting.arrived == before else 0)
             error = self._translate(exc).at(posting.arrived, count, posting.under_way)
@@ -419,6 +423,7 @@ class HttpRoute:
         done = posting.requests - requests
         self._count("2xx", done - (answer is not None))
         if answer is not None:
+            posting.refused()
             self._count(f"{answer.status // 100}xx" if 300 <= answer.status < 600 else "other", 1)
         return answer
 

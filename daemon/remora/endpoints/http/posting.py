@@ -37,6 +37,7 @@ class Posting:
         self.arrived = 0
         self.under_way = 0
         self.requests = 0
+        self._doubted: dict[int, bool] = {}  # by index, and whether no later request with it was answered
 
     @property
     def is_done(self) -> bool:
@@ -70,6 +71,20 @@ class Posting:
     def given_up(self) -> Callable[[bool], None]:
         """The request under way was not answered in time."""
         return self.on_given_up(self.records[self.arrived : self.arrived + self.under_way])
+
+    def doubted(self) -> None:
+        """The request under way was sent, and its connection closed: it may have arrived, and is posted again."""
+        self._doubted |= dict.fromkeys(range(self.arrived, self.arrived + self.under_way), True)
+
+    def refused(self) -> None:
+        """The request under way was answered, and not acknowledged."""
+        for at in range(self.arrived, self.arrived + self.under_way) if self._doubted else ():
+            if at in self._doubted:
+                self._doubted[at] = False
+
+    def unclear(self, *, is_last: bool) -> list[int]:
+        """The records that may have arrived with a request like that, `is_last` where no later one was answered."""
+        return [at for at, last in self._doubted.items() if at >= self.arrived and last is is_last]
 
     def _fitting(self, batching: Batching, at: int) -> int:
         """How many records go together: what the lane has, within the limits, and one at least."""

@@ -96,7 +96,7 @@ class RecordBatch:
 class SharedBatch(RecordBatch):
     """A batch that takes in more record sets until it is sent; each has a caller that waits for it."""
 
-    __slots__ = ("_is_open", "_left", "_most_bytes", "_settled", "_waiting", "given_up")
+    __slots__ = ("_is_open", "_left", "_most_bytes", "_settled", "_waiting", "given_up", "is_doubted")
 
     def __init__(self, codec: int, most_bytes: int, records: RecordSet) -> None:
         """It begins with one record set of any size; with more it has `most_bytes` before compression, at most."""
@@ -106,6 +106,7 @@ class SharedBatch(RecordBatch):
         self._waiting: list[Outcome] = [asyncio.get_running_loop().create_future()]
         self._left: list[OnSettled] = []
         self._settled: tuple[Exception | None] | None = None
+        self.is_doubted = False  # set when a request with it was not answered: it may have arrived
         self.given_up = False  # set when a caller left it after it was numbered: must not be sent once more
 
     @property

@@ -249,6 +249,24 @@ class LetterTopic:
     packer: LetterPacker
 
 
+class Watch:
+    """What a push sees of its batch beside the outcome: whether it was given up on its way, and whether an earlier try
+    may have arrived."""
+
+    def __init__(self, on_left: Callable[[], OnSettled]) -> None:
+        self._on_left = on_left
+        self.has_left = self.doubts = False
+
+    def leave(self) -> OnSettled:
+        """It was given up; what is to be called with what becomes of it."""
+        self.has_left = True
+        return self._on_left()
+
+    def doubt(self) -> None:
+        """It failed, and may have arrived."""
+        self.doubts = True
+
+
 class KafkaRoute:
     """From one shard to one Kafka topic, and to that for its dead letters, if any, which `letter_topic` finds.
 
@@ -301,23 +319,25 @@ class KafkaRoute:
 
     async def push(self, batch: Batch) -> None:
         assert isinstance(batch, KafkaBatch)
-        what, left = f"topic {self._topic} at {self._slot}", list[OnSettled]()
-
-        def on_left() -> OnSettled:
-            left.append(self._left(batch))
-            return left[-1]
-
+        what, watch = f"topic {self._topic} at {self._slot}", Watch(lambda: self._left(batch))
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                await self._deliver(batch, self._topic, self._packer.batch_bytes, on_left)
+                await self._deliver(batch, self._topic, self._packer.batch_bytes, watch)
         except TimeoutError as exc:
             seconds = self._settings.delivery_timeout_s
-            error = EndpointUnavailable(f"{what}: not delivered within {seconds:g} s", "timeout")
-            if left:
+            error: EndpointError = EndpointUnavailable(f"{what}: not delivered within {seconds:g} s", "timeout")
+            if watch.has_left or watch.doubts:  # what was doubted is the last attempt, where the next one was not sent
                 error.unclear = range(len(batch.records))
             raise error from exc
+        except EndpointError as exc:  # of a sender that could not be opened
+            if watch.doubts:
+                exc.unclear = range(len(batch.records))
+            raise
         except kafka.KafkaError as exc:
-            raise self._translate(exc, batch, what) from exc
+            error = self._translate(exc, batch, what)
+            if watch.doubts and not error.unclear:
+                error.once_unclear = range(len(batch.records))
+            raise error from exc
 
     def _left(self, batch: KafkaBatch) -> OnSettled:
         """A batch on its way was given up; what is to be called with what becomes of it."""
@@ -350,14 +370,16 @@ class KafkaRoute:
         batch: KafkaBatch | LetterBatch,
         topic: str,
         batch_bytes: int,
-        on_left: Callable[[], OnSettled] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Send the batch, shared if possible; alone after a shared batch failed for a reason that another one may have
         caused."""
         while True:
             sender = await self._slot.ready()
             try:
-                return await sender.deliver(topic, batch.lane, batch, batch_bytes, on_left)
+                if watch is None:
+                    return await sender.deliver(topic, batch.lane, batch, batch_bytes)
+                return await sender.deliver(topic, batch.lane, batch, batch_bytes, watch.leave, watch.doubt)
             except NotSent:
                 continue  # the slot has another one, or opens it
             except FailedInCompany as exc:

@@ -28,6 +28,15 @@ UNCLEAR: tuple[type[Exception], ...] = (
 )
 """With these an earlier try of the batch may have been taken, whose answer was lost."""
 
+DOUBTFUL: tuple[type[Exception], ...] = (
+    kafka.KafkaConnectionError,
+    kafka.KafkaTimeoutError,
+    kafka.NotEnoughReplicasAfterAppendError,
+    kafka.RequestTimedOutError,
+    kafka.UnknownError,
+)
+"""After these a batch may have been taken, and is sent again with the same numbers."""
+
 CONFIGURATION: dict[type[Exception], str] = {
     kafka.AuthenticationFailedError: "the broker refused user and password",
     kafka.AuthenticationMethodNotSupported: "the broker does not know this mechanism",

@@ -30,7 +30,7 @@ from aiokafka.structs import TopicPartition
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.batches import CODECS, OnSettled, Outcome, RecordSet, SharedBatch
 from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request_timeout_s
-from remora.endpoints.kafka.errors import blames_records
+from remora.endpoints.kafka.errors import DOUBTFUL, blames_records
 from remora.endpoints.kafka.lookup import follow
 from remora.endpoints.kafka.produce import Numbering, produce
 from remora.endpoints.tasks import Tasks
@@ -46,7 +46,7 @@ MOST_REQUEST_BYTES = 32 << 20
 
 
 class NotSent(Exception):
-    """It was not sent, or not to the end, and nothing speaks against another try at once."""
+    """It was not sent, or is not sent to the end, and nothing speaks against another try at once."""
 
 
 class FailedInCompany(Exception):
@@ -140,12 +140,14 @@ class SharedSender:
         records: RecordSet,
         batch_bytes: int,
         on_left: Callable[[], OnSettled] | None = None,
+        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
         """Return when the records are on all replicas in sync.
 
         They may share a batch with others as long as that has no more than `batch_bytes` before compression. Raises
         NotSent, FailedInCompany, else what aiokafka raises. Cancelled, it takes back what has not been sent, or
-        calls `on_left` for what is to be told of the outcome.
+        calls `on_left` for what is to be told of the outcome. Before it raises another error, NotSent too, it calls
+        `on_doubt` where the records may have arrived: a request with them was not answered.
         """
         place = TopicPartition(topic, partition)
         with self.in_use():
@@ -159,6 +161,8 @@ class SharedSender:
                 raise
         if failure is None:
             return
+        if batch.is_doubted:
+            on_doubt()
         if isinstance(failure, NotSent):
             raise NotSent
         if batch.is_shared and blames_records(failure):
@@ -299,6 +303,7 @@ class SharedSender:
         again = {}
         for place, batch in batches.items():
             failure = failures.get(place)
+            batch.is_doubted |= isinstance(failure, DOUBTFUL)
             self._queues[place].request = None
             if failure is None or isinstance(failure, kafka.DuplicateSequenceNumber):
                 self._finish(place, batch)

@@ -107,6 +107,8 @@ class Redelivery:
         for position in positions:
             if position in self.unclear:
                 self.unclear[position] = replace(self.unclear[position], is_last=False)
+        for at in exc.once_unclear:
+            self.unclear[records[at].position] = Unclear(ask, is_last=False)
         for at in exc.unclear:
             self.unclear[records[at].position] = Unclear(ask)
 

@@ -136,7 +136,7 @@ class Roster:
         """End a shard whose lock the store says is lost, unless it was acquired anew meanwhile."""
         owned = self.owned.get(lease.shard)
         if owned is not None and owned.lease is lease and not owned.is_releasing:
-            self.end(owned, self._lost(lease, why))
+            self.end(owned, self._lost(owned, why))
 
     def finish(self) -> None:
         """Let every service finish and its lock be released, and start no more."""
@@ -176,7 +176,7 @@ class Roster:
             if self._is_finishing:
                 outcome = outcome or GivenBack()
         except (OwnershipLost, ShardGone) as exc:
-            outcome = self._lost(owned.lease, without_frames(exc))
+            outcome = self._lost(owned, without_frames(exc))
         except NotOurs as exc:
             outcome = Failed(reason=str(without_frames(exc)))
         except Exception as exc:  # anything at all: a defect costs its shard only
@@ -216,14 +216,15 @@ class Roster:
             if isinstance(owned.outcome, Deferred):
                 self.transferred.set()
 
-    def _lost(self, lease: Lease, why: StoreError) -> NotOwned:
+    def _lost(self, owned: OwnedShard, why: StoreError) -> NotOwned:
         """Why a shard is not owned any more whose lock is lost, and until when to stay away from it.
 
         A lock that went while it was trusted was broken by another owner that wants the queue: a gateway looks for free
         queues every 30 s, so longer than that is left to it. A lock that ran out is simply acquired again.
         """
+        lease = owned.lease
         if isinstance(why, ShardGone):
-            self._telemetry.gone(lease.shard.queue)
+            self._telemetry.gone(lease.shard.queue, had_work=owned.has_work)
             return Failed(reason=str(why))
         self._telemetry.lost(lease.shard.queue, str(why))
         now = asyncio.get_running_loop().time()

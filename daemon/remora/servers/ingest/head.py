@@ -6,12 +6,16 @@ proxy before this server can be of another opinion: https://www.rfc-editor.org/r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from urllib.parse import unquote
 
 import httptools
 
-VERSIONS = ("1.1", "1.0")
+from remora.codec.host_header import host_fault
+
+VERSIONS = MappingProxyType({"1.1": (1, 1), "1.0": (1, 0)})
 """The versions of HTTP that are taken."""
 
 MOST_LINE = 4096 + 256
@@ -46,7 +50,15 @@ class Headers:
 
     def every(self, name: bytes) -> list[str]:
         """All values of a header, in their order."""
-        return [_text(value) for each, value in self._all if each == name] if name in self._first else []
+        return [_text(value) for value in self.values(name)]
+
+    def values(self, name: bytes) -> Sequence[bytes]:
+        """All values of a header, in their order, as they came."""
+        if name not in self._first:
+            return ()
+        if len(self._all) == len(self._first):
+            return (self._first[name],)
+        return [value for each, value in self._all if each == name]
 
 
 class Head:
@@ -145,6 +157,8 @@ class HeadReader:
             raise NotHttp("a line does not end in CR LF")
         parser = self._parser
         version, headers = parser.get_http_version(), Headers(self._found)
+        if version in VERSIONS and (fault := host_fault(headers.values(b"host"), VERSIONS[version])):
+            raise NotHttp(fault)
         length = _length_of(headers, version)
         keeps_alive = version in VERSIONS and self._keeps_alive
         return Head(parser.get_method(), self._target, version, headers, length, keeps_alive)

@@ -26,11 +26,12 @@ _VERDICT_S = 2.0
 class ClusterConnection:
     """Connects in the background, retries with back-off, and runs operations while there is a session.
 
-    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
+    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. `topics` says
+    whether radosgw's topics are read, too.
     """
 
-    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None]) -> None:
-        self._settings = settings
+    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None], *, topics: bool) -> None:
+        self._settings, self._reads_topics = settings, topics
         self._on_state = on_state
         self._session: ClusterSession | None = None
         self._problem: StoreError = StoreUnavailable("not connected to the cluster yet")
@@ -124,7 +125,7 @@ class ClusterConnection:
         failures = 0
         while True:
             try:
-                session = await open_session(self._settings)
+                session = await open_session(self._settings, topics=self._reads_topics)
             except StoreError as exc:
                 failures += 1
                 self._set_state(None, exc)

@@ -27,7 +27,7 @@ class RadosLogStore:
         is_dead: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`pools` and `is_dead`: see `Logs`."""
-        self._connection = ClusterConnection(settings, on_state)
+        self._connection = ClusterConnection(settings, on_state, topics=False)
         self.logs = Logs(self._connection, pools, is_dead)
 
     @property

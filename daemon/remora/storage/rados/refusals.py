@@ -39,6 +39,10 @@ class MissingError(StoreError):
     """An object or a pool does not exist; never leaves the store."""
 
 
+class PoolMissing(StoreMisconfigured):
+    """There is no pool of this name."""
+
+
 Refusals = Mapping[int, tuple[type[StoreError], str]]
 """The errors that single errnos mean for one kind of operation, each with the words after the operation's name."""
 
@@ -121,6 +125,6 @@ def refusal(code: int, what: str, user: str, where: str, table: Refusals) -> Sto
         kind, words = meaning
         return kind(f"{what}: {words}")
     if code in _DENIED:
-        return StoreMisconfigured(f"{what}: {user} has no permission for this in pool {where}")
+        return StoreMisconfigured(f"{what}: {user} has no permission for this{where and f' in pool {where}'}")
     kind = StoreUnavailable if code in _AWAY else StoreError
     return kind(f"{what}: {os.strerror(code)} [{errno.errorcode.get(code, code)}]")

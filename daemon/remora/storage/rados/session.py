@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from remora.config import RadosSettings
-from remora.model.errors import StoreMisconfigured, StoreUnavailable
+from remora.model.errors import StoreUnavailable
 from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, Operation
 from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import connected_client
 from remora.storage.rados.placement import Locator, Placement, find_placement
-from remora.storage.rados.refusals import PLAIN, MissingError, Refusals, refusal
+from remora.storage.rados.refusals import PLAIN, MissingError, PoolMissing, Refusals, refusal
 
 T = TypeVar("T")
 
@@ -82,12 +82,12 @@ class ClusterSession:
         return await self._run_blocking(names, f"listing objects of {locator}")
 
     async def open(self, locator: Locator) -> IoCtx:
-        """Open a pool. Raises StoreMisconfigured when there is no pool of that name."""
+        """Open a pool. Raises PoolMissing when there is no pool of that name."""
         what = f"opening pool {locator.pool}"
         try:
             ioctx = await self._run_blocking(lambda: self._cluster.open_pool(locator.pool, locator.namespace), what)
         except MissingError as exc:
-            raise StoreMisconfigured(f"there is no pool {locator.pool} (named by {self.placement.source})") from exc
+            raise PoolMissing(f"there is no pool {locator.pool} (named by {self.placement.source})") from exc
         return self._pools.setdefault(locator, ioctx)
 
     def _check_open(self, what: str) -> None:
@@ -129,13 +129,20 @@ class ClusterSession:
             return
 
 
-async def open_session(settings: RadosSettings) -> ClusterSession:
-    """Connect, learn the placement, and open the queues' pool."""
+async def open_session(settings: RadosSettings, *, topics: bool) -> ClusterSession:
+    """Connect, learn the placement, and open the queues' pool; with `topics` also the pools of topics.
+
+    Raises PoolMissing, for a pool of topics only where the settings name it: a zone may be ahead of its radosgw,
+    which makes it when there is something to store.
+    """
     cluster = await run_blocking(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
     session = ClusterSession(cluster, settings)
     try:
         session.placement = await find_placement(settings, timeout_s=2 * settings.mount_timeout_s)
         await session.open(session.placement.notif)
+        for name, locator in (("log_pool", session.placement.log), ("topics_pool", session.placement.topics)):
+            if topics and getattr(settings, name):
+                await session.open(locator)
     except BaseException:
         await session.close()
         raise

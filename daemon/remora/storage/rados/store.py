@@ -43,7 +43,7 @@ class RadosStore:
     def __init__(
         self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _ignore, *, tracer: Tracer = NO_TRACER
     ) -> None:
-        self._connection = ClusterConnection(settings, on_state)
+        self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
         registry = Registry(connection)
         self.two_phase, self.attempts = TwoPhase(connection), Attempts(connection)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from remora.codec.topic import decode_topic, decode_topics
-from remora.model.errors import CodecError, StoreMisconfigured, StoreUnavailable
+from remora.model.errors import CodecError, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.placement import Locator, Placement
-from remora.storage.rados.refusals import MissingError
+from remora.storage.rados.refusals import MissingError, PoolMissing
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class TopicReader:
         self._known: dict[_MetadataObject, _KnownObject] = {}
         self._next_listing = 0.0
         self._looked_for: frozenset[str] = frozenset()
-        self._denied: dict[Locator, str] = {}
+        self._denied: set[Locator] = set()
+        self._warned_of: set[Locator] = set()
 
     async def read(self, queues: Iterable[str]) -> Mapping[str, Topic]:
         """The persistent topics by the name of their first queue; `queues` are the registered ones."""
@@ -93,7 +94,7 @@ class TopicReader:
                 except StoreUnavailable as exc:
                     _log.debug("topic metadata stays as it was: %s", exc)
                 except StoreMisconfigured as exc:
-                    self._deny(name.locator, str(exc))
+                    self._deny(name.locator, exc)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_ONCE):
@@ -133,20 +134,30 @@ class TopicReader:
         ):
             try:
                 oids = await self._connection.session.list_objects(locator, prefix)
+                # A pool that was deleted answers like an empty one.
+                if not oids and not await self._connection.session.has_pool(locator.pool):
+                    self._known = {name: each for name, each in self._known.items() if name.locator != locator}
+                    raise StoreMisconfigured(f"there is no pool {locator.pool} any more")
             except StoreUnavailable as exc:
                 _log.debug("topic metadata stays as it was: %s", exc)
                 continue
             except StoreMisconfigured as exc:
-                self._deny(locator, str(exc))
+                self._deny(locator, exc)
                 continue
+            self._warned_of.discard(locator)
             found += [_MetadataObject(locator, oid) for oid in oids if wanted(oid)]
         return found
 
-    def _deny(self, locator: Locator, reason: str) -> None:
-        """Skip a pool that may not be read, or does not exist, until the next listing."""
-        if locator not in self._denied:
-            self._denied[locator] = reason
-            _log.debug("topics in %s are unknown: %s", locator, reason)
+    def _deny(self, locator: Locator, why: StoreError) -> None:
+        """Skip a pool that may not be read, or does not exist, until the next listing; say so once.
+
+        A pool that never was is no fault where nobody but a zone or a default names it: `open_session` has refused one
+        that the settings name.
+        """
+        self._denied.add(locator)
+        if locator not in self._warned_of and not isinstance(why, PoolMissing):
+            self._warned_of.add(locator)
+            _log.warning("topics in pool %s cannot be read: %s", locator, why)
 
 
 def _candidates(locator: Locator, queues: Iterable[str]) -> Iterator[_MetadataObject]:

@@ -41,6 +41,9 @@ _LONGEST_S = 0.025
 
 _LARGE_LOG_BYTES = 64 << 20
 _CHECKPOINT_PATIENCE_MS = 100
+_KEPT_BY_READERS_S = 1.0
+"""After waiting in vain for readers to go a log is not begun anew for so long: else every order that finds no room, or
+every transaction behind a large log, waits for a reader that stays."""
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._is_durable: bool | None = None
         self._is_ending = False
+        self._log_is_kept_until = 0.0
 
     # ------------------------------------------------------------------------------------- in the event loop
 
@@ -248,9 +252,10 @@ class Writer:
     def _begin_log_anew(self) -> None:
         """The usual checkpoints cannot while some reader always reads what was there before the last commit; this one
         blocks writers until such readers have gone, or for a moment."""
-        if self._connection is not None:
+        if self._connection is not None and time.monotonic() >= self._log_is_kept_until:
             self._connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
-            _checkpoint(self._connection, "RESTART")
+            if not _checkpoint(self._connection, "RESTART"):
+                self._log_is_kept_until = time.monotonic() + _KEPT_BY_READERS_S
             self._connection.execute("PRAGMA busy_timeout = 0")
 
     def _give_ballast_up(self) -> None:
@@ -317,9 +322,12 @@ class Writer:
         self._connection, self._is_durable = None, None
 
 
-def _checkpoint(connection: sqlite3.Connection, mode: str) -> None:
+def _checkpoint(connection: sqlite3.Connection, mode: str) -> bool:
+    """Copy the log, as far as it goes; whether nobody was in the way."""
     with suppress(sqlite3.Error):
-        connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        (is_blocked, _, _) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        return not is_blocked
+    return True
 
 
 def _give_up(future: asyncio.Future[Any], path: Path) -> None:
