@@ -35,15 +35,21 @@ LISTS = Path(__file__).parent / "mutations"
 
 LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
-PLUGINS = ("asyncio", "timeout", "hypothesispytest")
+PLUGINS = ("asyncio", "timeout", "hypothesispytest", "xdist")
 """All that these tests need; to find and load every plugin takes longer than many a test."""
 
 PYTEST = (
     *(argument for name in PLUGINS for argument in ("-p", name)),
     *("-x", "-q", "-rfE", "--no-header", "--tb=short", "-p", "no:cacheprovider", "--hypothesis-seed=0"),
-    *("-m", "not ceph and not kafka and not spark"),
+    *("-m", "not ceph and not kafka and not spark and not full"),
 )
-"""How tests are run: without those that need a cluster or a broker, which take minutes to start."""
+"""How tests are run: those of the gate that need no cluster and no broker, which take minutes to start."""
+
+FULL = (*PYTEST[:-1], "not ceph and not kafka and not spark and full")
+"""How those are run that wait for the full run."""
+
+GATES_EXAMPLES = "0.25"
+"""How many of their examples property tests try; see scripts/test."""
 
 NO_TESTS = 5
 NOTICED = (1, 2)
@@ -65,6 +71,8 @@ class Guard:
     replace: str
     tests: tuple[str, ...] = ()
     """Where given, the tests that must notice; else all near the file do."""
+    noticed_by: str = ""
+    """The test that noticed last time, which is tried before the others; `--record` writes it."""
 
 
 class Outcome(StrEnum):
@@ -72,6 +80,8 @@ class Outcome(StrEnum):
 
     NOTICED = "noticed"
     HANGS = "hangs"
+    LATE = "LATE"
+    """Only a test that waits for the full run notices."""
     UNNOTICED = "UNNOTICED"
     BROKEN = "BROKEN"
 
@@ -85,10 +95,15 @@ class Result:
     by: str = ""
     seconds: float = 0.0
     files: int = 0
+    before: str = ""
+    """The test that the list names, and that does not notice any longer."""
 
     def __str__(self) -> str:
         text = f"{self.outcome:9} {self.guard:40} {self.seconds:6.1f} s  {self.by}"
-        return text.rstrip()
+        return text.rstrip() + (f"  STALE: not by {self.before}" if self.before else "")
+
+
+NOTICING = (Outcome.NOTICED, Outcome.HANGS)
 
 
 class BadList(Exception):
@@ -124,7 +139,7 @@ def problem(guard: Guard, root: Path = ROOT) -> str:
     path = root / guard.file
     if not path.exists():
         return f"{guard.name}: there is no file {guard.file}"
-    missing = [each for each in guard.tests if not (root / each.partition("::")[0]).exists()]
+    missing = [each for each in (*guard.tests, guard.noticed_by) if each and not is_there(each, root)]
     if missing:
         return f"{guard.name}: there is no {missing[0]}"
     text = path.read_text()
@@ -136,6 +151,14 @@ def problem(guard: Guard, root: Path = ROOT) -> str:
     except SyntaxError as exc:
         return f"{guard.name}: without it {guard.file} does not compile: {exc}"
     return "" if changed != text else f"{guard.name}: nothing changes"
+
+
+def is_there(test: str, root: Path = ROOT) -> bool:
+    """Whether there is a file of tests, and in it the function that a test's name has."""
+    file, _, inside = test.partition("::")
+    path = root / file
+    function = inside.partition("[")[0].rpartition("::")[2]
+    return path.exists() and (not function or f"def {function}(" in path.read_text())
 
 
 def who_ought_to_notice(guard: Guard, root: Path = ROOT) -> list[str]:
@@ -158,17 +181,18 @@ class Copy:
     test_s: float
     run_s: float
 
-    def run(self, tests: Sequence[str], *, pure: bool) -> tuple[int, str]:
+    def run(self, tests: Sequence[str], *, pure: bool, options: Sequence[str] = PYTEST) -> tuple[int, str]:
         """pytest's exit code and output; the code of SIGKILL where all of it took too long and was ended."""
         paths = [str(self.root / each) for each in ("daemon", "tests", "scripts")]
         surroundings = os.environ | {
             "PYTHONPATH": os.pathsep.join([*paths, str(self.root)]),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "DEVKIT_EXAMPLES": GATES_EXAMPLES,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         if pure:
             surroundings["REMORA_PURE_PYTHON"] = "1"
-        command = [sys.executable, "-m", "pytest", *PYTEST, f"--timeout={self.test_s:g}", *tests]
+        command = [sys.executable, "-m", "pytest", *options, f"--timeout={self.test_s:g}", *tests]
         with tempfile.TemporaryFile("w+") as output:
             child = subprocess.Popen(
                 command,
@@ -233,13 +257,13 @@ class Runner:
         try:
             pure = guard.file.startswith("daemon/remora/codec/")
             with copy.without(guard):
-                code, output = copy.run(tests, pure=pure)
-            outcome, by = judged(code, output)
-            if outcome in (Outcome.NOTICED, Outcome.HANGS) and "::" in by and not self._passes(copy, by, pure=pure):
+                outcome, by = first_to_notice(copy, guard, tests, pure=pure)
+            if outcome in NOTICING and "::" in by and not self._passes(copy, by, pure=pure):
                 outcome, by = Outcome.BROKEN, f"{by} fails with the guard, too"
         finally:
             self.copies.put(copy)
-        return Result(guard.name, outcome, by, time.monotonic() - began, len(tests))
+        before = guard.noticed_by if by != guard.noticed_by else ""
+        return Result(guard.name, outcome, by, time.monotonic() - began, len(tests), before)
 
     def _passes(self, copy: Copy, test: str, *, pure: bool) -> bool:
         """Whether a test passes with all guards in place; it is asked once."""
@@ -251,6 +275,20 @@ class Runner:
             with self._lock:
                 self._sound[key] = known
         return known
+
+
+def first_to_notice(copy: Copy, guard: Guard, tests: Sequence[str], *, pure: bool) -> tuple[Outcome, str]:
+    """What became of a guard's removal, and by whom: the test that the guard names is asked before all others."""
+    if guard.noticed_by:
+        outcome, by = judged(*copy.run([guard.noticed_by], pure=pure))
+        if outcome in NOTICING:
+            return outcome, by
+    outcome, by = judged(*copy.run(tests, pure=pure))
+    if outcome is Outcome.UNNOTICED:
+        late, by_late = judged(*copy.run(tests, pure=pure, options=FULL))
+        if late in NOTICING:
+            return Outcome.LATE, by_late
+    return outcome, by
 
 
 def judged(code: int, output: str) -> tuple[Outcome, str]:

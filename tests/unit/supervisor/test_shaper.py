@@ -114,13 +114,15 @@ def test_a_worker_comes_while_a_group_sleeps() -> None:
 
 @in_virtual_time
 async def test_nobody_gets_what_is_dealt_out_to_nobody() -> None:
-    """While all workers are away ticks do nothing, and who comes then gets the rate from that time on."""
+    """While all workers are away nothing ticks, and who comes then gets the rate from that time on."""
     host = Host(shaping(a_host(client_low=a_meter(100_000, 3_000))))
     running = asyncio.create_task(host.shaper.run())
     await asyncio.sleep(0.015)
     for _ in range(3):
         host.shaper.leave(0)
+        ticks = host.shaper.ticks
         await asyncio.sleep(1.0)
+        assert host.shaper.ticks <= ticks + 1, "one was under way"
         host.shaper.join(0)
         assert host.level() == 0
         await asyncio.sleep(0.025)
