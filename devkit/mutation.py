@@ -20,10 +20,10 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -51,6 +51,9 @@ FULL = (*PYTEST[:-1], "not ceph and not kafka and not spark and full")
 GATES_EXAMPLES = "0.25"
 """How many of their examples property tests try; see scripts/test."""
 
+ENTRY = "[[guard]]\n"
+"""How an entry begins in a list."""
+
 NO_TESTS = 5
 NOTICED = (1, 2)
 """pytest's exit codes: where no test ran, and where one failed or could not be loaded."""
@@ -72,7 +75,7 @@ class Guard:
     tests: tuple[str, ...] = ()
     """Where given, the tests that must notice; else all near the file do."""
     noticed_by: str = ""
-    """The test that noticed last time, which is tried before the others; `--record` writes it."""
+    """The test that noticed last time, without its parameters: it is tried before the others. `--record` writes it."""
 
 
 class Outcome(StrEnum):
@@ -86,6 +89,9 @@ class Outcome(StrEnum):
     BROKEN = "BROKEN"
 
 
+NOTICING = (Outcome.NOTICED, Outcome.HANGS)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """A guard with the first test that failed without it, or what was wrong with the run."""
@@ -96,14 +102,16 @@ class Result:
     seconds: float = 0.0
     files: int = 0
     before: str = ""
-    """The test that the list names, and that does not notice any longer."""
+    """The test that the list names, and that does not notice."""
+
+    @property
+    def noticed_by(self) -> str:
+        """The test that noticed, as a list names it; empty where none of the gate did."""
+        return self.by.partition("[")[0] if self.outcome in NOTICING and "::" in self.by else ""
 
     def __str__(self) -> str:
         text = f"{self.outcome:9} {self.guard:40} {self.seconds:6.1f} s  {self.by}"
         return text.rstrip() + (f"  STALE: not by {self.before}" if self.before else "")
-
-
-NOTICING = (Outcome.NOTICED, Outcome.HANGS)
 
 
 class BadList(Exception):
@@ -262,8 +270,8 @@ class Runner:
                 outcome, by = Outcome.BROKEN, f"{by} fails with the guard, too"
         finally:
             self.copies.put(copy)
-        before = guard.noticed_by if by != guard.noticed_by else ""
-        return Result(guard.name, outcome, by, time.monotonic() - began, len(tests), before)
+        result = Result(guard.name, outcome, by, time.monotonic() - began, len(tests))
+        return result if result.noticed_by == guard.noticed_by else replace(result, before=guard.noticed_by)
 
     def _passes(self, copy: Copy, test: str, *, pure: bool) -> bool:
         """Whether a test passes with all guards in place; it is asked once."""
@@ -284,7 +292,7 @@ def first_to_notice(copy: Copy, guard: Guard, tests: Sequence[str], *, pure: boo
         if outcome in NOTICING:
             return outcome, by
     outcome, by = judged(*copy.run(tests, pure=pure))
-    if outcome is Outcome.UNNOTICED:
+    if outcome not in NOTICING:
         late, by_late = judged(*copy.run(tests, pure=pure, options=FULL))
         if late in NOTICING:
             return Outcome.LATE, by_late
@@ -337,11 +345,32 @@ def _attempted(guard: Guard, runner: Runner) -> Result:
 def summary(results: Sequence[Result]) -> str:
     """What was found, in a line or some."""
     silent = sorted(each.guard for each in results if each.outcome is Outcome.UNNOTICED)
+    late = sorted(each.guard for each in results if each.outcome is Outcome.LATE)
     broken = sorted(each.guard for each in results if each.outcome is Outcome.BROKEN)
-    noticed = len(results) - len(silent) - len(broken)
-    lines = [f"{len(results)} guards: {noticed} noticed, {len(silent)} unnoticed, {len(broken)} not tried"]
-    lines += [f"  unnoticed: {name}" for name in silent] + [f"  not tried: {name}" for name in broken]
+    noticed = len(results) - len(silent) - len(late) - len(broken)
+    counts = f"{noticed} noticed, {len(late)} by the full run only, {len(silent)} unnoticed, {len(broken)} not tried"
+    lines = [f"{len(results)} guards: {counts}"]
+    lines += [f"  unnoticed: {name}" for name in silent] + [f"  by the full run only: {name}" for name in late]
+    lines += [f"  not tried: {name}" for name in broken]
+    lines += [f"  stale: {each.guard} names {each.before}" for each in results if each.before]
     return "\n".join(lines)
+
+
+def record(results: Iterable[Result], folder: Path = LISTS) -> None:
+    """Have the lists name the tests that noticed."""
+    found = {each.guard: each.noticed_by for each in results if each.noticed_by}
+    for path in folder.glob("*.toml"):
+        head, *entries = path.read_text().split(ENTRY)
+        path.write_text(ENTRY.join([head, *(_naming(entry, found) for entry in entries)]))
+
+
+def _naming(entry: str, found: Mapping[str, str]) -> str:
+    """The text of an entry with the test that noticed; as it was where that is not known."""
+    test = found.get(tomllib.loads(entry)["name"])
+    if test is None:
+        return entry
+    without_one = re.sub(r"(?m)^noticed_by = .*\n", "", entry)
+    return re.sub(r"(?m)^guards = .*\n", lambda line: f"{line[0]}noticed_by = {json.dumps(test)}\n", without_one)
 
 
 def main(arguments: Sequence[str], usage: str) -> int:
@@ -350,6 +379,7 @@ def main(arguments: Sequence[str], usage: str) -> int:
         prog="scripts/mutate", description=usage, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--list", action="store_true", help="print the guards, and try none")
+    parser.add_argument("--record", action="store_true", help="name in the lists which test noticed")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="of these names or files")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results into this file, too")
@@ -365,7 +395,7 @@ def main(arguments: Sequence[str], usage: str) -> int:
         return 2
     if options.list:
         for guard in guards:
-            print(f"{guard.name:40} {guard.file}: {guard.guards}")
+            print(f"{guard.name:40} {guard.file}: {guard.guards}; {guard.noticed_by or 'no test is known to notice'}")
         return 0
     results: list[Result] = []
     with copies(options.jobs, options.test_seconds, options.run_seconds) as made:
@@ -375,7 +405,9 @@ def main(arguments: Sequence[str], usage: str) -> int:
     print(summary(results))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
-    return 1 if any(each.outcome in (Outcome.UNNOTICED, Outcome.BROKEN) for each in results) or not results else 0
+    if options.record:
+        record(results)
+    return 0 if results and all(each.outcome in NOTICING for each in results) else 1
 
 
 def is_wanted(guard: Guard, patterns: Sequence[str]) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+
+import pytest
 
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
@@ -15,9 +17,11 @@ from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings, QuarantineSettings
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
+from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.session import Session
 from remora.engine.delivery.shard_state import Redelivery, ShardState
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
@@ -27,11 +31,12 @@ from remora.engine.lease import Lease
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, RemoraError, StoreUnavailable
+from remora.model.errors import EndpointUnavailable, OwnershipLost, RemoraError, ShardGone, StoreUnavailable
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page
 from remora.policy.pace import Pace
+from remora.policy.retry import PROBE_ENTRIES
 
 
 @dataclass
@@ -182,6 +187,45 @@ async def test_a_trimmer_that_lost_the_lock_removes_nothing() -> None:
 
     assert stand.store.queues["t"].waiting == 2
     assert [type(each) for each in stand.failures] == [OwnershipLost]
+
+
+# -------------------------------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("loss", [OwnershipLost("another's"), ShardGone("gone")])
+@in_virtual_time
+async def test_a_shard_that_is_lost_is_what_a_session_ends_with(loss: RemoraError) -> None:
+    """A failure of the endpoint before or after it is nothing beside it: the shard is let go, not tried again."""
+    stand, down = await a_stand(0), EndpointUnavailable("no leader")
+    failures = []
+    for order in ([down, loss, down], [loss, down], [down, EndpointUnavailable("still none")]):
+        session = Session(stand.scope, Allowance(ByteBudget(1 << 20), EntryBudget()), lambda: None)
+        for failure in order:
+            session.fail(failure)
+        failures.append(session.failure)
+
+    assert failures == [loss, loss, down]
+
+
+@in_virtual_time
+async def test_a_head_is_left_when_the_shard_is_to_be_given_back() -> None:
+    """A look removes what has expired page by page, and reads no page once the shard is wanted by another worker."""
+    stand = await a_stand(500)
+    await stand.store.letters.standing(stand.scope.lease.token)
+    topic = replace(stand.scope.topic, time_to_live_s=1)
+    queue = stand.store.queues["t"]
+    waiting = []
+    for most in (1, 1000):
+        reads = stand.store.calls["read"] + most
+
+        def is_finishing(reads: int = reads) -> bool:
+            return stand.store.calls["read"] >= reads
+
+        head = HeadExpiry(stand.scope.context, stand.scope.lease, stand.scope.state, is_finishing)
+        await head.look(topic, ByteBudget(1 << 20), tried=False, publishes=False)
+        waiting.append(queue.waiting)
+
+    assert waiting == [500 - PROBE_ENTRIES, 0]
 
 
 # --------------------------------------------------------------------------------------- dead letters

@@ -325,6 +325,21 @@ async def test_how_far_a_refused_run_came() -> None:
     assert (error.arrived, error.tries) == (1, 1)
 
 
+async def test_a_message_under_way_is_waited_for() -> None:
+    """A message that is pushed again before it is confirmed is not due again, and its confirm ends the new push."""
+    story = Story(lanes=1, each=1)
+    story.push(0)
+    story.flush()
+    story.do("give up", 0)
+
+    story.push(0)
+
+    assert not story.wire.waiting
+    story.confirm(1, multiple=False, ack=True)
+    assert story.has_arrived(0)
+    assert story.wire.written == [b"0.0"]
+
+
 @pytest.mark.parametrize("confirmed", [0, 1], ids=["first", "next"])
 async def test_a_push_that_was_given_up_sends_nothing(confirmed: int) -> None:
     """A message whose push is given up before it is written stays unsent, whichever of its run it is: another worker
@@ -352,6 +367,7 @@ async def test_a_run_on_a_channel_that_ended() -> None:
 
     (run,) = story.runs
     assert run is not None
+    assert run.is_over
     with pytest.raises(EndpointUnavailable, match="gone"):
         await run.done
 
