@@ -67,9 +67,8 @@ def test_a_receiver_has_no_more_connections_than_are_allowed(most: int) -> None:
     """However many paths ask for one more as often as they like, no more are taken than may be open."""
     pool = Pool(Peer(Server("http", "receiver", 80)), most)
 
-    for turn in range(4 * most):
-        for path in ("a", "b", "c"):
-            if pool.may_take(path if turn else "a"):
-                pool.taken[path if turn else "a"] += 1
+    for path in [*"abc" * 10, *"a" * most, *"bc" * most]:
+        if pool.may_take(path):
+            pool.taken[path] += 1
 
-    assert pool.taken.total() == most
+    assert 1 <= pool.taken.total() <= most
