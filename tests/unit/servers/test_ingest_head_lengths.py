@@ -1,11 +1,11 @@
-"""How long the body of a request is, which a proxy ahead of the server must not see otherwise."""
+"""How long the body of a request is, and where its lines end: a proxy ahead of the server must not see it otherwise."""
 
 from __future__ import annotations
 
 import pytest
 
 from remora.servers.ingest import head
-from remora.servers.ingest.head import Headers, NotHttp
+from remora.servers.ingest.head import HeadReader, Headers, NotHttp
 
 LENGTH, CODING = b"content-length", b"transfer-encoding"
 
@@ -41,3 +41,10 @@ def test_a_body_that_two_could_measure_differently(fields: list[tuple[bytes, byt
 def test_the_length_of_a_body(fields: list[tuple[bytes, bytes]], length: int | None) -> None:
     """It is what the head says, none without a word about it, and not known of one in chunks."""
     assert head._length_of(Headers(fields), "1.1") == length
+
+
+@pytest.mark.parametrize("ahead", [b"\n", b"\r", b"\n\n", b"\r\n\n"], ids=repr)
+def test_half_an_end_of_a_line_ahead_of_a_head(ahead: bytes) -> None:
+    """It is refused, though the parser would pass it over: who is ahead may take it for a part of another request."""
+    with pytest.raises(NotHttp, match="a line does not end in CR LF"):
+        HeadReader().read(ahead + b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", 0)

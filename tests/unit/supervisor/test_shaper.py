@@ -74,6 +74,7 @@ def test_a_worker_that_ends_takes_its_debt_along() -> None:
     host.tick()
     host.account(1).charge(0, LOW, 1_000_000)
     host.shaper.leave(1)
+    assert host.level(1) == 0, "who comes in its place finds neither credit nor debt"
     before = [host.level(place) for place in (0, 2)]
     host.tick()
     assert [host.level(place) - ago for place, ago in zip((0, 2), before, strict=True)] == [1_500, 1_500]
