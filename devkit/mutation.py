@@ -20,10 +20,10 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -35,15 +35,24 @@ LISTS = Path(__file__).parent / "mutations"
 
 LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
-PLUGINS = ("asyncio", "timeout", "hypothesispytest")
+PLUGINS = ("asyncio", "timeout", "hypothesispytest", "xdist")
 """All that these tests need; to find and load every plugin takes longer than many a test."""
 
 PYTEST = (
     *(argument for name in PLUGINS for argument in ("-p", name)),
     *("-x", "-q", "-rfE", "--no-header", "--tb=short", "-p", "no:cacheprovider", "--hypothesis-seed=0"),
-    *("-m", "not ceph and not kafka and not spark"),
+    *("-m", "not ceph and not kafka and not spark and not full"),
 )
-"""How tests are run: without those that need a cluster or a broker, which take minutes to start."""
+"""How tests are run: those of the gate that need no cluster and no broker, which take minutes to start."""
+
+FULL = (*PYTEST[:-1], "not ceph and not kafka and not spark and full")
+"""How those are run that wait for the full run."""
+
+GATES_EXAMPLES = "0.25"
+"""How many of their examples property tests try; see scripts/test."""
+
+ENTRY = "[[guard]]\n"
+"""How an entry begins in a list."""
 
 NO_TESTS = 5
 NOTICED = (1, 2)
@@ -65,6 +74,8 @@ class Guard:
     replace: str
     tests: tuple[str, ...] = ()
     """Where given, the tests that must notice; else all near the file do."""
+    noticed_by: str = ""
+    """The test that noticed last time, without its parameters: it is tried before the others. `--record` writes it."""
 
 
 class Outcome(StrEnum):
@@ -72,8 +83,13 @@ class Outcome(StrEnum):
 
     NOTICED = "noticed"
     HANGS = "hangs"
+    LATE = "LATE"
+    """Only a test that waits for the full run notices."""
     UNNOTICED = "UNNOTICED"
     BROKEN = "BROKEN"
+
+
+NOTICING = (Outcome.NOTICED, Outcome.HANGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +101,17 @@ class Result:
     by: str = ""
     seconds: float = 0.0
     files: int = 0
+    before: str = ""
+    """The test that the list names, and that does not notice."""
+
+    @property
+    def noticed_by(self) -> str:
+        """The test that noticed, as a list names it; empty where none of the gate did."""
+        return self.by.partition("[")[0] if self.outcome in NOTICING and "::" in self.by else ""
 
     def __str__(self) -> str:
         text = f"{self.outcome:9} {self.guard:40} {self.seconds:6.1f} s  {self.by}"
-        return text.rstrip()
+        return text.rstrip() + (f"  STALE: not by {self.before}" if self.before else "")
 
 
 class BadList(Exception):
@@ -124,7 +147,7 @@ def problem(guard: Guard, root: Path = ROOT) -> str:
     path = root / guard.file
     if not path.exists():
         return f"{guard.name}: there is no file {guard.file}"
-    missing = [each for each in guard.tests if not (root / each.partition("::")[0]).exists()]
+    missing = [each for each in (*guard.tests, guard.noticed_by) if each and not is_there(each, root)]
     if missing:
         return f"{guard.name}: there is no {missing[0]}"
     text = path.read_text()
@@ -136,6 +159,14 @@ def problem(guard: Guard, root: Path = ROOT) -> str:
     except SyntaxError as exc:
         return f"{guard.name}: without it {guard.file} does not compile: {exc}"
     return "" if changed != text else f"{guard.name}: nothing changes"
+
+
+def is_there(test: str, root: Path = ROOT) -> bool:
+    """Whether there is a file of tests, and in it the function that a test's name has."""
+    file, _, inside = test.partition("::")
+    path = root / file
+    function = inside.partition("[")[0].rpartition("::")[2]
+    return path.exists() and (not function or f"def {function}(" in path.read_text())
 
 
 def who_ought_to_notice(guard: Guard, root: Path = ROOT) -> list[str]:
@@ -158,17 +189,18 @@ class Copy:
     test_s: float
     run_s: float
 
-    def run(self, tests: Sequence[str], *, pure: bool) -> tuple[int, str]:
+    def run(self, tests: Sequence[str], *, pure: bool, options: Sequence[str] = PYTEST) -> tuple[int, str]:
         """pytest's exit code and output; the code of SIGKILL where all of it took too long and was ended."""
         paths = [str(self.root / each) for each in ("daemon", "tests", "scripts")]
         surroundings = os.environ | {
             "PYTHONPATH": os.pathsep.join([*paths, str(self.root)]),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "DEVKIT_EXAMPLES": GATES_EXAMPLES,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         if pure:
             surroundings["REMORA_PURE_PYTHON"] = "1"
-        command = [sys.executable, "-m", "pytest", *PYTEST, f"--timeout={self.test_s:g}", *tests]
+        command = [sys.executable, "-m", "pytest", *options, f"--timeout={self.test_s:g}", *tests]
         with tempfile.TemporaryFile("w+") as output:
             child = subprocess.Popen(
                 command,
@@ -233,13 +265,13 @@ class Runner:
         try:
             pure = guard.file.startswith("daemon/remora/codec/")
             with copy.without(guard):
-                code, output = copy.run(tests, pure=pure)
-            outcome, by = judged(code, output)
-            if outcome in (Outcome.NOTICED, Outcome.HANGS) and "::" in by and not self._passes(copy, by, pure=pure):
+                outcome, by = first_to_notice(copy, guard, tests, pure=pure)
+            if outcome in NOTICING and "::" in by and not self._passes(copy, by, pure=pure):
                 outcome, by = Outcome.BROKEN, f"{by} fails with the guard, too"
         finally:
             self.copies.put(copy)
-        return Result(guard.name, outcome, by, time.monotonic() - began, len(tests))
+        result = Result(guard.name, outcome, by, time.monotonic() - began, len(tests))
+        return result if result.noticed_by == guard.noticed_by else replace(result, before=guard.noticed_by)
 
     def _passes(self, copy: Copy, test: str, *, pure: bool) -> bool:
         """Whether a test passes with all guards in place; it is asked once."""
@@ -251,6 +283,20 @@ class Runner:
             with self._lock:
                 self._sound[key] = known
         return known
+
+
+def first_to_notice(copy: Copy, guard: Guard, tests: Sequence[str], *, pure: bool) -> tuple[Outcome, str]:
+    """What became of a guard's removal, and by whom: the test that the guard names is asked before all others."""
+    if guard.noticed_by:
+        outcome, by = judged(*copy.run([guard.noticed_by], pure=pure))
+        if outcome in NOTICING:
+            return outcome, by
+    outcome, by = judged(*copy.run(tests, pure=pure))
+    if outcome not in NOTICING:
+        late, by_late = judged(*copy.run(tests, pure=pure, options=FULL))
+        if late in NOTICING:
+            return Outcome.LATE, by_late
+    return outcome, by
 
 
 def judged(code: int, output: str) -> tuple[Outcome, str]:
@@ -299,11 +345,32 @@ def _attempted(guard: Guard, runner: Runner) -> Result:
 def summary(results: Sequence[Result]) -> str:
     """What was found, in a line or some."""
     silent = sorted(each.guard for each in results if each.outcome is Outcome.UNNOTICED)
+    late = sorted(each.guard for each in results if each.outcome is Outcome.LATE)
     broken = sorted(each.guard for each in results if each.outcome is Outcome.BROKEN)
-    noticed = len(results) - len(silent) - len(broken)
-    lines = [f"{len(results)} guards: {noticed} noticed, {len(silent)} unnoticed, {len(broken)} not tried"]
-    lines += [f"  unnoticed: {name}" for name in silent] + [f"  not tried: {name}" for name in broken]
+    noticed = len(results) - len(silent) - len(late) - len(broken)
+    counts = f"{noticed} noticed, {len(late)} by the full run only, {len(silent)} unnoticed, {len(broken)} not tried"
+    lines = [f"{len(results)} guards: {counts}"]
+    lines += [f"  unnoticed: {name}" for name in silent] + [f"  by the full run only: {name}" for name in late]
+    lines += [f"  not tried: {name}" for name in broken]
+    lines += [f"  stale: {each.guard} names {each.before}" for each in results if each.before]
     return "\n".join(lines)
+
+
+def record(results: Iterable[Result], folder: Path = LISTS) -> None:
+    """Have the lists name the tests that noticed."""
+    found = {each.guard: each.noticed_by for each in results if each.noticed_by}
+    for path in folder.glob("*.toml"):
+        head, *entries = path.read_text().split(ENTRY)
+        path.write_text(ENTRY.join([head, *(_naming(entry, found) for entry in entries)]))
+
+
+def _naming(entry: str, found: Mapping[str, str]) -> str:
+    """The text of an entry with the test that noticed; as it was where that is not known."""
+    test = found.get(tomllib.loads(entry)["name"])
+    if test is None:
+        return entry
+    without_one = re.sub(r"(?m)^noticed_by = .*\n", "", entry)
+    return re.sub(r"(?m)^guards = .*\n", lambda line: f"{line[0]}noticed_by = {json.dumps(test)}\n", without_one)
 
 
 def main(arguments: Sequence[str], usage: str) -> int:
@@ -312,6 +379,7 @@ def main(arguments: Sequence[str], usage: str) -> int:
         prog="scripts/mutate", description=usage, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--list", action="store_true", help="print the guards, and try none")
+    parser.add_argument("--record", action="store_true", help="name in the lists which test noticed")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="of these names or files")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results into this file, too")
@@ -327,7 +395,7 @@ def main(arguments: Sequence[str], usage: str) -> int:
         return 2
     if options.list:
         for guard in guards:
-            print(f"{guard.name:40} {guard.file}: {guard.guards}")
+            print(f"{guard.name:40} {guard.file}: {guard.guards}; {guard.noticed_by or 'no test is known to notice'}")
         return 0
     results: list[Result] = []
     with copies(options.jobs, options.test_seconds, options.run_seconds) as made:
@@ -337,7 +405,9 @@ def main(arguments: Sequence[str], usage: str) -> int:
     print(summary(results))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
-    return 1 if any(each.outcome in (Outcome.UNNOTICED, Outcome.BROKEN) for each in results) or not results else 0
+    if options.record:
+        record(results)
+    return 0 if results and all(each.outcome in NOTICING for each in results) else 1
 
 
 def is_wanted(guard: Guard, patterns: Sequence[str]) -> bool:

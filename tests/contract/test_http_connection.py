@@ -106,6 +106,22 @@ async def test_equal_lengths_are_one() -> None:
         assert client.connection.is_open
 
 
+async def test_a_connection_that_is_closed() -> None:
+    """An exchange fails on it at once, without a wait for an answer that cannot come, and its requests go elsewhere."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with connected(serve) as client:
+        async with asyncio.timeout(ENDS_S):
+            await client.closed.wait()
+
+        with pytest.raises(Failed) as caught:
+            client.connection.run(Requests(REQUEST)).send(None)
+
+    assert caught.value.how is Lost.UNTOUCHED
+
+
 async def test_bytes_that_no_request_asked_for() -> None:
     """They end the connection, and are not the answer to the next request."""
     goes_on = asyncio.Event()

@@ -172,6 +172,18 @@ async def test_a_counter_skips_to_its_bound_unless_it_was_settled(stores: list[L
     assert [(each.position, each.bound) for each in (first, second, third)] == [(0, 1000), (2500, 3500), (2777, 3777)]
 
 
+async def test_raising_a_bound_never_lowers_it(stores: list[Logs]) -> None:
+    """A raise that comes late, below what may be handed out by now, changes nothing: positions would come twice."""
+    lock = await stores[0].acquire(COUNTER, "o1", LEASE_S)
+    epoch = (await stores[0].register(lock, "", REACH)).epoch
+
+    await stores[0].raise_bound(lock, epoch, 2500)
+    await stores[0].raise_bound(lock, epoch, 1500)
+
+    assert (await stores[1].figures(COUNTER)).tail == 2500
+    assert (await stores[0].register(lock, "", REACH)).position == 2500
+
+
 async def test_a_replaced_server_cannot_move_a_bound(stores: list[Logs]) -> None:
     """Neither up nor down, once another epoch has begun."""
     lock = await stores[0].acquire(COUNTER, "o1", LEASE_S)

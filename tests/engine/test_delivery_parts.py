@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+
+import pytest
 
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
-from engine.fakes import FakeStore
+from engine.fakes import FakeBatch, FakeStore
 from engine.ownership.parts import a_store, taken
 from engine.runs import a_topic
 from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings, QuarantineSettings
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
+from remora.engine.delivery.head_expiry import HeadExpiry
+from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter
+from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.session import Session
 from remora.engine.delivery.shard_state import Redelivery, ShardState
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
+from remora.engine.delivery.turning_back import PagesAhead
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.entry_budget import Allowance, EntryBudget
 from remora.engine.lease import Lease
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, RemoraError, StoreUnavailable
+from remora.model.errors import EndpointUnavailable, OwnershipLost, RemoraError, ShardGone, StoreUnavailable
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page
 from remora.policy.pace import Pace
+from remora.policy.retry import PROBE_ENTRIES
 
 
 @dataclass
@@ -182,6 +190,75 @@ async def test_a_trimmer_that_lost_the_lock_removes_nothing() -> None:
 
     assert stand.store.queues["t"].waiting == 2
     assert [type(each) for each in stand.failures] == [OwnershipLost]
+
+
+# ---------------------------------------------------------------------------------------- turning back
+
+
+@in_virtual_time
+async def test_what_may_be_turned_back() -> None:
+    """Pages of which nothing was begun, but none between the arrival of a page and its packing, which would overtake
+    them, and none once the session is over."""
+    stand, is_over, lanes = await a_stand(20), False, LaneQueues()
+    async with asyncio.TaskGroup() as tasks:
+        reader, trimmer = stand.reader(tasks, ByteBudget(1 << 20)), stand.trimmer()
+        ahead = PagesAhead(stand.scope, reader, trimmer, lanes, is_over=lambda: is_over)
+        ahead.begin_at(b"")
+        joining, joined, sizes = [], [], []
+        for _ in range(2):
+            page = await stand.store.queue.read(stand.scope.lease.token, ahead.next_read(), 10)
+            assert ahead.follows(page)
+            joining.append(ahead.ahead())
+            acks = trimmer.add(page)
+            lanes.add(InFlightBatch(page, acks, FakeBatch(0, [])))
+            ahead.add(PageAhead(acks, page.nbytes, batches=1), is_clean=True)
+            joined.append(ahead.ahead())
+            sizes.append(page.nbytes)
+        is_over = True
+        at_the_end = ahead.ahead()
+
+    assert joining == [(), ()]
+    assert joined == [(sizes[0],), tuple(sizes)]
+    assert at_the_end == ()
+
+
+# -------------------------------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("loss", [OwnershipLost("another's"), ShardGone("gone")])
+@in_virtual_time
+async def test_a_shard_that_is_lost_is_what_a_session_ends_with(loss: RemoraError) -> None:
+    """A failure of the endpoint before or after it is nothing beside it: the shard is let go, not tried again."""
+    stand, down = await a_stand(0), EndpointUnavailable("no leader")
+    failures = []
+    for order in ([down, loss, down], [loss, down], [down, EndpointUnavailable("still none")]):
+        session = Session(stand.scope, Allowance(ByteBudget(1 << 20), EntryBudget()), lambda: None)
+        for failure in order:
+            session.fail(failure)
+        failures.append(session.failure)
+
+    assert failures == [loss, loss, down]
+
+
+@in_virtual_time
+async def test_a_head_is_left_when_the_shard_is_to_be_given_back() -> None:
+    """A look removes what has expired page by page, and reads no page once the shard is wanted by another worker."""
+    stand = await a_stand(500)
+    await stand.store.letters.standing(stand.scope.lease.token)
+    topic = replace(stand.scope.topic, time_to_live_s=1)
+    queue = stand.store.queues["t"]
+    waiting = []
+    for most in (1, 1000):
+        reads = stand.store.calls["read"] + most
+
+        def is_finishing(reads: int = reads) -> bool:
+            return stand.store.calls["read"] >= reads
+
+        head = HeadExpiry(stand.scope.context, stand.scope.lease, stand.scope.state, is_finishing)
+        await head.look(topic, ByteBudget(1 << 20), tried=False, publishes=False)
+        waiting.append(queue.waiting)
+
+    assert waiting == [500 - PROBE_ENTRIES, 0]
 
 
 # --------------------------------------------------------------------------------------- dead letters

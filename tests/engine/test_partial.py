@@ -19,6 +19,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.policy.pace import Pace
+from remora.policy.retry import PROBE_ENTRIES
 from remora.ports.endpoint import Batch
 
 
@@ -304,3 +305,29 @@ async def test_a_mode_that_only_the_settings_ask_for() -> None:
     assert status.delivery == "at-least-once"
     assert any("exactly-once" in each for each in status.remarks)
     assert sorted(numbers(endpoint)) == list(range(5))
+
+
+@in_virtual_time
+async def test_few_are_sent_after_a_failure() -> None:
+    """After a failure an endpoint gets no more than the entries of a probe until these have arrived, however many wait:
+    one that is away, or slow, is not filled with what will be sent again."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=256)
+    store.make("t", *(raw_entry(f"k{i}", i) for i in range(500)))
+    store.metadata["t"] = a_topic()
+    now = asyncio.get_running_loop().time
+    works_at = now() + 1
+    pushed: set[bytes] = set()
+
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        if now() < works_at:
+            return Fate(wait_s=1, arrives=0, error=EndpointUnavailable("no leader"))
+        pushed.update(record.event_id for record in batch.records)
+        return Fate(wait_s=60)
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(50)
+        assert 1 <= len(pushed) <= PROBE_ENTRIES
+        await drained(store, within_s=36_000)
+
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(500))

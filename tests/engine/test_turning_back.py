@@ -141,6 +141,25 @@ async def test_a_live_shard_finds_room_beside_others(how: str, mode: Delivery, w
     assert (worker.budget.held, worker.entries.held) == (0, 0)
 
 
+@in_virtual_time
+async def test_a_page_whose_letters_are_being_stored_is_kept() -> None:
+    """A page of which an entry is given up stays while a live shard asks for its room: else what stands behind that
+    entry would be sent twice, or ahead of what stands before it."""
+    store, endpoint = NotedStore(), SlowEndpoint()
+    for name in BACKLOGS:
+        store.add(name, 300)
+        store.queues[name].entries[20] = b"x" * len(store.queues[name].entries[20])
+    store.before = lambda call: 4 * SLOW_S if call == "store_letters" else None
+    async with running(a_worker(store, endpoint, settings_of(Delivery.AT_LEAST_ONCE))):
+        await until(lambda: store.calls["store_letters"] == len(BACKLOGS))
+        store.add("live", 1, padding=5000)
+        await drained(store, within_s=36_000)
+
+    assert endpoint.numbers("live") == [0]
+    for name in BACKLOGS:
+        assert endpoint.numbers(name) == [i for i in range(300) if i != 20]
+
+
 @pytest.mark.parametrize(("how", "mode"), HOW)
 @pytest.mark.parametrize("asks_as", ["replay", "idle"])
 @in_virtual_time

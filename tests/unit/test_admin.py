@@ -215,51 +215,6 @@ async def test_a_request_names_its_host_once(hosts: bytes, status: int) -> None:
     assert answered.split()[1] == b"%d" % status
 
 
-async def test_the_command_asks_for_a_drain_whatever_the_address_is_called() -> None:
-    """`remora drain` reaches a daemon whose admin.listen is a name of the host that means its loopback."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        port = address.rpartition(":")[2]
-        await drain_host(AdminSettings(listen=f"0.0.0.0:{port}"), True)
-    assert daemon.drained == [True]
-
-
-async def test_a_drain_is_not_asked_for_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that comes over another address than the loopback's is refused."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        monkeypatch.setattr(admin, "_peer", lambda _: ("192.0.2.1", 1234))
-
-        assert await post(address, "/-/drain") == 403
-    assert daemon.drained == []
-
-
-async def test_shaping_is_shown_to_all_and_changed_on_this_host() -> None:
-    """Its state is read like the status; a change answers with its lines, or with its problems, and not to a page."""
-    daemon = Daemon()
-    async with served(daemon) as address:
-        port = int(address.rpartition(":")[2])
-        settings = AdminSettings(listen=f"127.0.0.1:{port}")
-        assert await fetch_shaping(settings) == {"scopes": []}
-        assert await change_shaping(settings, Change()) == ["changed"]
-        with pytest.raises(ConfigError, match="no such scope"):
-            await change_shaping(settings, Change(scope="x"))
-        assert await post(address, "/-/shaping", Origin="http://elsewhere.example") == 403
-
-
-async def test_a_drain_is_asked_for_over_a_unix_socket(tmp_path: Path) -> None:
-    """A user who may open the socket may drain the host."""
-    daemon = Daemon()
-    path = tmp_path / "admin.sock"
-    async with (
-        served(daemon, f"unix:{path}"),
-        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
-        session.post("http://localhost/-/drain") as reply,
-    ):
-        assert reply.status == 200
-    assert daemon.drained == [True]
-
-
 async def test_head_answers_without_a_body_and_other_paths_are_unknown() -> None:
     """HEAD works wherever GET does, and there is nothing else to find."""
     async with served(Daemon()) as address:

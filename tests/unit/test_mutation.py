@@ -9,10 +9,28 @@ from pathlib import Path
 import pytest
 
 from devkit import mutation
-from devkit.mutation import BadList, Guard, Outcome, Result, Runner, attempt_all, copies, judged, load, problem, without
+from devkit.mutation import (
+    PYTEST,
+    ROOT,
+    BadList,
+    Copy,
+    Guard,
+    Outcome,
+    Result,
+    Runner,
+    attempt_all,
+    copies,
+    judged,
+    load,
+    problem,
+    record,
+    summary,
+    without,
+)
 
 GUARDS = load()
 
+NAMED = "tests/unit/policy/test_room.py::test_bound"
 BOUND = Guard("bound", "daemon/remora/policy/room.py", "more than fits", "    if size > 3:", "    if False:")
 
 
@@ -52,6 +70,10 @@ def test_only_these_lines_change() -> None:
         ({"replace": "    if"}, "does not compile"),
         ({"replace": "    if size > 3:"}, "nothing changes"),
         ({"tests": ("tests/none.py::test_it",)}, "there is no tests/none.py"),
+        (
+            {"noticed_by": "tests/unit/policy/test_room.py::test_gone"},
+            "there is no tests/unit/policy/test_room.py::test_g",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_guard(tree: Path, change: dict[str, str], why: str) -> None:
@@ -99,10 +121,13 @@ def tree(tmp_path: Path) -> Path:
         "daemon/remora/policy/room.py": "def fits(size):\n    if size > 3:\n        return False\n    if size < 0:\n"
         "        raise ValueError\n    return True\n",
         "tests/unit/policy/test_room.py": "import time\nfrom remora.policy.room import fits\n"
-        "def test_bound():\n    assert not fits(4)\ndef test_hangs():\n    while fits(3) is None: time.sleep(0.01)\n",
+        "def test_bound():\n    assert not fits(4)\ndef test_fits():\n    assert fits(2) is not False\n"
+        "def test_hangs():\n    while fits(3) is None: time.sleep(0.01)\n",
         "tests/unit/policy/test_flaky.py": "from remora.policy import room\ndef test_never():\n    assert False\n",
+        "tests/unit/policy/test_late.py": "import pytest\nfrom remora.policy.room import fits\n"
+        "@pytest.mark.full\ndef test_sign():\n    with pytest.raises(ValueError): fits(-1)\n",
         "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--import-mode=importlib --strict-markers'\n"
-        "markers = ['ceph', 'kafka', 'spark']\n",
+        "markers = ['ceph', 'kafka', 'spark', 'full']\n",
     }  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +138,8 @@ def tree(tmp_path: Path) -> Path:
 def test_who_notices(tree: Path) -> None:
     """A guard's removal is noticed, by a failure or by a test that hangs, or it is not; the tree stays as it was.
 
-    A test that fails with all guards in place notices nothing.
+    A test that fails with all guards in place notices nothing. One of the full run is asked where none of the gate did.
+    The one that an entry names is asked first, and is stale where it does not notice.
     """
     room = ("tests/unit/policy/test_room.py",)
     sign = ("        raise ValueError", "        pass")
@@ -123,23 +149,92 @@ def test_who_notices(tree: Path) -> None:
         Guard("hang", BOUND.file, "", "    return True", "    return None", room),
         Guard("flaky", BOUND.file, "", *sign, ("tests/unit/policy/test_flaky.py",)),
         Guard("gone", BOUND.file, "", "no such line", "", room),
+        Guard("late", BOUND.file, "", *sign, ("tests/unit/policy/test_late.py",)),
+        Guard("first", BOUND.file, "", BOUND.find, BOUND.replace, ("tests/unit/policy/test_flaky.py",), NAMED),
+        Guard("stale", BOUND.file, "", "    return True", "    return False", room, NAMED),
     ]
     before = (tree / BOUND.file).read_text()
 
     with copies(2, test_s=2, run_s=60, root=tree) as made:
         results = {each.guard: each for each in attempt_all(guards, Runner(made, tree), 2)}
 
+    assert results["stale"].before == NAMED
+    assert not results["first"].before
     assert {name: (each.outcome, each.by) for name, each in results.items()} == {
         "bound": (Outcome.NOTICED, "tests/unit/policy/test_room.py::test_bound"),
         "sign": (Outcome.UNNOTICED, ""),
         "hang": (Outcome.HANGS, "tests/unit/policy/test_room.py::test_hangs"),
         "flaky": (Outcome.BROKEN, "tests/unit/policy/test_flaky.py::test_never fails with the guard, too"),
+        "late": (Outcome.LATE, "tests/unit/policy/test_late.py::test_sign"),
+        "first": (Outcome.NOTICED, NAMED),
+        "stale": (Outcome.NOTICED, "tests/unit/policy/test_room.py::test_fits"),
         "gone": (Outcome.BROKEN, f"BadList: gone: its lines stand 0 times in {BOUND.file}, not once"),
     }
     assert (tree / BOUND.file).read_text() == before
 
 
-@pytest.mark.parametrize(("outcome", "code"), [(Outcome.NOTICED, 0), (Outcome.HANGS, 0), (Outcome.UNNOTICED, 1)])
+def test_tests_of_every_folder_can_be_run() -> None:
+    """Those of the contract, too, are collected by the command that tries a guard, whose plugins are few."""
+    files = [
+        f"tests/{name}" for name in ("unit/test_mutation.py", "engine/test_trust.py", "contract/test_store_locks.py")
+    ]
+
+    code, output = Copy(ROOT, 300, 300).run(files, pure=False, options=(*PYTEST, "--collect-only"))
+
+    assert code == 0, output
+
+
+def test_who_noticed_is_written_down(tmp_path: Path) -> None:
+    """The list names the test without its parameters, in the place of the one before; all else in it stays."""
+    entry = "[[guard]]\nname = 'NAME'\nfile = ''\nguards = ''\nfind = ''\nreplace = ''\n\n"
+    names = ("new", "stale", "kept", "unnoticed")
+    old = "guards = ''\nnoticed_by = \"old\"\n"
+    texts = [
+        entry.replace("NAME", name).replace("guards = ''\n", old if name != "new" else "guards = ''\n")
+        for name in names
+    ]
+    (tmp_path / "a.toml").write_text("# What it is about.\n\n" + "".join(texts))
+
+    record(
+        [
+            Result("new", Outcome.NOTICED, "tests/a.py::test_x[a - b]"),
+            Result("stale", Outcome.HANGS, "tests/a.py::test_y", before="old"),
+            Result("unnoticed", Outcome.UNNOTICED),
+        ],
+        tmp_path,
+    )
+
+    found = {each.name: each.noticed_by for each in load(tmp_path)}
+    assert found == {"new": "tests/a.py::test_x", "stale": "tests/a.py::test_y", "kept": "old", "unnoticed": "old"}
+    lines = (tmp_path / "a.toml").read_text().splitlines()
+    assert [each for each in lines if "noticed_by" not in each] == [
+        each for each in "".join(["# What it is about.\n\n", *texts]).splitlines() if "noticed_by" not in each
+    ]
+
+
+def test_what_a_run_says() -> None:
+    """It names whose removal nobody noticed, or only the full run, what could not be tried, and what is stale."""
+    said = summary(
+        [
+            Result("a", Outcome.NOTICED, "t::x"),
+            Result("b", Outcome.UNNOTICED, before="t::y"),
+            Result("c", Outcome.LATE, "t::z"),
+            Result("d", Outcome.BROKEN),
+        ]
+    )
+
+    assert said.splitlines() == [
+        "4 guards: 1 noticed, 1 by the full run only, 1 unnoticed, 1 not tried",
+        "  unnoticed: b",
+        "  by the full run only: c",
+        "  not tried: d",
+        "  stale: b names t::y",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(Outcome.NOTICED, 0), (Outcome.HANGS, 0), (Outcome.LATE, 1), (Outcome.UNNOTICED, 1)]
+)
 def test_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, outcome: Outcome, code: int
 ) -> None:
@@ -152,7 +247,7 @@ def test_the_command(
 
     said = capsys.readouterr().out
     assert said.startswith(f"{outcome:9} {name} ")
-    assert ("unnoticed: " in said) is bool(code)
+    assert ("unnoticed: " in said) is (outcome is Outcome.UNNOTICED)
     assert json.loads((tmp_path / "results").read_text())[0]["by"] == "a test"
 
 

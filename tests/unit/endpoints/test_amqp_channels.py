@@ -325,6 +325,39 @@ async def test_how_far_a_refused_run_came() -> None:
     assert (error.arrived, error.tries) == (1, 1)
 
 
+async def test_a_message_under_way_is_waited_for() -> None:
+    """A message that is pushed again before it is confirmed is not due again, and its confirm ends the new push."""
+    story = Story(lanes=1, each=1)
+    story.push(0)
+    story.flush()
+    story.do("give up", 0)
+
+    story.push(0)
+
+    assert not story.wire.waiting
+    story.confirm(1, multiple=False, ack=True)
+    assert story.has_arrived(0)
+    assert story.wire.written == [b"0.0"]
+
+
+@pytest.mark.parametrize("confirmed", [0, 1], ids=["first", "next"])
+async def test_a_push_that_was_given_up_sends_nothing(confirmed: int) -> None:
+    """A message whose push is given up before it is written stays unsent, whichever of its run it is: another worker
+    may own the shard by now."""
+    story = Story(lanes=1, each=3)
+    story.push(0)
+    if confirmed:
+        story.flush()
+        story.confirm(1, multiple=False, ack=True)
+    before = list(story.wire.written)
+
+    story.do("give up", 0)
+    story.flush()
+
+    assert story.wire.written == before
+    assert story.channel.unconfirmed == 0
+
+
 async def test_a_run_on_a_channel_that_ended() -> None:
     """A run that comes too late for its channel fails as the channel did."""
     story = Story(lanes=1, each=1)
@@ -334,6 +367,7 @@ async def test_a_run_on_a_channel_that_ended() -> None:
 
     (run,) = story.runs
     assert run is not None
+    assert run.is_over
     with pytest.raises(EndpointUnavailable, match="gone"):
         await run.done
 

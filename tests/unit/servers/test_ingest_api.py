@@ -708,6 +708,8 @@ async def test_a_token_may_send_to_its_topics_only(guarded: tuple[Site, str], st
         ("DELETE", "/v1/reservations/u.1"),
         ("DELETE", "/v1/reservations/nonsense"),
         ("GET", "/v1/topics/u"),
+        ("GET", "/v1/topics/u/sequence"),
+        ("GET", "/v1/topics/missing/sequence"),
     ):
         answer = await site.ask(method, path, records("a"), bearer)
         assert (answer.status, answer.code) == (403, "Forbidden")

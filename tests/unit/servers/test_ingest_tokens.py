@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -129,6 +130,18 @@ def test_a_file_that_its_group_can_read_is_used(tmp_path: Path, mode: int) -> No
     token = new_token()
 
     assert tokens.load(written(tmp_path, line_of("x", token, "*"), mode)).grant(token) is not None
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who owns the file lets in whom he likes: it is to be root's, or the daemon's."""
+    path = written(tmp_path, line_of("x", new_token(), "*"))
+    if os.geteuid():
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    else:
+        os.chown(path, 12345, -1)
+
+    with pytest.raises(ConfigError, match="neither to root nor to this daemon"):
+        tokens.load(path)
 
 
 def test_a_file_is_read_and_a_missing_one_is_refused(tmp_path: Path) -> None:

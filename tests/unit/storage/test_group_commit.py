@@ -9,10 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from devkit.clock import in_virtual_time
 from remora.model.shard import Shard
 from remora.storage.sqlite.file import File
-from remora.storage.sqlite.group_commit import NOTHING, GroupCommit
+from remora.storage.sqlite.group_commit import NOTHING, GroupCommit, Wants
 
 
 class IdleFile:
@@ -84,6 +86,24 @@ async def test_a_stream_of_requests_does_not_hold_up_the_first_ones() -> None:
 
     assert [each for group in transactions for each in group] == list(range(40))
     assert max(map(len, transactions)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("requests", "nbytes", "transactions"),
+    [(2500, 0, [1024, 1024, 452]), (20, 1 << 20, [9, 9, 2])],
+)
+async def test_what_comes_at_once_is_divided(requests: int, nbytes: int, transactions: list[int]) -> None:
+    """A transaction takes 1,024 requests, and none once it has more than 8 MiB: the others have the next ones."""
+    commits, told = GroupCommit(), list[int]()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        file = IdleFile(connection)
+        for number in range(requests - 1):
+            request = cast(Any, lambda batch, number=number: number)
+            commits.submit_soon(cast(File, file), request, Wants(nbytes), told.append)
+        last = await commits.submit(cast(File, file), cast(Any, lambda batch: requests - 1), Wants(nbytes))
+
+    assert [len(each) for each in file.transactions] == transactions
+    assert [*told, last] == list(range(requests))
 
 
 async def clients_in_turn(rounds: int, pauses_s: Sequence[float]) -> tuple[list[int], float]:

@@ -74,6 +74,7 @@ def test_a_worker_that_ends_takes_its_debt_along() -> None:
     host.tick()
     host.account(1).charge(0, LOW, 1_000_000)
     host.shaper.leave(1)
+    assert host.level(1) == 0, "who comes in its place finds neither credit nor debt"
     before = [host.level(place) for place in (0, 2)]
     host.tick()
     assert [host.level(place) - ago for place, ago in zip((0, 2), before, strict=True)] == [1_500, 1_500]
@@ -114,13 +115,15 @@ def test_a_worker_comes_while_a_group_sleeps() -> None:
 
 @in_virtual_time
 async def test_nobody_gets_what_is_dealt_out_to_nobody() -> None:
-    """While all workers are away ticks do nothing, and who comes then gets the rate from that time on."""
+    """While all workers are away nothing ticks, and who comes then gets the rate from that time on."""
     host = Host(shaping(a_host(client_low=a_meter(100_000, 3_000))))
     running = asyncio.create_task(host.shaper.run())
     await asyncio.sleep(0.015)
     for _ in range(3):
         host.shaper.leave(0)
+        ticks = host.shaper.ticks
         await asyncio.sleep(1.0)
+        assert host.shaper.ticks <= ticks + 1, "one was under way"
         host.shaper.join(0)
         assert host.level() == 0
         await asyncio.sleep(0.025)

@@ -52,6 +52,18 @@ def test_the_dead_of_another_store_are_not_ours(tmp_path: Path) -> None:
     own.close()
 
 
+def test_who_cannot_be_asked_for_is_not_dead(tmp_path: Path) -> None:
+    """A file that cannot be opened or read, and one that goes meanwhile, say nothing of their worker."""
+    own = LivenessLock(tmp_path, "own", "store")
+    folder = tmp_path / "workers"
+    (folder / "loop").symlink_to("loop")
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "folder").mkdir()
+
+    assert own.dead() == frozenset()
+    own.close()
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     """A file in its place raises OSError, which the worker logs and lives with."""
     (tmp_path / "run").write_text("")
@@ -95,6 +107,23 @@ def test_only_the_surely_dead_lose_their_locks(start: Start, tmp_path: Path) -> 
         assert not clearing.is_dead("gatewaycookie016", announced=False)
         assert clearing.is_dead("remora/host/boot/left", announced=True)
         assert not clearing.is_dead("remora/host/earlier/any", announced=True)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_who_left_locks_behind_is_found(start: Start, tmp_path: Path, is_clean: bool) -> None:
+    """A worker that ends with locks is among the dead once its process is gone; one that released all is not."""
+    other = LivenessLock(tmp_path, "other", "sqlite /q")
+    with DeadOwnerSweep(start, Telemetry()) as clearing:
+        presence = clearing._liveness
+        assert presence is not None
+        if is_clean:
+            clearing.finished()
+
+    if not is_clean:
+        died(presence)
+
+    assert other.dead() == (frozenset() if is_clean else {"own"})
+    other.close()
 
 
 @asynccontextmanager

@@ -141,8 +141,6 @@ class LaneSender:
 
     async def _load(self, page: Page) -> int:
         """Pack a page, or the part of it that goes where this session goes; see `_load_part`."""
-        if self._session.is_over:
-            return 0
         part = own_part(page, self._scope.topic)
         if part is not page:
             self._reader.pass_over(page, part)
@@ -200,9 +198,9 @@ class LaneSender:
             self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
 
     async def _run_lane(self, lane: int) -> None:
-        """Push a lane's batches one after the other; the only place that pushes."""
+        """Push a lane's batches one after the other; the only place that pushes. A failure clears them."""
         now = asyncio.get_running_loop().time
-        while self._session.failure is None and (load := self._lanes.begin(lane)) is not None:
+        while (load := self._lanes.begin(lane)) is not None:
             began = now()
             try:
                 self._scope.lease.require_trust()
@@ -276,8 +274,7 @@ class LaneSender:
             await self._route.publish_letters(letters)
             for each in rejected:
                 self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))
-            if not self._session.is_over:
-                await self._deal(page, of, behind)
+            await self._deal(page, of, behind)
         except (StoreError, EndpointError) as exc:
             self._session.fail(exc)
         finally:

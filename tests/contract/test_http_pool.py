@@ -1,0 +1,74 @@
+"""Which connections to an HTTP receiver are used again, and which are opened: against a server that only listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from devkit.receivers.streams import serving_streams
+from remora.config import HttpSettings, Settings
+from remora.endpoints.http.endpoint import LogObserver
+from remora.endpoints.http.pool import Peer, Pool, Pools
+from remora.endpoints.http.target import Server
+from remora.model.errors import EndpointUnavailable
+
+SETTINGS = HttpSettings(connection_age_s=60)
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[Peer]:
+    """A receiver that never says anything."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
+    async with serving_streams(serve) as port:
+        yield Peer(Server("http", "127.0.0.1", port), by_operator=True)
+
+
+def some_pools() -> Pools:
+    return Pools(SETTINGS, Settings().destination_rules, LogObserver())
+
+
+async def test_a_connection_beyond_its_age_is_not_used_again() -> None:
+    """One that is always busy grows old unseen by the sweep: its address may be another host's by now."""
+    async with listening() as peer, some_pools() as pools:
+        async with pools.connection(peer) as first:
+            pass
+        async with pools.connection(peer) as again:
+            again.opened_at -= SETTINGS.connection_age_s
+        async with pools.connection(peer) as other:
+            assert not first.is_open
+
+    assert again is first
+    assert other is not first
+
+
+async def test_pools_that_have_ended_give_no_connection() -> None:
+    """Neither one that is open nor a new one: no sweep would end a request on it."""
+    async with listening() as peer:
+        async with some_pools() as pools, pools.connection(peer):
+            pass
+        with pytest.raises(EndpointUnavailable, match="the endpoint is closed"):
+            async with pools.connection(peer):
+                pass
+
+        assert pools.count == 0
+
+
+@pytest.mark.parametrize("most", [1, 4, 64])
+def test_a_receiver_has_no_more_connections_than_are_allowed(most: int) -> None:
+    """However many paths ask for one more as often as they like, no more are taken than may be open."""
+    pool = Pool(Peer(Server("http", "receiver", 80)), most)
+
+    for path in [*"abc" * 10, *"a" * most, *"bc" * most]:
+        if pool.may_take(path):
+            pool.taken[path] += 1
+
+    assert 1 <= pool.taken.total() <= most
