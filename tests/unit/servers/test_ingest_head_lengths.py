@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.servers.ingest import head
-from remora.servers.ingest.head import HeadReader, Headers, NotHttp
+from remora.servers.ingest.head import Headers, HeadReader, NotHttp
 
 LENGTH, CODING = b"content-length", b"transfer-encoding"
 
