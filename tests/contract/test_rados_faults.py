@@ -322,7 +322,6 @@ _ENDING = """
     from remora.config import RadosSettings
     from remora.model.shard import Shard
     from remora.storage.rados import RadosStore
-from remora.storage.rados.client import connected_client
 
     async def main():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from remora.config import LimitSettings, Settings
+from remora.metrics import Telemetry
 from remora.model.errors import QueueFull
 from remora.model.traffic import Priority
-from remora.policy.rates import bucket_name
+from remora.policy.rates import Cost, bucket_name
 from remora.process.credit import HostCredit
 from remora.servers import tokens
+from remora.servers.ingest.limits import IngestLimits
 from support.credit import Host, shaping
 from support.ingest import ScriptedStore, Site, ingest_site, own_topic, records
 
@@ -141,6 +143,24 @@ async def test_a_commit_is_never_refused(tmp_path: Path) -> None:
         reserved = await it.site.ask("POST", RESERVATIONS, rooms)
         aborted = await it.site.ask("DELETE", f"/v1/reservations/{reserved.json['reservation']}")
         assert (reserved.status, aborted.status, it.level()) == (201, 204, before)
+
+
+def test_a_reservation_that_has_expired_returns_nothing() -> None:
+    """What it did not use comes back before its time is over, and not after it: others may have it by then."""
+    now, host = 0.0, Host(shaping(), 1, (BYTES,))
+    limits = IngestLimits(Telemetry(), host.bank(), reservation_s=60.0, clock=lambda: now)
+    limits.configure((BYTES,))
+    left = []
+    for ends_at in (59.0, 60.0):
+        now = 0.0
+        receipt = limits.admit("gw", "t")
+        receipt.received(500)
+        limits.reserved("r", receipt)
+        now = ends_at
+        limits.ended("r", Cost(100, 0))
+        left.append(host.level(0, Priority.MAX, bucket_name(BYTES.name, "bytes")))
+
+    assert left == [1_900, 1_400]
 
 
 async def test_reads_are_never_limited(tmp_path: Path) -> None:
