@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from devkit.clusters.kafka import Kafka
+from devkit.testing.cases import MORE
 from devkit.verdicts import verdict
 
 CHAOS = Path(__file__).parents[2] / "scripts/chaos"
@@ -201,7 +202,7 @@ def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("positions-of-a-log")
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("rados", marks=[pytest.mark.ceph, MORE])])
 def test_sequencers_that_are_hurt_keep_every_promise(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     """Two sequencers take logs from each other while they and their clients are killed and frozen, and locks are lost:
     the checker finds nothing, and it was given epochs, appends and refusals."""

@@ -46,6 +46,7 @@ def said(daemon: Daemon, event: str, topic: str, *fields: str) -> int:
     return sum(all(each in f"{line} " for each in wanted) for line in daemon.logged().splitlines())
 
 
+@pytest.mark.full("a killed broker has its contract test at the gate")
 @pytest.mark.guarantee("no-loss")
 async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
     """A broker that dies and comes back costs nothing but time: the status says why, and the host stays ready."""

@@ -16,6 +16,7 @@ from devkit.entries.queues import Queues, calm, delivers, one_voice
 from devkit.processes.daemon import remora, running_daemon
 from devkit.processes.programs import program
 from devkit.readers.consumer import check, read_until
+from devkit.waits import until
 from remora.model.exits import Exit
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
@@ -114,7 +115,13 @@ async def test_metrics_are_what_happened(queues: Queues, kafka: Kafka, tmp_path:
         await delivers(daemon, topic, 100)
         await queues.drained(topic)
         await daemon.counted(101, "remora_removed_entries_total", topic=topic)
-        _, page = await daemon.get("/metrics")
+
+        async def counts_failures() -> str:
+            """The page, once the next reading of the topics has begun all their series."""
+            _, page = await daemon.get("/metrics")
+            return page if "remora_failures_total{" in page else ""
+
+        page = await until(counts_failures, "the series of the topic begin")
         records = await read_until(kafka.address, topic, 100)
         assert await daemon.stop() == Exit.OK
 

@@ -164,6 +164,7 @@ async def test_events_say_what_was_done(zone: Zone, kafka: Kafka, tmp_path: Path
     assert event["userIdentity"]["principalId"] == zone.env["s3"]["user"]
 
 
+@pytest.mark.full("order behind a gateway is at the gate with one writer")
 @pytest.mark.guarantee("order-per-object")
 async def test_events_of_many_writers(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """What eight clients write at once to two topics arrives once and in order, and each topic gets its own."""

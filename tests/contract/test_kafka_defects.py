@@ -19,6 +19,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from devkit.receivers.bad_endpoints import hanging_endpoint
+from devkit.testing.cases import cases
 from devkit.waits import until
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running
@@ -46,7 +47,7 @@ def no_garbage(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     gc.collect()
 
 
-BOTH = pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+BOTH = pytest.mark.parametrize("mode", cases("exactly-once", more=["at-least-once"]))
 
 OWNERSHIP = replace(QUICK, discovery_interval_s=0.05, schemes=("kafka", "amqp"))
 

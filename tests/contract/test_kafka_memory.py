@@ -129,7 +129,7 @@ async def cannot_work(way: str, mode: str, folder: Path) -> Left:
 
 
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
-@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("mode", cases("exactly-once", more=["at-least-once"]))
 @pytest.mark.parametrize(
     "way", cases("missing", "closed", "rude-tls", more=["junk", "large", "elsewhere", "closed-tls", "rude", "no-uri"])
 )
@@ -143,7 +143,7 @@ def test_failures_leave_nothing(tmp_path: Path, way: str, mode: str) -> None:
 
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.kafka
-@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("mode", cases("exactly-once", more=["at-least-once"]))
 @pytest.mark.parametrize("way", cases("no-such-topic", "password", more=["no-login", "tls-to-plain"]))
 def test_refusals_leave_nothing(kafka: Kafka, way: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a broker refuses is tried again and again, and nothing of an attempt is left, nor waits for a look."""

@@ -11,6 +11,7 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
+from devkit.testing.cases import MORE
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
@@ -73,7 +74,8 @@ def an_endpoint(error: EndpointError, seconds: float) -> FakeEndpoint:
     ("neighbour", "queues", "ratio"),
     [
         *((each, 1, ratio) for each in NEIGHBOURS for ratio in (0, 100)),
-        *((each, 330, 100) for each in NEIGHBOURS if each != "silent"),
+        ("busy", 330, 100),
+        *(pytest.param(each, 330, 100, marks=MORE) for each in NEIGHBOURS if each not in ("busy", "silent")),
         ("silent", 60, 100),
         *(pytest.param("silent", 330, ratio, marks=LOOKS) for ratio in (0, 30, 100)),
     ],

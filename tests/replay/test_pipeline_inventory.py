@@ -326,6 +326,7 @@ def test_old_snapshots_are_removed_and_nothing_else(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.full("a whole inventory is at the gate")
 @pytest.mark.spark
 def test_a_failed_inventory_changes_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -157,6 +157,7 @@ def test_a_file_of_a_folder_that_is_mostly_another_is_named(prepared: Prepare, t
     assert (trace.events, accounted(trace)) == (4, 504)
 
 
+@pytest.mark.full("unit tests tell formats apart")
 def test_the_format_of_most_files_is_that_of_a_folder(prepared: Prepare, tmp_path: Path) -> None:
     """The odd file is the one that the others are not like, wherever it stands; one that is named decides alone."""
     files = {"0.csv": b"ts_us,op,bucket,key\n1,PUT,b,k\n", "1.log": journal("a"), "2.log": journal("b")}
@@ -224,6 +225,7 @@ def test_large_files_of_a_folder_are_named_once(
     assert (trace.events, accounted(trace)) == (9, 27)
 
 
+@pytest.mark.full("the command says what the job gives it")
 def test_the_command_names_what_it_did_not_read(spark: SparkSession, tmp_path: Path) -> None:
     """The command ends well, and prints each file that was not read with its reason; beyond twenty it counts them."""
     folder = write_files(tmp_path / "logs", {"1.log": journal("a")} | {f"x{n:02}": b"?\n" for n in range(25)})

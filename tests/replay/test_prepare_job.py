@@ -186,6 +186,7 @@ def test_requests_that_are_logged_twice_or_late(make: Make, tmp_path: Path, monk
     assert (example.where, example.text) == (f"{log}:6", "what is this")
 
 
+@pytest.mark.full("another trace of the same job is at the gate")
 def test_an_ops_log_is_sorted_by_begin_and_ties_by_end(make: Make, tmp_path: Path) -> None:
     """Lines of an ops log come as requests end: they are sorted by their begin, and of two that began at once the one
     that ended first is first.
@@ -253,6 +254,7 @@ def lines(spark: SparkSession, *rows: tuple[int, str, str | None]) -> DataFrame:
     return spark.createDataFrame(given, f"{columns}, request string, reason string").repartition(3)
 
 
+@pytest.mark.full("an option of a job; the job is at the gate")
 def test_random_spreading_is_seeded_and_keeps_the_order(spark: SparkSession) -> None:
     """The same seed gives the same times, another one others; all stay within their second and keep their order."""
     given = lines(spark, *((n // 40 * 1_000_000, f"k{n}", None) for n in range(80)))
@@ -269,6 +271,7 @@ def test_random_spreading_is_seeded_and_keeps_the_order(spark: SparkSession) -> 
     assert [ts_us % 1_000_000 for ts_us in one[:40]] != [ts_us % 1_000_000 for ts_us in one[40:]]
 
 
+@pytest.mark.full("an option of a job; the job is at the gate")
 def test_sampling_keeps_keys_whole(spark: SparkSession) -> None:
     """Of many keys about one in four is kept, each with all of its events or none."""
     given = lines(spark, *((n, f"k{n % 200}", None) for n in range(400)))
@@ -281,6 +284,7 @@ def test_sampling_keeps_keys_whole(spark: SparkSession) -> None:
     assert {row["reason"] for row in found} == {None, "not in --sample-keys"}
 
 
+@pytest.mark.full("an option of a job; the job is at the gate")
 def test_cloning_multiplies_keys_and_not_gaps(spark: SparkSession) -> None:
     """Each clone of a key has its times and order, and sizes up to the cap; a size that nobody knows stays unknown."""
     found = frames.in_order(frames.shaped(lines(spark, (5, "k", None), (7, "k", None)), 3, 100), 2).collect()

@@ -443,7 +443,7 @@ def test_a_log_that_is_low_is_named_once_for_each_bound() -> None:
 def test_replies_that_are_much_longer_than_their_requests_come_in_parts(kinds: list[dict[str, Any]]) -> None:
     """Not much more than MOST_PACKED bytes of them at a time; all parts are what the requests would get one by one."""
     core, other = a_core(), a_core()
-    frames = [request(**kind) for kind in kinds] * 700
+    frames = [request(**kind) for kind in kinds] * 200
     rest, found = b"".join(frames), b""
     while True:
         answer = core.answer(rest)
