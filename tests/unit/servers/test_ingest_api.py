@@ -27,7 +27,7 @@ from remora.servers.ingest import problems
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import TOO_MANY, Problem
-from remora.servers.ingest.reading import Form, has_lines, rooms_of
+from remora.servers.ingest.reading import BodyForm, has_lines, rooms_of
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
@@ -310,8 +310,8 @@ def test_lines_and_documents_are_told_apart(
     laid_out = [json.dumps(each, indent=indent, ensure_ascii=ascii_only).encode() for each in objects]
     in_lines = end.join(json.dumps(each, ensure_ascii=ascii_only).encode() for each in objects)
 
-    assert not any(has_lines(Form.OPEN, end + each + end) for each in laid_out)
-    assert has_lines(Form.OPEN, end + in_lines + end) == (len(objects) > 1)
+    assert not any(has_lines(BodyForm.OPEN, end + each + end) for each in laid_out)
+    assert has_lines(BodyForm.OPEN, end + in_lines + end) == (len(objects) > 1)
 
 
 async def test_a_form_of_a_web_page_is_no_event(site: Site, store: ScriptedStore) -> None:

@@ -249,7 +249,7 @@ class LetterTopic:
     packer: LetterPacker
 
 
-class Watch:
+class BatchFate:
     """What a push sees of its batch beside the outcome: whether it was given up on its way, and whether an earlier try
     may have arrived."""
 
@@ -319,23 +319,23 @@ class KafkaRoute:
 
     async def push(self, batch: Batch) -> None:
         assert isinstance(batch, KafkaBatch)
-        what, watch = f"topic {self._topic} at {self._slot}", Watch(lambda: self._left(batch))
+        what, fate = f"topic {self._topic} at {self._slot}", BatchFate(lambda: self._left(batch))
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                await self._deliver(batch, self._topic, self._packer.batch_bytes, watch)
+                await self._deliver(batch, self._topic, self._packer.batch_bytes, fate)
         except TimeoutError as exc:
             seconds = self._settings.delivery_timeout_s
             error: EndpointError = EndpointUnavailable(f"{what}: not delivered within {seconds:g} s", "timeout")
-            if watch.has_left or watch.doubts:  # what was doubted is the last attempt, where the next one was not sent
+            if fate.has_left or fate.doubts:  # what was doubted is the last attempt, where the next one was not sent
                 error.unclear = range(len(batch.records))
             raise error from exc
         except EndpointError as exc:  # of a sender that could not be opened
-            if watch.doubts:
+            if fate.doubts:
                 exc.unclear = range(len(batch.records))
             raise
         except kafka.KafkaError as exc:
             error = self._translate(exc, batch, what)
-            if watch.doubts and not error.unclear:
+            if fate.doubts and not error.unclear:
                 error.once_unclear = range(len(batch.records))
             raise error from exc
 
@@ -370,16 +370,16 @@ class KafkaRoute:
         batch: KafkaBatch | LetterBatch,
         topic: str,
         batch_bytes: int,
-        watch: Watch | None = None,
+        fate: BatchFate | None = None,
     ) -> None:
         """Send the batch, shared if possible; alone after a shared batch failed for a reason that another one may have
         caused."""
         while True:
             sender = await self._slot.ready()
             try:
-                if watch is None:
+                if fate is None:
                     return await sender.deliver(topic, batch.lane, batch, batch_bytes)
-                return await sender.deliver(topic, batch.lane, batch, batch_bytes, watch.leave, watch.doubt)
+                return await sender.deliver(topic, batch.lane, batch, batch_bytes, fate.leave, fate.doubt)
             except NotSent:
                 continue  # the slot has another one, or opens it
             except FailedInCompany as exc:

@@ -42,7 +42,7 @@ from remora.servers.ingest.problems import (
     WRONG_TYPE,
     Problem,
 )
-from remora.servers.ingest.reading import JSON, Form, digest, form_of, has_lines, rooms_of
+from remora.servers.ingest.reading import JSON, BodyForm, digest, form_of, has_lines, rooms_of
 from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
@@ -179,7 +179,7 @@ class Api:
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
         token = self._desk.permit(call.request.head, call.argument)
-        if form_of(call.request.head.headers) is Form.LINES:
+        if form_of(call.request.head.headers) is BodyForm.LINES:
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
         receipt = self._desk.limits.admit(token, call.argument)

@@ -7,7 +7,7 @@ from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.head import VERSIONS, Head
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, STOPPING, Problem
-from remora.servers.ingest.reading import Form, form_of, idempotency_key
+from remora.servers.ingest.reading import BodyForm, form_of, idempotency_key
 
 
 def check_any(desk: Desk, head: Head) -> None:
@@ -27,7 +27,7 @@ def check_any(desk: Desk, head: Head) -> None:
         raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
 
 
-def check_publishing(desk: Desk, head: Head, topic: str) -> tuple[str, Form, str]:
+def check_publishing(desk: Desk, head: Head, topic: str) -> tuple[str, BodyForm, str]:
     """Let in a request to publish to a topic, whether there is one or not; raises Problem.
 
     Gives the name of its token, the form that its body has, and its idempotency key.

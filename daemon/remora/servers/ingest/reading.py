@@ -30,7 +30,7 @@ MOST_ROOM_BYTES = 16 << 20
 DIGEST_AT_ONCE_BYTES = 1 << 20
 
 
-class Form(Enum):
+class BodyForm(Enum):
     """How a body has its records, as far as its type says."""
 
     DOCUMENT = "one document"
@@ -39,7 +39,7 @@ class Form(Enum):
 
 
 _TYPES = MappingProxyType(
-    {JSON: Form.DOCUMENT, NDJSON: Form.LINES, "application/ndjson": Form.LINES}
+    {JSON: BodyForm.DOCUMENT, NDJSON: BodyForm.LINES, "application/ndjson": BodyForm.LINES}
     | dict.fromkeys(
         (
             "",
@@ -48,7 +48,7 @@ _TYPES = MappingProxyType(
             "binary/octet-stream",
             "application/x-www-form-urlencoded",  # what `curl -d` says of anything
         ),
-        Form.OPEN,
+        BodyForm.OPEN,
     )
 )
 """Those that say nothing of the body are what S3-compatible senders use. All others are meant for something else."""
@@ -94,13 +94,13 @@ class _Announced:
 _announced_at_most = lru_cache(maxsize=4)(_Announced)
 
 
-def form_of(headers: Headers) -> Form:
+def form_of(headers: Headers) -> BodyForm:
     """How the body has its records. Raises Problem for a type that no JSON has, or another encoding of texts."""
     return _form_of(headers.get(b"content-type"))
 
 
 @lru_cache(maxsize=64)
-def _form_of(given: str) -> Form:
+def _form_of(given: str) -> BodyForm:
     name, _, parameters = given.partition(";")
     found = _TYPES.get(name.strip().lower())
     charset = _CHARSET.search(parameters)
@@ -109,14 +109,14 @@ def _form_of(given: str) -> Form:
     return found
 
 
-def has_lines(form: Form, body: bytes) -> bool:
+def has_lines(form: BodyForm, body: bytes) -> bool:
     """Whether a body has its records in lines.
 
     Where its type does not tell, it has if its first line is an object and another one follows: in one document a comma
     would stand between them.
     """
-    if form is not Form.OPEN:
-        return form is Form.LINES
+    if form is not BodyForm.OPEN:
+        return form is BodyForm.LINES
     text = body.lstrip()
     end = text.find(b"\n")
     is_object = end > 0 and text[:1] == b"{" and text[:end].rstrip()[-1:] == b"}"
