@@ -166,7 +166,7 @@ def _message_of(value: object, line: int | None) -> str | None:
 
 
 def _in_message(message: str, record: int, line: int | None, window: int) -> Records:
-    """The records in the text of an envelope. What is wrong with the text as a whole is told of `Message`."""
+    """The records in the text of an envelope. A fault of the text as a whole names the field `Message`."""
     try:
         value = yield from _records_or_value(message.encode(), record, line, window)
         if value is not _TAKEN:

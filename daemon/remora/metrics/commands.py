@@ -58,7 +58,7 @@ class CommandEvents(EventGroup):
             )  # fmt: skip
 
     def shaping_overridden(self, scopes: Mapping[str, bool]) -> None:
-        """Which scopes are not what the configuration file says; those that are left out are no more."""
+        """Shows which scopes differ from the configuration file; a scope that is left out is shown no longer."""
         self._overridden.clear()
         for scope, is_overridden in scopes.items():
             self._overridden.labels(scope).set(is_overridden)

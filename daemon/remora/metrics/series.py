@@ -54,7 +54,7 @@ class TopicLabels:
 
 
 class TopicCounter:
-    """A counter by topic, and by labels of which each has a few values. Must not be counted in from two threads."""
+    """A counter by topic and by labels with a few values each. Must not be counted in from two threads."""
 
     def __init__(
         self,

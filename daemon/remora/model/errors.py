@@ -192,8 +192,8 @@ class EndpointError(RemoraError):
     and not a record.
 
     `unclear` are records of the batch, by index, that were sent and may have arrived: there was no answer yet, or it is
-    not told by `arrived`. `once_unclear` are those of which that is true of an earlier try within the push, while the
-    last one was answered.
+    not told by `arrived`. `once_unclear` are records that may have arrived by an earlier try within the push, and whose
+    last try was answered.
 
     `kind` is what the failure is about, as `policy.quarantine` has them: the destination itself, or something else.
     `retry_after_s` is how long the endpoint asks to be left alone; None where it does not say.

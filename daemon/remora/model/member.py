@@ -25,7 +25,7 @@ def is_workers(cookie: str) -> bool:
 
 
 def claim_cookie(by: Caller, unique: str) -> str:
-    """The cookie of a claim by a process of a host, all of which is known."""
+    """The cookie of a claim by this process, with its host, its user and its number."""
     return f"{CLAIM_COOKIE}{by.host}/{by.uid}/{by.pid}/{unique}"
 
 

@@ -95,7 +95,7 @@ class TokenDoor:
     """The door of `admin.listen`: holders of control tokens on this host, nobody where no tokens are configured."""
 
     def __init__(self, file: str, control_socket: str) -> None:
-        """`file` has the tokens, and is read for each request, so that a token that was taken out opens no more."""
+        """`file` has the tokens, and is read for each request, so that a token no longer opens once it is taken out."""
         self._file = file
         self._elsewhere = f"changes are asked for over the socket {control_socket}, as the commands do"
 

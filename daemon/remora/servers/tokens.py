@@ -1,4 +1,4 @@
-"""Who may send, and who may change a daemon: bearer tokens, of which only digests are kept, each with its topics.
+"""Who may send, and who may change a daemon: bearer tokens, kept as digests, each with its topics.
 
 A token is `rmr_` and 32 random bytes. No client can guess or enumerate such a number, so a plain SHA-256 of it is as
 good in a file as a slow password hash would be, and costs a request next to nothing. The prefix lets scanners for

@@ -20,7 +20,7 @@ NO_METER = MeterSettings(guaranteed=0, burst=0)
 """What a bucket without a meter has."""
 
 DEFAULT_CLASS = "default_class"
-"""Stands among the names of scopes, none of which has an underscore."""
+"""Its name beside those of the scopes, which have no underscore."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -198,7 +198,7 @@ class Pools:
                         return connection
                     if pool.count >= pool.most and pool.late:
                         pool.late[0].close()
-                    if self._has_room():  # and so has the pool: none is idle, and no more are in use than may be taken
+                    if self._has_room():  # the pool has room: none is idle, and may_take bounds those in use
                         return await self._open(pool)
                 except BaseException:
                     pool.give_back(path)

@@ -15,7 +15,7 @@ from typing import Protocol
 from remora.metrics import Telemetry
 from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
-from remora.servers.ingest.problems import SLOW_DOWN, STOPPING, Problem
+from remora.servers.ingest.problems import SLOW_DOWN, Problem, stopping
 
 LOOK_S = 0.1
 """Who waits looks so often at what the other workers hold."""
@@ -104,7 +104,7 @@ class BodyBudget:
         """The daemon is stopping: those that wait at their headers are answered so."""
         for waiter in self._at_headers.values():
             if not waiter.done():
-                waiter.set_exception(Problem(STOPPING, "the daemon is stopping and takes no more requests"))
+                waiter.set_exception(stopping())
 
     def look(self) -> bool:
         """Let in who may be by what all workers hold now; whether ingest is paused."""

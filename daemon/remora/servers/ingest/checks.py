@@ -6,7 +6,7 @@ from remora.policy.browsers import is_of_page
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.head import VERSIONS, Head
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, STOPPING, Problem
+from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, Problem, stopping
 from remora.servers.ingest.reading import BodyForm, form_of, idempotency_key
 
 
@@ -15,14 +15,10 @@ def check_any(desk: Desk, head: Head) -> None:
 
     A page comes first: it learns nothing here, not even what there is.
     """
-    headers = head.headers
-    if (b"origin" in headers or b"sec-fetch-site" in headers) and is_of_page(
-        headers.get(b"origin") if b"origin" in headers else None,
-        headers.get(b"sec-fetch-site") if b"sec-fetch-site" in headers else None,
-    ):
+    if is_of_page(head.headers.given(b"origin"), head.headers.given(b"sec-fetch-site")):
         raise Problem(CROSS_ORIGIN, "requests that a web page in a browser has sent are not taken")
     if desk.stopping:
-        raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
+        raise stopping()
     if head.version not in VERSIONS:
         raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
 

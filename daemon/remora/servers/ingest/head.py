@@ -45,8 +45,13 @@ class Headers:
 
     def get(self, name: bytes, default: str = "") -> str:
         """The value, the first one where there are several."""
+        value = self.given(name)
+        return default if value is None else value
+
+    def given(self, name: bytes) -> str | None:
+        """The value as `get` gives it, None where there is none."""
         value = self._first.get(name)
-        return default if value is None else _text(value)
+        return None if value is None else _text(value)
 
     def every(self, name: bytes) -> list[str]:
         """All values of a header, in their order."""

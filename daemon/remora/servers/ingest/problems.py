@@ -122,6 +122,11 @@ class Problem(Exception):
         )
 
 
+def stopping() -> Problem:
+    """The refusal of a request that comes, or still waits, while the daemon stops."""
+    return Problem(STOPPING, "the daemon is stopping and takes no more requests")
+
+
 def of_error(error: errors.StoreError) -> Problem:
     """What an error of the store is to the client. How the store is made is the operator's affair: that is logged."""
     kind = next(kind for of, kind in _OF_ERROR if isinstance(error, of))

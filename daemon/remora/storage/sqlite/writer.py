@@ -42,8 +42,8 @@ _LONGEST_S = 0.025
 _LARGE_LOG_BYTES = 64 << 20
 _CHECKPOINT_PATIENCE_MS = 100
 _KEPT_BY_READERS_S = 1.0
-"""After waiting in vain for readers to go a log is not begun anew for so long: else every order that finds no room, or
-every transaction behind a large log, waits for a reader that stays."""
+"""How long a log is left as it is after a wait for readers in vain. Without a pause every order that finds no room, and
+every transaction behind a large log, would wait for a reader that stays."""
 
 
 @dataclass(slots=True)
