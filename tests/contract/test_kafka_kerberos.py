@@ -7,8 +7,8 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -17,7 +17,7 @@ from threading import enumerate as enumerate_threads
 import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, read_committed, read_topic
-from devkit.clusters.kerberos import join_realm
+from devkit.clusters.kerberos import Kdc, join_realm, second_kdc
 from devkit.waits import until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
@@ -226,60 +226,61 @@ async def test_the_extra_is_missing(kafka: Kafka, monkeypatch: pytest.MonkeyPatc
 # ------------------------------------------------------------------------------------ a KDC in trouble
 
 
-async def test_kdc_is_away(realm: Kafka, tmp_path: Path) -> None:
+@pytest.fixture
+async def kdc(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kdc]:
+    """A KDC that nobody else asks, so that it may be hurt."""
+    async with second_kdc(kafka, tmp_path, monkeypatch) as own:
+        yield own
+
+
+async def test_kdc_is_away(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     """While no KDC answers a topic waits with that reason, and it is delivered when the KDC is back."""
-    topic = await create_topic(realm.address)
-    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(realm, tmp_path)}"
-    meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
+    topic = await create_topic(kafka.address)
+    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(kafka, tmp_path)}"
+    meant = Target(f"kafka://{kafka.env['gssapi_bootstrap']}", arguments, topic)
     async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
-        realm.stop("kdc")
-        try:
-            with pytest.raises(EndpointUnavailable, match=f"Cannot contact any KDC for realm '{realm.env['realm']}'"):
-                async with endpoint.route(SHARD, INCARNATION, meant):
-                    pass
-        finally:
-            await realm.start("kdc")
+        kdc.stop()
+        with pytest.raises(EndpointUnavailable, match=f"Cannot contact any KDC for realm '{kafka.env['realm']}'"):
+            async with endpoint.route(SHARD, INCARNATION, meant):
+                pass
+        await kdc.start()
         async with endpoint.route(SHARD, INCARNATION, meant) as route:
             await push_all(route, make_records(0, 10))
 
-    assert len(await read_topic(realm.address, topic)) == 10
+    assert len(await read_topic(kafka.address, topic)) == 10
 
 
-async def test_kdc_is_silent(realm: Kafka, tmp_path: Path) -> None:
+async def test_kdc_is_silent(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     """A KDC that never answers delays only its own topics, which all together take one thread while they wait."""
-    topic = await create_topic(realm.address)
-    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(realm, tmp_path)}"
-    meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
+    topic = await create_topic(kafka.address)
+    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(kafka, tmp_path)}"
+    meant = Target(f"kafka://{kafka.env['gssapi_bootstrap']}", arguments, topic)
     patient = replace(ANYWHERE, connect_timeout_s=60)
 
     async def wait(endpoint: KafkaEndpoint, number: int) -> None:
         async with endpoint.exact(Shard(f"shard.{number}"), INCARNATION, meant):
             pass
 
-    realm.stop("kdc", signal.SIGSTOP)
-    try:
-        async with asyncio.timeout(30), KafkaEndpoint(patient) as endpoint:
-            waiting = [asyncio.create_task(wait(endpoint, number)) for number in range(8)]
-            await until(lambda: bool(threads()), "a thread asks the KDC")
-            async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://{realm.address}", "", topic)) as route:
-                await push_all(route, make_records(0, 10))
-            assert not any(each.done() for each in waiting)
-            for each in waiting:
-                each.cancel()
-            await asyncio.wait(waiting)
-        brief = replace(ANYWHERE, connect_timeout_s=3)
-        async with asyncio.timeout(30), KafkaEndpoint(brief) as endpoint:
-            with pytest.raises(
-                EndpointUnavailable, match=r"Kerberos tickets: no answer within 2\.4 s|no answer in time"
-            ):
-                await wait(endpoint, 0)
-        asking = len(threads())
-    finally:
-        realm.stop("kdc", signal.SIGCONT)
-    await until(lambda: not threads(), "no thread waits for the KDC any more")
+    kdc.freeze()
+    async with asyncio.timeout(30), KafkaEndpoint(patient) as endpoint:
+        waiting = [asyncio.create_task(wait(endpoint, number)) for number in range(8)]
+        await until(lambda: bool(threads()), "a thread asks the KDC")
+        async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://{kafka.address}", "", topic)) as route:
+            await push_all(route, make_records(0, 10))
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+    brief = replace(ANYWHERE, connect_timeout_s=3)
+    async with asyncio.timeout(30), KafkaEndpoint(brief) as endpoint:
+        with pytest.raises(EndpointUnavailable, match=r"Kerberos tickets: no answer within 2\.4 s|no answer in time"):
+            await wait(endpoint, 0)
+    asking = len(threads())
+    kdc.thaw()
+    await until(lambda: not threads(), "no thread waits for the KDC")
 
     assert asking == 1
-    assert len(await read_topic(realm.address, topic)) == 10
+    assert len(await read_topic(kafka.address, topic)) == 10
 
 
 def threads() -> list[Thread]:
