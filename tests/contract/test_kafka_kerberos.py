@@ -18,7 +18,7 @@ import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, read_committed, read_topic
 from devkit.clusters.kerberos import Kdc, join_realm, second_kdc
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
@@ -64,7 +64,7 @@ def target(kafka: Kafka, topic: str, who: str = "remora", listener: str = "gssap
 async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
     """Ten records, at least once."""
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         KafkaEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, meant) as route,
     ):
@@ -73,7 +73,7 @@ async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
 
 async def refusal(meant: Target, settings: KafkaSettings = ANYWHERE) -> str:
     """Why a target is misconfigured."""
-    async with asyncio.timeout(120), KafkaEndpoint(settings) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(settings) as endpoint:
         with pytest.raises(EndpointMisconfigured) as caught:
             async with endpoint.route(SHARD, INCARNATION, meant):
                 pass
@@ -99,7 +99,7 @@ async def test_both_modes(realm: Kafka, listener: str) -> None:
     tls = f"&use-ssl=true&ca-location={realm.env['ca']}" if listener == "sasl_ssl" else ""
     meant = replace(target(realm, topic, listener=listener), args=args(realm) + principal + tls)
 
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         assert endpoint.check(meant) == []
         async with endpoint.route(SHARD, INCARNATION, meant) as route:
             await push_all(route, records[:10])
@@ -130,7 +130,7 @@ async def test_replaced_keytab(realm: Kafka, tmp_path: Path) -> None:
     arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={keytab}"
     meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
 
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         for who in ("remora", "brief", "remora"):
             shutil.copy(realm.env[f"{who}_keytab"], keytab)
             async with endpoint.route(SHARD, INCARNATION, meant) as route:
@@ -143,7 +143,7 @@ async def test_tickets_and_sessions_end(realm: Kafka) -> None:
     """While tickets end after seconds and the broker hangs up on each session after one, all arrives once, in order."""
     often, exactly = await create_topic(realm.address), await create_topic(realm.address)
     records, count = make_records(0, 20_000), 0
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         sender = ShardSender(endpoint, "often", target(realm, often, "brief", "gssapi_brief"))
         exact = ExactSender(endpoint, "exactly", target(realm, exactly, "brief", "gssapi_brief"))
         before = len(issued_to_brief(realm))
@@ -168,7 +168,7 @@ def issued_to_brief(kafka: Kafka) -> list[int]:
 async def test_wrong_key(realm: Kafka) -> None:
     """A keytab whose key was changed stops its topic with that reason; another topic of the broker is delivered."""
     topic = await create_topic(realm.address)
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="Kerberos: the KDC refuses the keytab's key"):
             async with endpoint.route(SHARD, INCARNATION, target(realm, topic, "stale")):
                 pass
@@ -238,7 +238,7 @@ async def test_kdc_is_away(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     topic = await create_topic(kafka.address)
     arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(kafka, tmp_path)}"
     meant = Target(f"kafka://{kafka.env['gssapi_bootstrap']}", arguments, topic)
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         kdc.stop()
         with pytest.raises(EndpointUnavailable, match=f"Cannot contact any KDC for realm '{kafka.env['realm']}'"):
             async with endpoint.route(SHARD, INCARNATION, meant):
@@ -255,14 +255,14 @@ async def test_kdc_is_silent(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     topic = await create_topic(kafka.address)
     arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(kafka, tmp_path)}"
     meant = Target(f"kafka://{kafka.env['gssapi_bootstrap']}", arguments, topic)
-    patient = replace(ANYWHERE, connect_timeout_s=60)
+    patient = replace(ANYWHERE, connect_timeout_s=2 * PATIENT_S)
 
     async def wait(endpoint: KafkaEndpoint, number: int) -> None:
         async with endpoint.exact(Shard(f"shard.{number}"), INCARNATION, meant):
             pass
 
     kdc.freeze()
-    async with asyncio.timeout(30), KafkaEndpoint(patient) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(patient) as endpoint:
         waiting = [asyncio.create_task(wait(endpoint, number)) for number in range(8)]
         await until(lambda: bool(threads()), "a thread asks the KDC")
         async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://{kafka.address}", "", topic)) as route:
@@ -272,7 +272,7 @@ async def test_kdc_is_silent(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
             each.cancel()
         await asyncio.wait(waiting)
     brief = replace(ANYWHERE, connect_timeout_s=3)
-    async with asyncio.timeout(30), KafkaEndpoint(brief) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(brief) as endpoint:
         with pytest.raises(EndpointUnavailable, match=r"Kerberos tickets: no answer within 2\.4 s|no answer in time"):
             await wait(endpoint, 0)
     asking = len(threads())
