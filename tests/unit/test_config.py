@@ -127,6 +127,7 @@ def test_every_option_is_read_somewhere() -> None:
     [
         ("[ownership]\nrenew_intervall = '1s'", "ownership.renew_intervall", 'did you mean "renew_interval"?'),
         ("[delivery]\nlease = '1s'", "delivery.lease", "it belongs into [ownership]"),
+        ("[store]\ninterval = '1s'", "store.interval", "it belongs into [balance] or [quarantine]"),
         ("[ownrship]\n", "ownrship", 'did you mean "ownership"?'),
         ("lease = '1s'", "lease", "there is no such section"),
         ("rados = 'x'", "rados", "expected a section [rados], not text"),
@@ -719,9 +720,9 @@ def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
     settings = config.load(written(tmp_path, SHAPING.replace('burst = "1MB"', 'burst = "50000B"')))
 
     assert settings.shaping.remarks(workers=4) == [
-        f"{PATH}.client_low.guaranteed: 1MB is cut to its max, 500000B",
+        f"{PATH}.client_low.guaranteed: 1MB is cut to its max, 500KB",
         f"{PATH}: no credit for max, client_high, client_normal, background, idle: no shard moves at these",
-        f"{PATH}.priority_queue.burst: 50000B is less than 4 workers take in a tick of 10ms, {ALONE}",
+        f"{PATH}.priority_queue.burst: 50KB is less than 4 workers take in a tick of 10ms, {ALONE}",
     ]
     assert Settings().shaping.remarks(workers=4) == []
 

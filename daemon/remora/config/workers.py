@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
 from remora.config.checked import Checked, wrong_mode
-from remora.config.units import AnyBytes, Bytes, Lifetime, Percent, Seconds, Unit
+from remora.config.units import AUTO, AnyBytes, AutoBytes, Bytes, Lifetime, Percent, Seconds, Unit
 from remora.model.errors import ConfigError
 from remora.policy.lease import LeaseTimes
 from remora.policy.quarantine import Options as QuarantineOptions
@@ -141,8 +141,8 @@ class OwnershipSettings(Checked):
 class BalanceSettings(Checked):
     """When shards move from busy workers to others; `strategy` "count" evens out their numbers only.
 
-    Thresholds are points of usage, up to 100. A limit of 0 is one that is not known: its resource counts as unused,
-    but for memory, where that of the control group stands in.
+    Thresholds are points of usage, up to 100. A limit that is `AUTO` is the host's own. One of 0 is not known: its
+    resource counts as unused, but for memory, where that of the control group stands in.
     """
 
     strategy: Literal["count", "threshold", "overload"] = "threshold"
@@ -154,8 +154,8 @@ class BalanceSettings(Checked):
     difference: Percent = 10
     grace_s: Lifetime = 1800.0
     lower_boundary: bool = False
-    memory_limit: AnyBytes = 0
-    network_bytes: AnyBytes = 0
+    memory_limit: AutoBytes = AUTO
+    network_bytes: AutoBytes = AUTO
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESOURCES, 1.0))
 
     def problems(self) -> Iterator[ConfigError]:

@@ -180,9 +180,11 @@ class Process:
 
     def _setup(self) -> WorkerSetup:
         settings = self._settings
+        usage = Usage(self._start.workers, kept_s=lambda: self._kept.seconds)
         meters = Meters(
             settings.balance,
-            probe=Usage(self._start.workers, kept_s=lambda: self._kept.seconds).percents,
+            probe=usage.percents,
+            limits=usage.limits,
             taken_in=lambda: self._telemetry.taken_in_bytes,
         )
         start = self._start
