@@ -91,7 +91,7 @@ def test_the_image_is_a_valid_archive_without_a_compiler(built: Path, tmp_path: 
     assert not programs & {"cc", "gcc", "c99", "cpp", "g++", "as", "ld", "make", "pip", "pip3"}
     assert not names & {"etc/build-host-ca.pem", "etc/pip.conf"}
     listed = {each["name"] for each in json.loads(bill.read_text())["components"]}
-    assert {"remora", "aiokafka", "librados2", "libc6"} <= listed
+    assert {"remorad", "aiokafka", "librados2", "libc6"} <= listed
 
 
 def blob_of(layout: Path, descriptor: dict[str, str]) -> Path:

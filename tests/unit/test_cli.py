@@ -457,7 +457,7 @@ def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
 
     assert done.returncode == Exit.FAILURE
     assert re.fullmatch(
-        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remora\[replay\]'\n", done.stderr
+        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remorad\[replay\]'\n", done.stderr
     )
 
 

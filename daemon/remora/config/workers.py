@@ -275,7 +275,7 @@ class TracesSettings(Checked):
                 "traces.endpoint", f'expected a URL such as http://localhost:4318/v1/traces, not "{self.endpoint}"'
             )
         if not _has_exporter():
-            yield ConfigError("traces.endpoint", "needs the extra remora[traces], which is not installed here")
+            yield ConfigError("traces.endpoint", "needs the extra remorad[traces], which is not installed here")
 
 
 def _has_exporter() -> bool:
