@@ -40,6 +40,7 @@ COMMANDS = MappingProxyType(
         "replay": "replay:replay",
         "pipeline": "pipeline:pipeline",
         "simulate": "simulate:simulate",
+        "config": "config:config",
         "completion": "completion:completion",
     }
 )

@@ -39,7 +39,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{/* What the chart sets, under what config sets. */}}
-{{- define "remora.config" -}}
+{{- define "remora.sections" -}}
 {{- $base := dict
     "store" (dict "kind" .Values.kind)
     "supervisor" (dict "workers" (int .Values.workers))
@@ -57,7 +57,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     "tls_key" "/etc/remora/ingest/tls.key"
     "tokens" "/etc/remora/ingest/tokens") }}
 {{- end }}
-{{- range $section, $options := mergeOverwrite $base (deepCopy .Values.config) -}}
+{{- toYaml (mergeOverwrite $base (deepCopy .Values.config)) }}
+{{- end }}
+
+{{- define "remora.config" -}}
+{{- range $section, $options := include "remora.sections" . | fromYaml -}}
 [{{ $section }}]
 {{ range $option, $value := $options -}}
 {{ $option }} = {{ include "remora.toml" $value }}
@@ -78,6 +82,9 @@ capabilities:
   valueFrom:
     fieldRef:
       fieldPath: metadata.uid
+# As in remora.toml, over which the image's own value of this variable would stand.
+- name: REMORA_ADMIN_LISTEN
+  value: {{ (include "remora.sections" . | fromYaml).admin.listen | quote }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
