@@ -217,7 +217,7 @@ def test_the_image_starts_the_daemon_without_a_shell() -> None:
 
 
 def test_what_the_image_exposes_can_be_reached() -> None:
-    """The port that it exposes is that of a listener on all of the container's addresses; the default is its loopback."""
+    """The exposed port is that of a listener on all of the container's addresses; the default is its loopback."""
     (given,) = [each for each in arguments("ENV") if each.startswith("REMORA_ADMIN_LISTEN=")]
     host, _, port = given.partition("=")[2].rpartition(":")
 

@@ -50,7 +50,9 @@ def units(name: str) -> None:
 
 
 @config.command()
-@click.option("--scrape", is_flag=True, help="Print a configuration of Prometheus that reads this host's metrics instead.")
+@click.option(
+    "--scrape", is_flag=True, help="Print a configuration of Prometheus that reads this host's metrics instead."
+)
 def alerts(scrape: bool) -> None:
     """Print the rules of Prometheus that alert.
 

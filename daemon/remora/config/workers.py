@@ -26,7 +26,7 @@ from remora.policy.shedding import RESOURCES, Options
 class SupervisorSettings(Checked):
     """How many worker processes there are, when one counts as hung, and where they show that they live.
 
-    `workers` 0 means one for each core that this process may use.
+    `workers` 0 means one for each core that this process may use, at most four.
     """
 
     workers: Annotated[int, Unit("count", 0, 256)] = 0
