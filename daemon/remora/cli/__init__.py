@@ -23,6 +23,7 @@ COMMANDS = MappingProxyType(
         "check-config": "run:check_config",
         "status": "status:status",
         "explain": "explain:explain",
+        "demo": "demo:demo",
         "drain": "host:drain",
         "shaping": "shaping:shaping",
         "topic": "topic:topic",
@@ -74,6 +75,7 @@ def group() -> None:
 
     \b
     Start with:
+      remora demo                    ten events through a daemon, in 20 seconds
       remora check-config -c FILE    is this configuration valid?
       remora topic create --help     make a topic of remora's own
       remora topic list              which topics does remora deliver, and which radosgw?

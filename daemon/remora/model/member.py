@@ -25,7 +25,7 @@ def is_workers(cookie: str) -> bool:
 
 
 def owner_named(holder: LockHolder) -> str:
-    """A lock's holder for a line of the log: a worker by its host and the beginning of its id, else who it says it is."""
+    """A lock's holder for the log: a worker by its host and the beginning of its id, else who it says it is."""
     match holder.cookie.split("/"):
         case ["remora", host, _, worker] if is_workers(holder.cookie):
             return f"worker {worker[:8]} of host {host}"

@@ -8,8 +8,8 @@ from pathlib import Path
 from remora.process.groups import control_groups
 
 MOST_WORKERS = 4
-"""Workers that are started unless the settings ask for more: each takes memory also where it has nothing to do, and four
-deliver what most hosts take in."""
+"""Workers that are started unless the settings ask for more. Each takes memory also where it has nothing to do, and
+four deliver what most hosts take in."""
 
 
 def default_workers() -> int:
