@@ -12,7 +12,7 @@ EVENTS = 10
 
 
 def test_a_demo_delivers_each_event_though_a_worker_is_killed(tmp_path: Path) -> None:
-    """All ten events are printed as they arrive, the page's address and the killed worker are named, nothing is left."""
+    """All ten events are printed as they arrive, page and killed worker are named, and nothing is left."""
     done = subprocess.run(
         [sys.executable, "-m", "remora", "demo", "--pause", "0"],
         capture_output=True, text=True, check=False, cwd=tmp_path,

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
     ("words", "file"),
     [
         (["default"], "config/remora.toml"),
+        (["default", "--all"], "config/options.toml"),
         (["alerts"], "config/alerts.yml"),
         (["alerts", "--scrape"], "config/prometheus.yml"),
         (["dashboard"], "config/grafana-dashboard.json"),

@@ -25,14 +25,15 @@ def _shipped(name: str) -> str:
 
 
 @config.command()
-def default() -> None:
+@click.option("--all", "every", is_flag=True, help="Print every option there is.")
+def default(every: bool) -> None:
     """Print a configuration file with the options that people set, each commented out at its default.
 
     \b
     Example:
       remora config default > /etc/remora/remora.toml
     """
-    click.echo(_shipped("remora.toml"), nl=False)
+    click.echo(_shipped("options.toml" if every else "remora.toml"), nl=False)
 
 
 @config.command()
