@@ -36,6 +36,7 @@ def test_the_installed_package_has_the_version_of_the_sources() -> None:
         ("deploy/kustomize/rados/remora.yaml", rf"image: remora:{NUMBER}"),
         ("deploy/kustomize/example/kustomization.yaml", rf'newTag: "{NUMBER}"'),
         ("deploy/cephadm/remora.yaml", rf"remora:{NUMBER}"),
+        ("deploy/compose/compose.yaml", rf"image: remora:{NUMBER}"),
         ("docs/kubernetes.md", rf"remora:{NUMBER}"),
         ("README.md", rf"remora_{NUMBER}_amd64\.deb"),
         ("README.md", rf"remora-{NUMBER}(?:-image\.tar|\.tgz)"),
