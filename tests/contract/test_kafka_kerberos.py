@@ -215,7 +215,7 @@ async def test_the_extra_is_missing(kafka: Kafka, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "gssapi", None)
     topic = await create_topic(kafka.address)
 
-    assert "the extra remora[gssapi] has it" in await refusal(
+    assert "the extra remorad[gssapi] has it" in await refusal(
         Target(f"kafka://{kafka.address}", "mechanism=GSSAPI&sasl-kerberos-keytab=/k", topic)
     )
     await deliver(Target(f"kafka://{kafka.address}", "", topic))

@@ -21,7 +21,7 @@ from remora import __version__, supervisor
 from remora.cli import group
 from remora.cli.output import duration, size
 from remora.cli.shard import as_json_row, owner_text
-from remora.cli.status import left_rows, status_lines, status_rows
+from remora.cli.status import left_rows, status_lines, status_rows, what_is_wrong
 from remora.config import DEFAULT_FILE, reading
 from remora.model.errors import (
     ConfigError,
@@ -322,6 +322,29 @@ def test_a_status_of_many_queues() -> None:
     ]
 
 
+def test_a_check_of_the_status_names_what_is_wrong() -> None:
+    """Each reason not to be ready, silent worker and failing queue is a line; where all is well there is none."""
+    shards = [_shard("a", "a", state="delivering"), _shard("b", "b"), _shard("c", "c", state="shaped", reason="turn")]
+    well = {
+        "reasons": [], "store": {"damaged": []}, "workers": [{"number": 1, "answers": True}], "ready_to_deliver": {},
+        "shards": shards,
+    }  # fmt: skip
+    ill = {
+        "reasons": ["the store is away"], "store": {"damaged": ["f"]}, "workers": [{"number": 2, "answers": False}],
+        "ready_to_deliver": {"reasons": ["the store is away", "all destinations fail"]},
+        "shards": [_shard(f"a.{n}", "a", state="stopped", reason="no such topic") for n in range(3)],
+    }  # fmt: skip
+
+    assert what_is_wrong(well) == []
+    assert what_is_wrong(ill) == [
+        "not ready: the store is away",
+        "damaged: f",
+        "delivery: all destinations fail",
+        "worker 2 does not answer",
+        "a: a.0 +2 stopped: no such topic",
+    ]
+
+
 def test_a_status_of_queues_that_are_not_held() -> None:
     """Those left for one reason, to one owner, share a line."""
     left = [{"queue": f"q{number}", "reason": "held", "owner": "a" if number < 3 else ""} for number in range(5)]
@@ -457,7 +480,7 @@ def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
 
     assert done.returncode == Exit.FAILURE
     assert re.fullmatch(
-        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remora\[replay\]'\n", done.stderr
+        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remorad\[replay\]'\n", done.stderr
     )
 
 

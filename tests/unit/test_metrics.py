@@ -203,12 +203,23 @@ def test_each_remark_is_made_once(telemetry: Telemetry, caplog: pytest.LogCaptur
 def test_queues_of_others_are_named_once(telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """A queue that stays with another owner is tried again and again, and is not logged again and again."""
     for _ in range(100):
-        telemetry.handed_off("t", "client.1 radosgw")
+        telemetry.handed_off({"t": "client.1 radosgw"})
         telemetry.left_alone("u", "http endpoints stay with radosgw")
         clock.now += 60
-    telemetry.handed_off("t", "client.2 radosgw")
+    telemetry.handed_off({"t": "client.2 radosgw"})
 
     assert events(caplog) == ["INFO shard_held", "INFO shard_left_alone", "INFO shard_held"]
+
+
+def test_queues_of_others_are_one_line_a_round(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """The queues of a topic that many workers share are counted by owner, and those that were said are left out."""
+    telemetry.handed_off({"t.0": "worker a of host h"})
+    telemetry.handed_off({f"t.{n}": f"worker {'ab'[n % 2]} of host h" for n in range(6)})
+    telemetry.handed_off({f"t.{n}": f"worker {'ab'[n % 2]} of host h" for n in range(6)})
+
+    first, second = caplog.records
+    assert vars(first)["fields"] == {"queue": "t.0", "owner": "worker a of host h"}
+    assert vars(second)["fields"] == {"queues": 5, "owners": "worker b of host h: 3, worker a of host h: 2"}
 
 
 def test_remarks_that_differ_each_time_do_not_pile_up() -> None:

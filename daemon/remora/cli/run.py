@@ -18,7 +18,7 @@ from remora.cli.options import config_file_option, load
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.process.ending import end_at_once
-from remora.supervisor.cores import usable_cores
+from remora.supervisor.cores import default_workers
 
 
 @click.command()
@@ -26,7 +26,7 @@ from remora.supervisor.cores import usable_cores
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
-    help="Worker processes.  [default: supervisor.workers, else one for each core]",
+    help="Worker processes.  [default: supervisor.workers, else one for each core, at most 4]",
 )
 def run(config_file: Path | None, workers: int | None) -> None:
     """Take events in and deliver them until SIGTERM or SIGINT.
@@ -96,5 +96,5 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     click.echo(said)
     for variable, why in config.strangers(os.environ):
         click.echo(f"remark: {variable} is passed over: {why}")
-    for remark in settings.shaping.remarks(settings.supervisor.workers or usable_cores()):
+    for remark in settings.shaping.remarks(settings.supervisor.workers or default_workers()):
         click.echo(f"remark: {remark}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,12 +12,14 @@ from remora.cli import admin_client
 from remora.cli.options import config_option
 from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
+from remora.model.exits import Exit
 
 
 @click.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
-def status(settings: Settings, as_json: bool) -> None:
+@click.option("--check", is_flag=True, help="Print only what is wrong, and exit with 1 where anything is.")
+def status(settings: Settings, as_json: bool, check: bool) -> None:
     """Show how the running daemon is doing, from its admin port.
 
     Queues in the same state for the same reason share a line: `orders +10` are orders and ten more. --json has each of
@@ -25,8 +28,15 @@ def status(settings: Settings, as_json: bool) -> None:
     \b
     Example, the queues that something keeps from being delivered:
       remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
+
+    
+    Example, for a script or a monitor: 0 when the daemon is ready and delivers all that it holds
+      remora status --check || echo "look at remora"
     """
     shown = run_async(admin_client.fetch_status(settings.admin))
+    if check:
+        _check(shown)
+        return
     if as_json:
         print_json(shown)
         return
@@ -47,6 +57,31 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"ingest: {shown['ingest'] or 'off'}",
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
     ]
+
+
+FAILING = ("retrying", "quarantined", "stopped")
+"""The states of a queue whose entries do not arrive."""
+
+
+def what_is_wrong(shown: dict[str, Any]) -> list[str]:
+    """A line for each thing that keeps the daemon from taking events in or from delivering; none where all is well."""
+    shards = [each for each in shown["shards"] if each["state"] in FAILING]
+    return [
+        *(f"not ready: {each}" for each in shown["reasons"]),
+        *(f"damaged: {each}" for each in shown["store"]["damaged"]),
+        *(f"delivery: {each}" for each in _only_of_delivery(shown)),
+        *(f"worker {each['number']} does not answer" for each in shown["workers"] if not each["answers"]),
+        *(f"{topic}: {queues} {state}: {said}" for queues, topic, state, _, _, said in status_rows(shards)),
+    ]
+
+
+def _check(shown: dict[str, Any]) -> None:
+    wrong = what_is_wrong(shown)
+    for line in wrong:
+        click.echo(line)
+    if wrong:
+        sys.exit(Exit.FAILURE)
+    click.echo(f"all is well: {len(shown['shards'])} queues")
 
 
 def _only_of_delivery(shown: dict[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ from remora.policy.shedding import RESOURCES, Options
 class SupervisorSettings(Checked):
     """How many worker processes there are, when one counts as hung, and where they show that they live.
 
-    `workers` 0 means one for each core that this process may use.
+    `workers` 0 means one for each core that this process may use, at most four.
     """
 
     workers: Annotated[int, Unit("count", 0, 256)] = 0
@@ -275,7 +275,7 @@ class TracesSettings(Checked):
                 "traces.endpoint", f'expected a URL such as http://localhost:4318/v1/traces, not "{self.endpoint}"'
             )
         if not _has_exporter():
-            yield ConfigError("traces.endpoint", "needs the extra remora[traces], which is not installed here")
+            yield ConfigError("traces.endpoint", "needs the extra remorad[traces], which is not installed here")
 
 
 def _has_exporter() -> bool:

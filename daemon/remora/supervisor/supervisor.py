@@ -49,7 +49,7 @@ from remora.process.sockets import control_sockets, listening_sockets
 from remora.servers import tokens
 from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
-from remora.supervisor.cores import usable_cores
+from remora.supervisor.cores import default_workers
 from remora.supervisor.credit_report import CreditReport
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping import HostShaping
@@ -103,7 +103,7 @@ class Supervisor:
         self._settings = settings
         self._spawn = spawn
         self._file = file
-        self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or usable_cores())]
+        self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or default_workers())]
         self._boot = boot_id()
         self._dead: list[str] = []
         self._news = asyncio.Event()
