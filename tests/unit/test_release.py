@@ -19,13 +19,14 @@ NUMBER = r"(\d+\.\d+\.\d+)"
 
 
 def test_the_installed_package_has_the_version_of_the_sources() -> None:
-    """What `remora --version` and the metric of the build show is the version of pyproject.toml."""
+    """What pip shows is the version of pyproject.toml."""
     assert metadata.version("remora") == VERSION
 
 
 @pytest.mark.parametrize(
     ("file", "pattern"),
     [
+        ("daemon/remora/__init__.py", rf'^__version__ = "{NUMBER}"$'),
         ("deploy/helm/remora/Chart.yaml", rf"^version: {NUMBER}$"),
         ("deploy/helm/remora/Chart.yaml", rf'^appVersion: "{NUMBER}"$'),
         ("deploy/kustomize/sqlite/remora.yaml", rf'app\.kubernetes\.io/version: "{NUMBER}"'),

@@ -61,10 +61,6 @@ from remora.worker.report import Report
 FIRST_LOOK_S = 2.0
 """How long a start waits for the store to say that something can never work."""
 
-COLLECT_AFTER = 50_000
-"""This many objects are made before Python looks for garbage in cycles. A listing makes thousands, all of which go by
-themselves: by default, seven hundred, that was a tenth of a busy worker's processor time."""
-
 BEATS = 10
 BEAT_S = 1.0
 """How many heartbeats there are in the watchdog's time, and how often they come at least. Each looks for memory."""
@@ -73,7 +69,6 @@ BEAT_S = 1.0
 def run(channel: int) -> Exit:
     """Work for the supervisor at the other end of this socket; returns the exit code."""
     gc.freeze()  # what was imported stays
-    gc.set_threshold(COLLECT_AFTER)
     return run_loop(_run(socket.socket(fileno=channel)))
 
 
