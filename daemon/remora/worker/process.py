@@ -54,7 +54,7 @@ from remora.process.pipe import (
 from remora.process.samples import families
 from remora.process.usage import Usage
 from remora.servers.serving import OfHost, Server, Serving
-from remora.worker.dead_owner_sweep import DeadOwnerSweep, store_name
+from remora.worker.dead_owner_sweep import DeadOwnerSweep
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 from remora.worker.report import Report
 
@@ -196,13 +196,13 @@ class Process:
     def _was_used(self) -> bool:
         """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
         folder = Path(self._settings.supervisor.run_directory)
-        return self._start.replaces or has_been_used(folder, store_name(self._settings))
+        return self._start.replaces or has_been_used(folder, self._settings.store_name)
 
     def _note_use(self) -> None:
         """Let those who start later know that this store has been in use, until the host starts anew."""
         if self._report.is_connected:
             with suppress(OSError):  # `DeadOwnerSweep` says so where the folder cannot be used
-                remember_store(Path(self._settings.supervisor.run_directory), store_name(self._settings))
+                remember_store(Path(self._settings.supervisor.run_directory), self._settings.store_name)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
