@@ -32,7 +32,7 @@ def run(config_file: Path | None, workers: int | None) -> None:
     A supervisor keeps worker processes alive, which share the queues with each other and with other hosts. A worker
     that ends or hangs is replaced; one that cannot even start ends the command, with its reason and exit code.
 
-    Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port tells. SIGTERM drains: nothing
+    Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port says so. SIGTERM drains: nothing
     more is taken in or read, what is in flight is finished and removed, the locks are released. A second SIGTERM
     stops at once. SIGHUP reads the configuration again and says what changed and what needs a restart.
 
