@@ -20,7 +20,6 @@ from remora.process.ending import end_at_once
 COMMANDS = MappingProxyType(
     {
         "run": "run:run",
-        "worker": "run:worker_command",
         "check-config": "run:check_config",
         "status": "status:status",
         "explain": "explain:explain",
