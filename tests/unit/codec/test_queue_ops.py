@@ -160,17 +160,17 @@ open_reservations = st.lists(
 
 @given(open_reservations)
 def test_reservations_of_both_versions_are_read(some: list[Reservation]) -> None:
-    """Reservations come back as they are, from the reply and from the spilled xattr, number of entries included."""
+    """Reservations come back as they are, from the reply and from the overflow xattr, number of entries included."""
     items = b"".join(reservation(r.id, r.size, r.timestamp, r.entries) for r in some)
     bare = Writer().u32(len(some)).raw(items).finish()
 
     assert queue_ops.decode_reservations(framed(lambda w: w.raw(bare))) == tuple(some)
-    assert queue_ops.decode_spilled_reservations(bare) == tuple(some)
+    assert queue_ops.decode_overflow_reservations(bare) == tuple(some)
 
 
 def test_an_emptied_xattr_of_reservations_is_empty() -> None:
     """Four zero bytes, which the class leaves behind, are no reservations."""
-    assert queue_ops.decode_spilled_reservations(bytes(4)) == ()
+    assert queue_ops.decode_overflow_reservations(bytes(4)) == ()
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

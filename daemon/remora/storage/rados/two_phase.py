@@ -12,15 +12,19 @@ from remora.codec.queue_ops import (
     ENTRY_OVERHEAD,
     HEAD_SIZE,
     QueueHead,
+    Reservation,
     decode_head,
+    decode_reservations,
     encode_abort,
     encode_commit,
     encode_reserve,
 )
-from remora.model.errors import QueueFull, ShardGone, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import QueueFull, ReservationIdTaken, ShardGone, StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
+from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
 
@@ -35,14 +39,17 @@ _COMMITTED: Refusals = MappingProxyType(
 )
 
 _ANY: Mapping[str, str] = MappingProxyType({})
+_NONE_SEEN: Sightings[Reservation] = Sightings()
 
 
 class TwoPhase(RadosPart):
     """Reserves, commits and aborts."""
 
-    def __init__(self, connection: ClusterConnection) -> None:
+    def __init__(self, connection: ClusterConnection, old_heads: OldHeads, reservation_age_s: float) -> None:
         super().__init__(connection)
+        self._old_heads, self._age_s = old_heads, reservation_age_s
         self._turns: dict[Shard, asyncio.Lock] = {}
+        self._in_the_way: dict[Shard, Sightings[Reservation]] = {}
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
         """Reserve room and return the reservation's id. Raises QueueFull, StoreFull and ShardGone."""
@@ -50,6 +57,9 @@ class TwoPhase(RadosPart):
 
     async def reserve_where(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str]) -> int:
         """Reserve room in a queue with these attributes; raises MismatchError when it has others.
+
+        Raises ReservationIdTaken where an open reservation has the next id, unless that has been seen for so long that
+        it is given up.
 
         Librados' C interface discards the output of a writing class call, so the id is predicted: the head has the last
         id, and the reservation passes only while the object has the version at which the head was read.
@@ -62,11 +72,35 @@ class TwoPhase(RadosPart):
                 except ChangedError:
                     await asyncio.sleep(random.uniform(0, attempt * _PAUSE_S))  # noqa: S311 - spreads load
                     continue
-                return (head.last_id + 1) & 0xFFFF_FFFF
+                except ReservationIdTaken:
+                    await self._free(shard, _next_id(head))
+                    continue
+                self._in_the_way.pop(shard, None)
+                return _next_id(head)
         raise StoreUnavailable(f"reserving in {shard}: other clients always came first")
+
+    async def _free(self, shard: Shard, number: int) -> None:
+        """Give up the reservation of this id, if it was seen for long enough; else raise ReservationIdTaken.
+
+        As the holder of the queue does with all, and by the same rule: this process has seen it for that long.
+        """
+        what, now = f"reserving in {shard}", asyncio.get_running_loop().time()
+        operation = ReadOp().assert_exists()
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
+        await self._run(operation, shard, what, QUEUE)
+        found = [each for each in decoded(decode_reservations, reply.data, what) if each.id == number]
+        seen = self._in_the_way[shard] = self._in_the_way.get(shard, _NONE_SEEN).after_look(found, now)
+        if found and not seen.seen_for(self._age_s, now):
+            raise ReservationIdTaken(
+                f"{what}: the next reservation would have the id {number}, which an open one of {found[0].size} bytes "
+                f"has; it is given up when it has been seen for {self._age_s:g} s"
+            )
+        for each in found:
+            await self.abort(shard, each.id)
 
     async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads in order, all or none, and end the reservation."""
+        await self._old_heads.settle(shard)
         what = f"committing to {shard}"
         operation = WriteOp().assert_exists()
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
@@ -78,6 +112,7 @@ class TwoPhase(RadosPart):
 
     async def abort(self, shard: Shard, reservation: int) -> None:
         """End the reservation; an unknown one is no error."""
+        await self._old_heads.settle(shard)
         operation = WriteOp().assert_exists()
         operation.call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         await self._run(operation, shard, f"aborting in {shard}", QUEUE)
@@ -90,6 +125,8 @@ class TwoPhase(RadosPart):
         operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(nbytes, entries))
         try:
             await self._run(operation, shard, f"reserving in {shard}", RESERVED)
+        except ReservationIdTaken:
+            raise
         except QueueFull as exc:
             head, _ = await self._head(shard)
             if head.free_bytes - head.reserved_size < nbytes + entries * ENTRY_OVERHEAD:
@@ -106,3 +143,7 @@ class TwoPhase(RadosPart):
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals = PLAIN) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))
+
+
+def _next_id(head: QueueHead) -> int:
+    return (head.last_id + 1) & 0xFFFF_FFFF
