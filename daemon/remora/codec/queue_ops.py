@@ -237,6 +237,11 @@ class QueueHead:
     reserved_at: int = RESERVED_AT
 
     @property
+    def next_id(self) -> int:
+        """The id of the next reservation: ids are 32 bits wide, and begin anew."""
+        return (self.last_id + 1) & 0xFFFF_FFFF
+
+    @property
     def capacity_bytes(self) -> int:
         """Size of the ring."""
         return self.queue_size - self.max_head_size

@@ -3,16 +3,25 @@
 An OSD without the leak counts what is reserved anew when the first thing that it does to an old head is a reservation.
 When that is a removal, an abort, or a commit in an older reservation, it keeps the leaked sum and marks the head as
 counted: for good. So before we do one of these, we reserve a byte and abort it. A gateway's reservation does as well.
-A queue that is full to its last bytes has none for that, and is mended by hand, as `healing.py` does it.
+A queue that is full to its last bytes has no room for that: there the sum is written, as `healing.py` does it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.queue_ops import HEAD_SIZE, QueueHead, decode_head, encode_abort, encode_reserve
+from remora.codec.queue_ops import (
+    HEAD_SIZE,
+    QueueHead,
+    Reservation,
+    decode_head,
+    encode_abort,
+    encode_reserve,
+    open_reservations,
+)
 from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
@@ -69,27 +78,35 @@ class OldHeads(RadosPart):
     async def _have_it_counted(self, shard: Shard) -> None:
         """Reserve and abort where the head is old. An OSD that leaks leaves it as old as it was, 10 bytes fuller."""
         for _ in range(_TRIES):
-            head, version = await self._look(shard)
+            head, reservations, version = await self._look(shard)
             if head.urgent_version >= COUNTED_VERSION:
+                return
+            if any(each.id == head.next_id for each in reservations):  # librados would repeat it until that one ends
+                await self._write(shard)
                 return
             try:
                 await self._reserve(shard, version)
             except ChangedError:
                 continue
             except QueueFull:
-                if self._may_write:
-                    with contextlib.suppress(StoreError):  # a cluster that is full refuses it, and removals make room
-                        await self._healing.mend_unheld(shard)
-                return
-            await self._abort(shard, (head.last_id + 1) & 0xFFFF_FFFF)
+                await self._write(shard)
+            else:
+                await self._abort(shard, head.next_id)
             return
 
-    async def _look(self, shard: Shard) -> tuple[QueueHead, int]:
+    async def _write(self, shard: Shard) -> None:
+        """Write the sum, as where a leak is mended; a cluster that is full may refuse that, and removals make room."""
+        if self._may_write:
+            with contextlib.suppress(StoreError):
+                await self._healing.mend_unheld(shard)
+
+    async def _look(self, shard: Shard) -> tuple[QueueHead, Sequence[Reservation], int]:
         what = f"looking at {shard}"
         operation = ReadOp().assert_exists()
-        content = operation.read(0, HEAD_SIZE)
+        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         version = await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
-        return decoded(decode_head, content.data, what), version
+        head = decoded(decode_head, content.data, what)
+        return head, decoded(lambda values: open_reservations(head, values), xattrs.values, what), version
 
     async def _reserve(self, shard: Shard, version: int) -> None:
         operation = WriteOp().assert_exists().assert_version(version)

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from remora.model.errors import (
     OwnershipLost,
     QueueFull,
-    ReservationIdTaken,
     ShardGone,
     StoreError,
     StoreFull,
@@ -101,7 +100,6 @@ RESERVED: Refusals = MappingProxyType(
         errno.ERANGE: (ChangedError, "the queue has changed"),
         errno.EOVERFLOW: (ChangedError, "the queue has been made anew"),
         errno.ECANCELED: (MismatchError, "the queue is another one, or closed"),
-        errno.EAGAIN: (ReservationIdTaken, "the next id is that of an open reservation"),
     }
 )
 

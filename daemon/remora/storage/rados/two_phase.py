@@ -14,10 +14,10 @@ from remora.codec.queue_ops import (
     QueueHead,
     Reservation,
     decode_head,
-    decode_reservations,
     encode_abort,
     encode_commit,
     encode_reserve,
+    open_reservations,
 )
 from remora.model.errors import QueueFull, ReservationIdTaken, ShardGone, StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
@@ -67,36 +67,44 @@ class TwoPhase(RadosPart):
         async with self._turns.setdefault(shard, asyncio.Lock()):
             for attempt in range(_TRIES):
                 head, version = await self._head(shard)
+                if in_the_way := await self._with_next_id(shard, head):
+                    await self._free(shard, in_the_way)
+                    continue
                 try:
                     await self._reserve(shard, entries, nbytes, xattrs, version)
                 except ChangedError:
                     await asyncio.sleep(random.uniform(0, attempt * _PAUSE_S))  # noqa: S311 - spreads load
                     continue
-                except ReservationIdTaken:
-                    await self._free(shard, _next_id(head))
-                    continue
                 self._in_the_way.pop(shard, None)
-                return _next_id(head)
+                return head.next_id
         raise StoreUnavailable(f"reserving in {shard}: other clients always came first")
 
-    async def _free(self, shard: Shard, number: int) -> None:
-        """Give up the reservation of this id, if it was seen for long enough; else raise ReservationIdTaken.
+    async def _with_next_id(self, shard: Shard, head: QueueHead) -> Reservation | None:
+        """The open reservation with the id that the next one would have.
+
+        The class refuses that one with EAGAIN, and librados repeats an operation with this answer until it times out.
+        """
+        found = head.reservations
+        if head.has_xattrs:
+            what, operation = f"looking at reservations of {shard}", ReadOp().assert_exists()
+            xattrs = operation.xattrs()
+            await self._run(operation, shard, what, QUEUE)
+            found = decoded(lambda values: open_reservations(head, values), xattrs.values, what)
+        return next((each for each in found if each.id == head.next_id), None)
+
+    async def _free(self, shard: Shard, found: Reservation) -> None:
+        """Give up a reservation that was seen for long enough; else raise ReservationIdTaken.
 
         As the holder of the queue does with all, and by the same rule: this process has seen it for that long.
         """
-        what, now = f"reserving in {shard}", asyncio.get_running_loop().time()
-        operation = ReadOp().assert_exists()
-        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
-        await self._run(operation, shard, what, QUEUE)
-        found = [each for each in decoded(decode_reservations, reply.data, what) if each.id == number]
-        seen = self._in_the_way[shard] = self._in_the_way.get(shard, _NONE_SEEN).after_look(found, now)
-        if found and not seen.seen_for(self._age_s, now):
+        now = asyncio.get_running_loop().time()
+        seen = self._in_the_way[shard] = self._in_the_way.get(shard, _NONE_SEEN).after_look([found], now)
+        if not seen.seen_for(self._age_s, now):
             raise ReservationIdTaken(
-                f"{what}: the next reservation would have the id {number}, which an open one of {found[0].size} bytes "
-                f"has; it is given up when it has been seen for {self._age_s:g} s"
+                f"reserving in {shard}: the next reservation would have the id {found.id}, which an open one of "
+                f"{found.size} bytes has; it is given up when it has been seen for {self._age_s:g} s"
             )
-        for each in found:
-            await self.abort(shard, each.id)
+        await self.abort(shard, found.id)
 
     async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads in order, all or none, and end the reservation."""
@@ -125,8 +133,6 @@ class TwoPhase(RadosPart):
         operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(nbytes, entries))
         try:
             await self._run(operation, shard, f"reserving in {shard}", RESERVED)
-        except ReservationIdTaken:
-            raise
         except QueueFull as exc:
             head, _ = await self._head(shard)
             if head.free_bytes - head.reserved_size < nbytes + entries * ENTRY_OVERHEAD:
@@ -143,7 +149,3 @@ class TwoPhase(RadosPart):
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals = PLAIN) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))
-
-
-def _next_id(head: QueueHead) -> int:
-    return (head.last_id + 1) & 0xFFFF_FFFF
