@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from remora.metrics.series import Backlog, Books, RoomLeft
-from remora.policy.healing import words
+from remora.policy.healing import is_full_by_leak, words
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
 class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The room of a topic's worst queue; `seconds_until_full` is None where it does not grow.
 
-    `advice` is what a person should know of it, and empty while that is nothing.
+    `advice` is what a person should know of it, and empty while that is nothing. It `leaks` when it is full by a leak.
     """
 
     room_bytes: int
@@ -32,6 +32,7 @@ class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
     leaked_bytes: int
     seconds_until_full: float | None
     advice: str = ""
+    leaks: bool = False
 
     @classmethod
     def of(cls, left: RoomLeft) -> RoomFigures:
@@ -42,7 +43,8 @@ class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
             capacity_bytes=left.capacity_bytes,
             leaked_bytes=left.leaked_bytes,
             seconds_until_full=None if math.isinf(seconds) else round(seconds, 1),
-            advice=words(left.room_bytes, left.capacity_bytes, left.leaked_bytes, seconds),
+            advice=words(left.of_queue, seconds),
+            leaks=is_full_by_leak(left.of_queue),
         )
 
     def __add__(self, other: RoomFigures) -> RoomFigures:

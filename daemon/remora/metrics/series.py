@@ -19,6 +19,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
+from remora.model.room import QueueRoom
 
 OTHER = "other"
 """The topic label of all topics beyond the limit."""
@@ -214,6 +215,12 @@ class RoomLeft:
     capacity_bytes: int
     leaked_bytes: int
     seconds_until_full: float
+
+    @property
+    def of_queue(self) -> QueueRoom:
+        """A queue with this room, of which nothing is reserved but what is leaked."""
+        used = max(0, self.capacity_bytes - self.room_bytes - self.leaked_bytes)
+        return QueueRoom(self.capacity_bytes, used, self.capacity_bytes - self.room_bytes - used, 0)
 
     def __add__(self, other: RoomLeft) -> RoomLeft:
         least = min(self, other, key=lambda each: each.room_bytes)

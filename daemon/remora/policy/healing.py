@@ -84,10 +84,10 @@ SOON_S = 86_400.0
 LEAK_COMMAND = "remora shard heal"
 
 
-def words(room_bytes: int, capacity_bytes: int, leaked_bytes: int, seconds_until_full: float) -> str:
+def words(room: QueueRoom, seconds_until_full: float) -> str:
     """What a person should know of a queue's room, in a few words; empty while that is nothing."""
-    if is_full_by_leak(QueueRoom(capacity_bytes, capacity_bytes - room_bytes - leaked_bytes, leaked_bytes, 0)):
-        return f"full by a leak of {_size(leaked_bytes)} of Ceph < 19.2.4"
+    if is_full_by_leak(room):
+        return f"full by a leak of {_size(room.leaked_bytes)} of Ceph < 19.2.4"
     if seconds_until_full >= SOON_S:
         return ""
     return f"full in {_time(seconds_until_full)} at its present growth" if seconds_until_full else "full"
