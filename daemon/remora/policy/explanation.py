@@ -90,8 +90,8 @@ class Advice:
 
 
 def advice(queue: Queue) -> Advice:
-    """The first of these that holds: it takes no events because of a leak; who should deliver it does not; nothing waits;
-    no worker of this host holds it; and what the worker that holds it says.
+    """The first of these that holds: it takes no events because of a leak; who should deliver it does not; nothing
+    waits; no worker of this host holds it; and what the worker that holds it says.
     """
     for rule in (_full, _of_others, _empty, _not_held, _held):
         found = rule(queue)
