@@ -421,6 +421,8 @@ class Writer:
 )
 async def test_mends_under_load_harm_nobody(ward: Ward, settings: RadosSettings, seconds: float) -> None:
     """Eight writers, a removing owner and two who mend: nothing of anybody fails, and at the end all sums are right."""
+    ward.gateway.delete_queue("q")
+    ward.gateway.make_queue("q", 80 * RING)
     token, over, ended = await ward.held(), asyncio.Event(), asyncio.Event()
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(reached(settings)) for _ in range(8)]
