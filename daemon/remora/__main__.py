@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 COLLECT_AFTER = 50_000
@@ -25,7 +24,7 @@ def main() -> None:
     gc.set_threshold(COLLECT_AFTER)
     if sys.argv[1:2] == ["worker"]:
         _work(int(sys.argv[2]))
-    if folder := shared_folder(Path(__file__).parent):
+    if folder := shared_folder(os.path.dirname(__file__)):
         sys.stderr.write(
             f"remora: the distribution {OTHER} is installed beside remorad, and both have files in {folder}: which are"
             " whose depends on what was installed last. Remove both and install one:"
@@ -38,14 +37,14 @@ def main() -> None:
     cli.main()
 
 
-def shared_folder(package: Path) -> Path | None:
-    """The folder of this package where the other distribution has files in it, too; None where it has none."""
-    if not any(package.parent.glob(f"{OTHER}-*.dist-info")):
-        return None  # importlib.metadata takes each command 20 ms
+def shared_folder(package: str) -> str | None:
+    """Returns the folder of this package where the other distribution has files in it, too; None where it has none."""
+    if not any(name.startswith(f"{OTHER}-") and name.endswith(".dist-info") for name in os.listdir(f"{package}/..")):
+        return None  # to ask the installed packages takes each command 20 ms
     from importlib.metadata import distributions
 
     for each in distributions(name=OTHER):
-        if any(Path(str(file.locate())).parent == package for file in each.files or ()):
+        if any(os.path.dirname(str(file.locate())) == package for file in each.files or ()):
             return package
     return None
 

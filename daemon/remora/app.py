@@ -176,7 +176,8 @@ def make_store(
         case "rados":
             from remora.storage.rados import RadosStore
 
-            return RadosStore(settings.rados, on_state, tracer=tracer)
+            age_s = settings.ownership.reservation_age_s
+            return RadosStore(settings.rados, on_state, tracer=tracer, reservation_age_s=age_s)
 
 
 @asynccontextmanager

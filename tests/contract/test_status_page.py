@@ -141,6 +141,22 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
         ]  # fmt: skip
 
 
+async def test_queues_with_little_room_are_problems() -> None:
+    """A topic whose worst queue is full by a leak, with the command for it, or full within a day is named on top."""
+    rooms = {
+        "a": {"advice": "full by a leak of 127 MB of Ceph < 19.2.4", "leaks": True},
+        "b": {"advice": "full in 3 h at its present growth", "leaks": False},
+        "c": {"advice": "", "leaks": False},
+        "d": None,
+    }
+    shown = status(queue("a"), topics=[figures(name, room=room) for name, room in rooms.items()])
+    async with showing(shown) as (_, tab):
+        assert await tab.texts("#problem-list li") == [
+            "a: full by a leak of 127 MB of Ceph < 19.2.4: remora shard heal --topic a",
+            "b: full in 3 h at its present growth",
+        ]
+
+
 async def test_it_follows_the_status_by_itself() -> None:
     """The rate is that between two answers, a failure comes and goes, and an opened topic stays open."""
     shown = status(queue("t"), topics=[figures("t")])

@@ -21,7 +21,7 @@ from remora import __version__, supervisor
 from remora.cli import group
 from remora.cli.output import duration, size
 from remora.cli.shard import as_json_row, owner_text
-from remora.cli.status import left_rows, status_lines, status_rows, what_is_wrong
+from remora.cli.status import left_rows, room_lines, status_lines, status_rows, what_is_wrong
 from remora.config import DEFAULT_FILE, reading
 from remora.model.errors import (
     ConfigError,
@@ -327,11 +327,12 @@ def test_a_check_of_the_status_names_what_is_wrong() -> None:
     shards = [_shard("a", "a", state="delivering"), _shard("b", "b"), _shard("c", "c", state="shaped", reason="turn")]
     well = {
         "reasons": [], "store": {"damaged": []}, "workers": [{"number": 1, "answers": True}], "ready_to_deliver": {},
-        "shards": shards,
+        "shards": shards, "topics": [{"topic": "f", "room": {"advice": "full in 3 h", "leaks": False}}],
     }  # fmt: skip
     ill = {
         "reasons": ["the store is away"], "store": {"damaged": ["f"]}, "workers": [{"number": 2, "answers": False}],
         "ready_to_deliver": {"reasons": ["the store is away", "all destinations fail"]},
+        "topics": [{"topic": "l", "room": {"advice": "full by a leak", "leaks": True}}],
         "shards": [_shard(f"a.{n}", "a", state="stopped", reason="no such topic") for n in range(3)],
     }  # fmt: skip
 
@@ -342,6 +343,20 @@ def test_a_check_of_the_status_names_what_is_wrong() -> None:
         "delivery: all destinations fail",
         "worker 2 does not answer",
         "a: a.0 +2 stopped: no such topic",
+        "room: topic l: full by a leak: remora shard heal --topic l",
+    ]
+
+
+def test_a_status_of_queues_with_little_room() -> None:
+    """A topic has a line where its worst queue is full within a day, or by a leak, which one command gives back."""
+    soon = {"advice": "full in 3 h at its present growth", "leaks": False}
+    leaky = {"advice": "full by a leak of 127 MB of Ceph < 19.2.4", "leaks": True}
+    topics = [{"topic": "a b", "room": leaky}, {"topic": "b", "room": soon}, {"topic": "c", "room": {"advice": ""}}]
+    earlier = [{"topic": "of an earlier release"}, {"topic": "unknown", "room": None}]
+
+    assert room_lines([*topics, *earlier]) == [
+        "room: topic a b: full by a leak of 127 MB of Ceph < 19.2.4: remora shard heal --topic 'a b'",
+        "room: topic b: full in 3 h at its present growth",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -15,8 +16,10 @@ from remora.cli.status import some
 from remora.model.cookie import WorkerCookie
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
+from remora.model.room import QueueRoom
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
+from remora.policy.healing import is_full_by_leak, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class QueueView:
     """A queue with all that is known of it. `shard` is what the daemon's status has of it, None where it has none.
 
     `last_failure` is that of the queue's attempts, or of its topic's where the worker that holds it knows of none; `of`
-    in it says which. It is None where nothing has failed since the daemon's start.
+    in it says which. It is None where nothing has failed since the daemon's start. `room` is that of the topic's worst
+    queue, as the daemon has it.
     """
 
     row: Row
@@ -62,6 +66,7 @@ class QueueView:
     shard: dict[str, Any] | None
     advice: Advice
     last_failure: dict[str, Any] | None = None
+    room: dict[str, Any] | None = None
 
     @property
     def queue(self) -> str:
@@ -88,6 +93,7 @@ def view_queue(
         origin=row.origin,
         waiting=stats.entries,
         reservations=stats.reservations,
+        full=_full_by_leak(stats),
         foreign=foreign,
         is_released=is_released,
         owner=_owner(stats.holder, said.host, is_here=shard is not None),
@@ -95,7 +101,19 @@ def view_queue(
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
         daemon=None if status is None else _daemon(queue, shard, status, last),
     )
-    return QueueView(row, stats, balance, shard, advice(known), last)
+    return QueueView(row, stats, balance, shard, advice(known), last, _room(row.label, status or {}))
+
+
+def _full_by_leak(stats: ShardStats) -> str:
+    """That a queue takes no events because of a leak; empty for one that is well or full of entries."""
+    room = QueueRoom(
+        stats.capacity_bytes, stats.used_bytes, stats.reserved_bytes + stats.leaked_bytes, stats.reserved_bytes
+    )
+    return words(room, math.inf) if is_full_by_leak(room) else ""
+
+
+def _room(topic: str, status: dict[str, Any]) -> dict[str, Any] | None:
+    return next((each.get("room") for each in status.get("topics", ()) if each["topic"] == topic), None)
 
 
 def _last_failure(topic: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -155,6 +173,7 @@ def queue_lines(view: QueueView) -> list[str]:
         *_state_lines(view),
         f"  lock: {_lock(stats.holder)}",
         f"  waiting: {_waiting(stats)}",
+        *_room_lines([view]),
         *_ledger_lines(view.balance),
     ]
 
@@ -171,6 +190,7 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     lines = [
         f"topic {name}: {counted}, oldest {duration(max(ages, default=None))}",
         *(f"  endpoint: {each}" for each in endpoints),
+        *_room_lines(views),
     ]
     groups: dict[tuple[str, str], list[QueueView]] = {}
     for each in sorted(views, key=_waits_s, reverse=True):
@@ -181,6 +201,12 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
         if command:
             lines.append(f"    try: {command}")
     return [*lines, *_given_up_lines(name, views)]
+
+
+def _room_lines(views: Sequence[QueueView]) -> list[str]:
+    """How long the topic's worst queue lasts, where that is not long; a leak is said as a queue's advice."""
+    room = next((each.room for each in views if each.room), {})
+    return [f"  room: {room['advice']}"] if room.get("advice") and not room["leaks"] else []
 
 
 def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
@@ -262,7 +288,9 @@ def _lock(holder: LockHolder | None) -> str:
 def _waiting(stats: ShardStats) -> str:
     tilde = "" if stats.entries_exact else "~"
     reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
-    return f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}{reserved}"
+    room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room_bytes)}" if stats.leaked_bytes else ""
+    waits = f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"
+    return waits + reserved + room
 
 
 def _ledger_lines(balance: Balance | None) -> list[str]:
@@ -303,6 +331,9 @@ def as_json_queue(view: QueueView) -> dict[str, object]:
         "entries_exact": stats.entries_exact,
         "bytes": stats.used_bytes,
         "reservations": stats.reservations,
+        "leaked_bytes": stats.leaked_bytes,
+        "room_bytes": stats.room_bytes,
+        "seconds_until_full": (view.room or {}).get("seconds_until_full"),
         "oldest_age_seconds": stats.oldest_age_s,
         "ledger": view.balance
         and {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from remora.cli.options import config_option
 from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.policy.healing import LEAK_COMMAND
 
 
 @click.command()
@@ -40,7 +42,7 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     if as_json:
         print_json(shown)
         return
-    for line in status_lines(shown):
+    for line in (*status_lines(shown), *room_lines(shown["topics"])):
         click.echo(line)
     print_table(("QUEUE", "TOPIC", "STATE", "FOR", "ENDPOINT", "REASON"), status_rows(shown["shards"]))
     for queues, reason in left_rows(shown["left"]):
@@ -72,6 +74,7 @@ def what_is_wrong(shown: dict[str, Any]) -> list[str]:
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
         *(f"worker {each['number']} does not answer" for each in shown["workers"] if not each["answers"]),
         *(f"{topic}: {queues} {state}: {said}" for queues, topic, state, _, _, said in status_rows(shards)),
+        *room_lines(each for each in shown["topics"] if (each.get("room") or {}).get("leaks")),
     ]
 
 
@@ -88,6 +91,22 @@ def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
     """Why nothing is delivered, where the daemon is ready in other respects."""
     reasons = shown.get("ready_to_deliver", {}).get("reasons", [])
     return [each for each in reasons if each not in shown["reasons"]]
+
+
+def room_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """The topics whose worst queue is full by a leak, or full within a day."""
+    return [
+        f"room: topic {each['topic']}: {room_text(each['room'], each['topic'])}"
+        for each in topics
+        if (each.get("room") or {}).get("advice")
+    ]
+
+
+def room_text(room: dict[str, Any], topic: str) -> str:
+    """What a status says of a topic's room, with the command that mends it, if one does."""
+    said: str = room["advice"]
+    leaks = f": {LEAK_COMMAND} --topic {shlex.quote(topic)}" if room["leaks"] else ""
+    return said + leaks
 
 
 def status_rows(shards: list[dict[str, Any]]) -> list[tuple[str, ...]]:

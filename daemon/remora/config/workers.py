@@ -84,6 +84,7 @@ class RadosSettings(Checked):
     topics_pool: str = ""
     op_timeout_s: Seconds = 10.0
     mount_timeout_s: Seconds = 10.0
+    heal: Literal["off", "full", "calm"] = "full"
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""

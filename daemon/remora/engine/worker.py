@@ -32,14 +32,13 @@ from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.eligible import Schemes
+from remora.policy.healing import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
 from remora.ports.tracing import NO_TRACER, Tracer
-
-BACKLOG_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class WorkerSetup:
 
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
+    `heal` says when queues get room back that their store has leaked.
     """
 
     cookie: str
@@ -59,6 +59,7 @@ class WorkerSetup:
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
     budgets: Budgets | None = None
     tracer: Tracer = NO_TRACER
+    heal: Heal = "full"
 
 
 class Worker:
@@ -111,7 +112,7 @@ class Worker:
             return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
-        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
+        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
 
     def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
         """A destination within the bounds of the worker; a reload may change all of them but `nbytes`."""

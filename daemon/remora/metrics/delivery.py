@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
-from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers
+from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, RoomLeft, RoomsLeft
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
+from remora.model.room import QueueRoom
 from remora.policy.retry import Failure
 
 KINDS = (*Failure, "poison")
@@ -43,13 +44,15 @@ class DeliveryEvents(EventGroup):
         )
         self._backlogs = Backlogs(instruments.labels, "remora_backlog")
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
+        self._rooms_left = RoomsLeft(instruments.labels, "remora_queue")
         self._failing = Failing(
             instruments.labels,
             "remora_topic_failing",
             "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until an operator acts.",
         )
-        for collector in (self._ages, self._backlogs, self._ledgers, self._failing):
+        for collector in (self._ages, self._backlogs, self._ledgers, self._rooms_left, self._failing):
             instruments.registry.register(collector)
+        self._mends = counter("remora_queue_mends", "Queues that got leaked room back.")
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
         self._unacked = gauge("remora_unacknowledged_entries", "Entries that were listed and are not yet done with.")
         self._unacked_waits = counter(
@@ -162,6 +165,26 @@ class DeliveryEvents(EventGroup):
     def backlog(self, topic: str, entries: int, exact: bool, nbytes: int, oldest_age_s: float | None) -> None:
         """What waits in all queues of a topic that this process holds."""
         self._backlogs.set(topic, Backlog(entries, exact, nbytes, oldest_age_s))
+
+    def room_left(self, topic: str, left: RoomLeft) -> None:
+        """The room of the worst of a topic's queues that this process holds."""
+        self._rooms_left.set(topic, left)
+
+    def mended(self, topic: str, queue: str, before: QueueRoom, after: QueueRoom) -> None:
+        """A queue got back the room that its store had leaked."""
+        self._mends.inc()
+        say(
+            logging.WARNING, "queue_mended", "a queue got its leaked room back",
+            topic=topic, queue=queue, leaked_before=before.leaked_bytes, leaked_after=after.leaked_bytes,
+            room_before=before.room_bytes, room_after=after.room_bytes,
+        )  # fmt: skip
+
+    def mend_failed(self, topic: str, queue: str, why: str) -> None:
+        """A queue that leaks was not mended; the next look follows."""
+        self._say_seldom(
+            logging.WARNING, "mend_failed", ("mend", queue), "a queue did not get its leaked room back",
+            topic=topic, queue=queue, reason=why,
+        )  # fmt: skip
 
     def balances(self, topic: str, balances: Sequence[Balance]) -> None:
         """The ledgers of all queues of a topic that this process holds, at least one."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from remora.metrics.series import Backlog, Books
+from remora.metrics.series import Backlog, Books, RoomLeft
+from remora.policy.healing import is_full_by_leak, words
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +19,41 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     reason: str
     age_seconds: float
+
+
+class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The room of a topic's worst queue; `seconds_until_full` is None where it does not grow.
+
+    `advice` is what a person should know of it, and empty while that is nothing. It `leaks` when it is full by a leak.
+    """
+
+    room_bytes: int
+    capacity_bytes: int
+    leaked_bytes: int
+    seconds_until_full: float | None
+    advice: str = ""
+    leaks: bool = False
+
+    @classmethod
+    def of(cls, left: RoomLeft) -> RoomFigures:
+        """As the status shows it; JSON has no infinity."""
+        seconds = left.seconds_until_full
+        return cls(
+            room_bytes=left.room_bytes,
+            capacity_bytes=left.capacity_bytes,
+            leaked_bytes=left.leaked_bytes,
+            seconds_until_full=None if math.isinf(seconds) else round(seconds, 1),
+            advice=words(left.of_queue, seconds),
+            leaks=is_full_by_leak(left.of_queue),
+        )
+
+    def __add__(self, other: RoomFigures) -> RoomFigures:
+        """The figures of two workers that hold queues of one topic."""
+        return RoomFigures.of(self._left() + other._left())
+
+    def _left(self) -> RoomLeft:
+        seconds = math.inf if self.seconds_until_full is None else self.seconds_until_full
+        return RoomLeft(self.room_bytes, self.capacity_bytes, self.leaked_bytes, seconds)
 
 
 class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +73,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age_seconds: float | None = None
     ledger: Mapping[str, int] | None = None
     last_failure: LastFailure | None = None
+    room: RoomFigures | None = None
 
     def __add__(self, other: TopicFigures) -> TopicFigures:
         """The figures of two workers that hold queues of one topic."""
@@ -41,6 +81,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         waiting = [each for each in (self.backlog_entries, other.backlog_entries) if each is not None]
         failures = [each for each in (self.last_failure, other.last_failure) if each is not None]
         ledgers = [each for each in (self.ledger, other.ledger) if each is not None]
+        rooms = [each for each in (self.room, other.room) if each is not None]
         return TopicFigures(
             topic=self.topic,
             delivered_entries=self.delivered_entries + other.delivered_entries,
@@ -52,6 +93,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
             oldest_age_seconds=max(ages, default=None),
             ledger=_sum(ledgers) if ledgers else None,
             last_failure=min(failures, key=lambda each: each.age_seconds, default=None),
+            room=functools.reduce(operator.add, rooms) if rooms else None,
         )
 
 
@@ -82,6 +124,14 @@ def topic_figures(
             )
         )
     return rows
+
+
+def with_rooms(rows: Iterable[TopicFigures], rooms: Mapping[str, RoomLeft]) -> list[TopicFigures]:
+    """The same rows with the room of each topic's worst queue. Only topics whose ledger is known have one."""
+    return [
+        msgspec.structs.replace(each, room=RoomFigures.of(rooms[each.topic])) if each.topic in rooms else each
+        for each in rows
+    ]
 
 
 def merged_figures(rows: Iterable[TopicFigures]) -> list[TopicFigures]:

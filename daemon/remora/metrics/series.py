@@ -19,6 +19,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
+from remora.model.room import QueueRoom
 
 OTHER = "other"
 """The topic label of all topics beyond the limit."""
@@ -201,6 +202,77 @@ class Backlog:
             self.nbytes + other.nbytes,
             max(ages, default=None),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RoomLeft:
+    """What a queue can still take, what of it is leaked, and for how long the room lasts; of a topic, its worst queue.
+
+    `capacity_bytes` is that of the queue with the least room.
+    """
+
+    room_bytes: int
+    capacity_bytes: int
+    leaked_bytes: int
+    seconds_until_full: float
+
+    @property
+    def of_queue(self) -> QueueRoom:
+        """A queue with this room, of which nothing is reserved but what is leaked."""
+        used = max(0, self.capacity_bytes - self.room_bytes - self.leaked_bytes)
+        return QueueRoom(self.capacity_bytes, used, self.capacity_bytes - self.room_bytes - used, 0)
+
+    def __add__(self, other: RoomLeft) -> RoomLeft:
+        least = min(self, other, key=lambda each: each.room_bytes)
+        return RoomLeft(
+            least.room_bytes,
+            least.capacity_bytes,
+            max(self.leaked_bytes, other.leaked_bytes),
+            min(self.seconds_until_full, other.seconds_until_full),
+        )
+
+
+class RoomsLeft(Collector):
+    """The room of each topic's worst queue, as last looked at; of the topics under `other`, that of the worst."""
+
+    def __init__(self, labels: TopicLabels, prefix: str) -> None:
+        self._labels = labels
+        self._prefix = prefix
+        self._topics: dict[str, RoomLeft] = {}
+
+    def set(self, topic: str, left: RoomLeft) -> None:
+        """Replace what is known of the topic."""
+        self._topics[topic] = left
+
+    def forget(self, topic: str) -> None:
+        """Export the topic no longer."""
+        self._topics.pop(topic, None)
+
+    def by_label(self) -> Mapping[str, RoomLeft]:
+        """The room behind each label."""
+        merged: dict[str, RoomLeft] = {}
+        for topic, left in list(self._topics.items()):
+            label = self._labels.label(topic)
+            merged[label] = merged[label] + left if label in merged else left
+        return merged
+
+    def collect(self) -> Iterator[Metric]:
+        """Three gauges."""
+
+        def gauge(name: str, text: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic"])
+
+        room = gauge("room_bytes", "What a reservation can still have in the topic's queue with the least room.")
+        leaked = gauge("leaked_bytes", "Room that the store keeps for nobody, in the queue with the most of it.")
+        until = gauge(
+            "seconds_until_full",
+            "How long the room of the worst queue lasts at its growth of ten minutes; +Inf where it does not grow.",
+        )
+        for label, left in self.by_label().items():
+            room.add_metric([label], left.room_bytes)
+            leaked.add_metric([label], left.leaked_bytes)
+            until.add_metric([label], left.seconds_until_full)
+        yield from (room, leaked, until)
 
 
 class Backlogs(Collector):

@@ -137,6 +137,13 @@ class QueueFull(StoreError):
     retriable = True
 
 
+class ReservationIdTaken(QueueFull):
+    """A reservation was refused because the queue's next one would have the id of an open one.
+
+    Ids are 32 bits wide and begin anew; the queue takes no reservation until that one ends. Nothing was stored.
+    """
+
+
 class StoreFull(StoreError):
     """The disk or the cluster has no room left. Nothing was stored; the store recovers by itself when there is room."""
 

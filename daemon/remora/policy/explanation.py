@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from remora.model.shard import Origin
 
+_HEAL = "shard heal"
+
 SLOW_S = 15.0
 """A queue in which entries wait and of which nothing was acknowledged for this long is worth a word."""
 
@@ -57,7 +59,8 @@ class Daemon:
 class Queue:
     """What is known of a queue from its store and from the daemon of this host; `daemon` is None while it is away.
 
-    `foreign` is why remora does not deliver its topic, None where it does. `owner_name` names the lock's holder.
+    `full` says in words that it takes no events because of a leak, and is empty where it does. `foreign` is why remora
+    does not deliver its topic, None where it does. `owner_name` names the lock's holder.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Queue:
     origin: Origin
     waiting: int
     reservations: int = 0
+    full: str = ""
     foreign: str | None = None
     is_released: bool = False
     owner: Owner = Owner.NONE
@@ -86,14 +90,20 @@ class Advice:
 
 
 def advice(queue: Queue) -> Advice:
-    """The first of these that holds: who should deliver the queue does not; nothing waits; no worker of this host holds
-    it; and what the worker that holds it says.
+    """The first of these that holds: it takes no events because of a leak; who should deliver it does not; nothing
+    waits; no worker of this host holds it; and what the worker that holds it says.
     """
-    for rule in (_of_others, _empty, _not_held, _held):
+    for rule in (_full, _of_others, _empty, _not_held, _held):
         found = rule(queue)
         if found is not None:
             return found
     raise AssertionError("the last rule answers always")
+
+
+def _full(queue: Queue) -> Advice | None:
+    if not queue.full:
+        return None
+    return Advice(f"{queue.full}; {queue.waiting} wait in it", _command(_HEAL, queue.name), queue.full)
 
 
 def _of_others(queue: Queue) -> Advice | None:

@@ -15,6 +15,7 @@ from remora.model.errors import StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Page
+from remora.model.room import Mend
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 
@@ -243,6 +244,14 @@ class Balances(Protocol):
         ...
 
 
+class Mending(Protocol):
+    """Room that a store keeps of a held queue for nobody."""
+
+    async def mend(self, token: LockToken) -> Mend:
+        """Give the queue back what it has leaked, if nobody writes to it meanwhile; harms nobody who does."""
+        ...
+
+
 class DeliveryStore(Protocol):
     """A store as the engine sees it, by its parts."""
 
@@ -266,3 +275,5 @@ class DeliveryStore(Protocol):
     def inspection(self) -> Inspection: ...
     @property
     def ledger(self) -> Balances: ...
+    @property
+    def healing(self) -> Mending: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from remora.ports.administration import Ledger, Letters, OwnTopics
+from remora.ports.administration import Healing, Ledger, Letters, OwnTopics
 from remora.ports.delivery import DeliveryStore
 from remora.ports.producing import Ingest, TwoPhase
 
@@ -21,6 +21,8 @@ class ShardStore(DeliveryStore, Protocol):
     def letters(self) -> Letters: ...
     @property
     def ledger(self) -> Ledger: ...
+    @property
+    def healing(self) -> Healing: ...
     @property
     def own_topics(self) -> OwnTopics: ...
     @property

@@ -35,6 +35,10 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_usage_ratio": "most",
         "remora_usage_history_ratio": "most",
         "remora_store_connected": "least",
+        # Of the worst queue.
+        "remora_queue_leaked_bytes": "most",
+        "remora_queue_room_bytes": "least",
+        "remora_queue_seconds_until_full": "least",
         "remora_store_failing": "most",
         # What the supervisor alone knows.
         "remora_build_info": "supervisor",

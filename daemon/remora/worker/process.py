@@ -193,6 +193,7 @@ class Process:
             settings.quarantine,
             self._budgets,
             self._tracer,
+            settings.rados.heal,
         )
 
     def _was_used(self) -> bool:

@@ -37,6 +37,11 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
             "remora shard claim orders.3",
         ),
         (replace(OWN, waiting=0), "no entry waits", ""),
+        (
+            replace(RADOSGW, is_released=True, waiting=0, full="full by a leak of 127 MB"),
+            "full by a leak of 127 MB; 0 wait in it",
+            "remora shard heal orders.3",
+        ),
         (replace(OWN, waiting=0, reservations=2), "of 2 reservations no commit has come", ""),
         (replace(HELD, waiting=0, daemon=Daemon(state="stopped")), "no entry waits", ""),
         (replace(OWN, daemon=None), "no worker holds it, and no daemon answers", "systemctl status remora"),

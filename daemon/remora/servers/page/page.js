@@ -233,6 +233,11 @@ function drawSummary(status, all) {
   });
 }
 
+// The topics whose worst queue takes no events because of a leak, or will be full within a day.
+const roomLines = (all) => all.filter(({ figures }) => figures.room?.advice).map(({ name, figures: { room } }) => (
+  `${name}: ${room.advice}${room.leaks ? `: remora shard heal --topic ${name}` : ""}`
+));
+
 function drawProblems(status, all) {
   const lines = status.store.damaged.map((each) => `damaged: ${each}`);
   for (const topic of all.filter((each) => each.failing)) {
@@ -252,6 +257,7 @@ function drawProblems(status, all) {
   for (const { name, figures } of all.filter((each) => each.figures.ledger?.unaccounted)) {
     lines.push(`${name}: ${several(figures.ledger.unaccounted, "entry", "entries")} unaccounted for`);
   }
+  lines.push(...roomLines(all));
   const list = $("problem-list");
   const most = 50;
   const texts = lines.length > most ? [...lines.slice(0, most), `and ${lines.length - most} more`] : lines;
