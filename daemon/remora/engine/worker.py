@@ -26,11 +26,12 @@ from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
+from remora.policy.condition import State
 from remora.policy.eligible import Schemes
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second

@@ -32,6 +32,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_ingest_paused": "most",
         "remora_members": "most",
         "remora_topic_failing": "most",
+        "remora_topic_failing_seconds": "most",
         "remora_usage_ratio": "most",
         "remora_usage_history_ratio": "most",
         "remora_store_connected": "least",
