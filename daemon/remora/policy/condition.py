@@ -28,6 +28,11 @@ class State(StrEnum):
     DELIVERING = "delivering"
     IDLE = "idle"
 
+    @classmethod
+    def named(cls, name: str) -> State:
+        """The state of this name; that of a newer release which this one does not know counts as delivering."""
+        return cls(name) if name in {each.value for each in cls} else cls.DELIVERING
+
     @property
     def is_failing(self) -> bool:
         """Whether something keeps entries from being delivered."""
