@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from importlib import import_module
@@ -96,6 +97,8 @@ def main() -> None:
 
     A configuration has a line for each of its problems.
     """
+    # What asyncio has to say is for a daemon's log, and without a handler it goes to standard error.
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())
     try:
         group(standalone_mode=True)
     except RemoraError as exc:

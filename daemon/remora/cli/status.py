@@ -13,6 +13,8 @@ from remora.cli.output import duration, print_json, print_table, run_async, seve
 from remora.config import Settings
 from remora.policy.condition import Condition, State, together
 
+MOST_NAMED = 10
+
 
 @click.command()
 @config_option
@@ -51,8 +53,19 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",
+        *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
     ]
+
+
+def _letter_lines(shown: dict[str, Any]) -> list[str]:
+    """How many dead letters are stored now, where there are any."""
+    if not shown.get("dead_letters"):
+        return []
+    of = [f"{each['topic']} {each['dead_letters']}" for each in shown["topics"] if each["dead_letters"]]
+    more = f" and {len(of) - MOST_NAMED} more topics" if len(of) > MOST_NAMED else ""
+    named = ", ".join(of[:MOST_NAMED]) + more
+    return [f"dead letters: {shown['dead_letters']} stored ({named}); `remora dlq list` shows them"]
 
 
 def _only_of_delivery(shown: dict[str, Any]) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
 from remora.metrics.outages import Ended, Outages
-from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers
+from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, StoredLetters
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
 from remora.policy.condition import Outage, State, cause_of, place_of, state_of_failure
@@ -46,7 +46,8 @@ class DeliveryEvents(EventGroup):
         self._backlogs = Backlogs(instruments.labels, "remora_backlog")
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
         self._failing = Failing(instruments.labels, self._outages.topics, self._clock)
-        for collector in (self._ages, self._backlogs, self._ledgers, self._failing):
+        self._letters = StoredLetters(instruments.labels)
+        for collector in (self._ages, self._backlogs, self._ledgers, self._failing, self._letters):
             instruments.registry.register(collector)
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
         self._unacked = gauge("remora_unacknowledged_entries", "Entries that were listed and are not yet done with.")
@@ -173,6 +174,10 @@ class DeliveryEvents(EventGroup):
             level, "entry_parked", ("parked", topic, cause), "an entry was not delivered and is kept as a dead letter",
             topic=topic, queue=queue, position=position, cause=cause, reason=reason,
         )  # fmt: skip
+
+    def letters_stored(self, topics: Mapping[str, int]) -> None:
+        """The number of dead letters that the store has now, by topic; a topic that is gone goes by its queue."""
+        self._letters.set(topics)
 
     def retry(self, topic: str, delay_s: float) -> None:
         """Another attempt follows after a pause."""

@@ -317,6 +317,37 @@ class Ledgers(Collector):
         return merged
 
 
+class StoredLetters(Collector):
+    """The dead letters that are stored now, by topic; those under `other` are added up."""
+
+    def __init__(self, labels: TopicLabels) -> None:
+        self._labels = labels
+        self._topics: Mapping[str, int] = {}
+
+    def set(self, topics: Mapping[str, int]) -> None:
+        """Replace what is known of all topics."""
+        self._topics = topics
+
+    def by_label(self) -> Mapping[str, int]:
+        """The number behind each label."""
+        merged: dict[str, int] = {}
+        for topic, count in self._topics.items():
+            label = self._labels.label(topic)
+            merged[label] = merged.get(label, 0) + count
+        return merged
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge, without topics of which no letter is stored."""
+        family = GaugeMetricFamily(
+            "remora_dead_letters",
+            "Dead letters that the store has now, until they are re-driven or dropped; each host shows all of them.",
+            labels=["topic"],
+        )
+        for label, count in self.by_label().items():
+            family.add_metric([label], count)
+        yield family
+
+
 class FailingTopic(Protocol):
     """A topic that fails: the kind of its failure, and when it failed first."""
 

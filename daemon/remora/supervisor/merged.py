@@ -35,8 +35,9 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
         "ingest": next((status["ingest"] for status in statuses if status["ingest"]), ""),
         "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
         "workers": [_worker(each) for each in answers],
-        "topics": _topics(figures, shards),
-        "destinations": [_destination(each) for each in failing_destinations(shards, figures)],
+        "dead_letters": sum(each.dead_letters for each in figures),
+        "topics": topics_shown(figures, shards),
+        "destinations": [destination_shown(each) for each in failing_destinations(shards, figures)],
         "members": _others([status["members"] for status in statuses], {each.cookie for each in answers}),
         "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
         "left": _left([status["left"] for status in statuses], {shard["queue"] for shard in shards}),
@@ -84,7 +85,7 @@ def _place(failed: dict[str, Any]) -> str:
     return "store" if failed["kind"] in (Failure.STORE, Failure.DAMAGED) else str(failed["endpoint"])
 
 
-def _topics(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def topics_shown(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is counted of each topic, and how it does; those of which this host holds nothing are in no state."""
     held: dict[str, list[Condition]] = {}
     for each in shards:
@@ -110,7 +111,8 @@ def _condition(found: Condition | None) -> dict[str, Any]:
     }
 
 
-def _destination(outage: Outage) -> dict[str, Any]:
+def destination_shown(outage: Outage) -> dict[str, Any]:
+    """A destination that fails, as the status has it."""
     return {
         "destination": outage.place,
         "cause": outage.cause,

@@ -196,6 +196,7 @@ class Process:
             settings.quarantine,
             self._budgets,
             self._tracer,
+            counts_letters=start.sweeps,
         )
 
     def _was_used(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.status import ShardStatus
 from remora.metrics.figures import LastFailure
 from remora.model.errors import EndpointError, RemoraError
+from remora.model.record import LastAttempt
 from remora.policy.condition import Condition, Facts, Failing, State, of_shard
 from remora.policy.retry import Failure
 
@@ -70,6 +72,8 @@ class Standing:
         self._failures += 1
         self.last_failure = str(exc)
         self._failed = _Failed(kind, str(exc), now)
+        if isinstance(exc, EndpointError):
+            self._scope.state.redelivery.last_failure = LastAttempt(str(exc), time.time())
         if isinstance(kind, Failure):
             self._last_kind = kind
         self._reads.pages_delivered = 0
@@ -102,6 +106,7 @@ class Standing:
     def recovered(self) -> None:
         """Something was delivered, or nothing waited for long on an open way."""
         had_failures, self.last_failure = self._failures, ""
+        self._scope.state.redelivery.last_failure = None
         self._ended()
         if had_failures:
             self._telemetry.recovered(self._said_of, self._queue)
