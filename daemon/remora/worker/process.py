@@ -193,7 +193,8 @@ class Process:
             settings.quarantine,
             self._budgets,
             self._tracer,
-            settings.rados.heal,
+            heal=settings.rados.heal,
+            counts_letters=start.sweeps,
         )
 
     def _was_used(self) -> bool:
