@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from remora.metrics import Telemetry
-from remora.metrics.series import RoomLeft
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
+from remora.metrics.series import RoomLeft
 from remora.model.caller import Caller
 from remora.model.ledger import Balance, Tally
 from remora.model.room import QueueRoom
