@@ -25,6 +25,7 @@ from remora.codec.queue_ops import (
 )
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, QueueFull, ReservationIdTaken, ShardGone, StoreError
+from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases, leaks
@@ -33,6 +34,7 @@ from remora.storage.rados import RadosStore
 from remora.storage.rados.part import QUEUE_CLASS
 from remora.storage.rados.refusals import RESERVED, ChangedError
 from support.leaks import fill_by_leak, head_of, leak, make_old, reserve_as_gateway, room_now
+from support.stores import own_topic
 
 pytestmark = pytest.mark.ceph
 
@@ -323,6 +325,42 @@ async def test_a_head_that_gets_old_while_it_is_held_is_not_spoiled(ward: Ward) 
     await ward.removed(token, 1)
 
     assert room_now(ward.io, "q").leaked_bytes == 0
+
+
+async def test_a_head_that_gets_old_between_two_owners_is_not_spoiled(ward: Ward) -> None:
+    """What this worker knew of a queue counts no longer when it takes it again: others may have had it meanwhile."""
+    if not await is_fixed(ward):
+        pytest.skip("this cluster's OSDs leave old heads old")
+    await ward.commit(3)
+    token = await ward.held()
+    await ward.removed(token, 1)
+    await ward.store.locks.release(token)
+    make_old(ward.io, "q", 2, 50_000)
+
+    await ward.removed(await ward.held("remora/h/b/2"), 1)
+
+    assert room_now(ward.io, "q").leaked_bytes == 0
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+async def test_an_old_head_of_an_own_topic_is_not_spoiled(
+    ward: Ward, ceph: Ceph, settings: RadosSettings, ends: str
+) -> None:
+    """A reservation of ingest that was made before an upgrade is committed, or aborted, without keeping what leaked."""
+    if not await is_fixed(ward):
+        pytest.skip("this cluster's OSDs leave old heads old")
+    topic = await ward.store.own_topics.create(own_topic("upgraded", 1))
+    reservation = await ward.store.ingest.reserve(topic, [ReservedRoom(0, b"b:k", len(ENTRY))])
+    with ceph.client(namespace="remora") as io:
+        make_old(io, "upgraded", 2, 50_000)
+
+        async with reached(settings) as later:
+            if ends == "commit":
+                await later.ingest.commit(topic, reservation, [RoutedEvent(0, b"b:k", ENTRY)], b"digest")
+            else:
+                await later.ingest.abort(topic, reservation)
+
+        assert room_now(io, "upgraded").leaked_bytes == 0
 
 
 async def test_what_a_gateway_spoiled_is_mended(ward: Ward) -> None:

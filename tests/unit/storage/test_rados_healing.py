@@ -110,9 +110,15 @@ async def test_a_holder_shows_its_lock(osd: Osd) -> None:
     assert called(steps)[2][:2] == ("lock", "assert_locked")
 
 
-@pytest.mark.parametrize(("head", "error"), [(queue_head(reserved=5000, urgent_version=4), "does not know"),
-                                             (queue_head(reserved=5000)[:80], "cannot be read"),
-                                             (b"\0" * 2048, "cannot be read")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("head", "error"),
+    [
+        (queue_head(reserved=5000, urgent_version=4), "does not know"),
+        (queue_head(reserved=5000)[:80], "cannot be read"),
+        (b"\0" * 2048, "cannot be read"),
+    ],
+    ids=["later", "cut", "no queue"],
+)
 async def test_what_is_not_understood_is_not_written(osd: Osd, head: bytes, error: str) -> None:
     """A head of a later form, a cut one, and an object that is no queue are refused before anything is sent."""
     osd.head = head
