@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
 import pytest
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
+from devkit.processes.programs import ENVIRONMENT
 from devkit.waits import PATIENT_S
 from remora.codec.lock_ops import encode_break
 from remora.codec.queue_ops import (
@@ -213,6 +218,46 @@ async def test_a_mend_that_is_given_up_has_changed_nothing(ward: Ward) -> None:
     assert room_now(ward.io, "q").leaked_bytes == 50_000
     assert (await ward.store.healing.mend_unheld(Q)).after is not None
     assert room_now(ward.io, "q").leaked_bytes == 0
+
+
+VICTIM = """
+import asyncio, json, os, signal, sys
+from devkit.clusters.ceph import reached
+from remora.config import RadosSettings
+from remora.model.shard import Shard
+from remora.storage.librados import WriteOp
+
+async def main():
+    async with reached(RadosSettings(**json.loads(sys.argv[1]))) as store:
+        connection = store._connection
+        run = connection.run
+        async def killing(operation, *arguments, **named):
+            if isinstance(operation, WriteOp):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await run(operation, *arguments, **named)
+        connection.run = killing
+        await store.healing.mend_unheld(Shard("q"), patient=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.full("starts a process; the gate has the same with a task that is cancelled")
+async def test_a_process_that_is_killed_before_its_write_has_changed_nothing(
+    ward: Ward, settings: RadosSettings
+) -> None:
+    """After SIGKILL between look and write the queue is as it was, takes entries, and is mended by the next."""
+    leak(ward.io, "q", 50_000)
+    command = [sys.executable, "-c", VICTIM, json.dumps(asdict(settings))]
+
+    done = await asyncio.to_thread(subprocess.run, command, env=ENVIRONMENT, check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    assert room_now(ward.io, "q").leaked_bytes == 50_000
+    await ward.commit()
+    assert (await ward.store.healing.mend_unheld(Q)).after is not None
+    await ward.commit()
+    assert room_now(ward.io, "q").used_bytes == 220
 
 
 async def test_who_lost_the_lock_mends_nothing(ward: Ward) -> None:

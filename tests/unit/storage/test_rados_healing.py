@@ -4,6 +4,7 @@ OSDs for the same."""
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from devkit.clock import in_virtual_time
 from remora.codec.queue_ops import encode_abort, encode_reserve
 from remora.model.entry import Time
-from remora.model.errors import QueueFull, StoreError
+from remora.model.errors import QueueFull, StoreError, StoreUnavailable
 from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases
 from remora.storage.librados import operations
@@ -143,6 +144,47 @@ async def test_a_mend_that_loses_looks_again(osd: Osd) -> None:
 
     assert (done.after, done.is_busy) == (None, True)
     assert [steps[1] for steps in osd.writes] == [("assert_version", 7 + number) for number in range(20)]
+
+
+# ------------------------------------------------------------------------------------------------ releases
+
+
+class Cluster:
+    """Monitors that answer with this epoch and these releases, or not at all."""
+
+    def __init__(self) -> None:
+        self.epoch, self.release, self.is_away = 7, "16.2.15", False
+        self.asked: list[str] = []
+
+    async def ask_monitors(self, prefix: str) -> bytes:
+        self.asked.append(prefix)
+        if self.is_away:
+            raise StoreUnavailable("no monitor answers")
+        answers = {
+            "osd stat": {"epoch": self.epoch, "num_osds": 2},
+            "osd versions": {f"ceph version {self.release}": 2},
+        }
+        return json.dumps(answers[prefix]).encode()
+
+
+@in_virtual_time
+async def test_the_releases_are_asked_for_when_other_osds_are_up() -> None:
+    """The monitors are asked for the epoch every five seconds, and for the releases when it has changed; what they said
+    last stands while they are away."""
+    cluster, osds = Cluster(), Osds()
+    await osds.ask(cluster)
+    asking = asyncio.ensure_future(osds.keep_asking(cluster))
+    await asyncio.sleep(21)
+    assert cluster.asked == ["osd stat", "osd versions", *["osd stat"] * 4]
+
+    cluster.is_away, cluster.epoch, cluster.release = True, 8, "20.2.4"
+    await asyncio.sleep(10)
+    assert (osds.releases, osds.changes) == (OsdReleases({(16, 2, 15): 2}), 1)
+
+    cluster.is_away = False
+    await asyncio.sleep(5)
+    assert (osds.releases, osds.changes) == (OsdReleases({(20, 2, 4): 2}), 2)
+    asking.cancel()
 
 
 # ---------------------------------------------------------------------------------------------- old heads
