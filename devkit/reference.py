@@ -53,7 +53,7 @@ those of `remora sequencer`. [operations.md](operations.md#health-metrics-and-al
 
 SUBJECTS = MappingProxyType({
     "What comes in": ("remora_ingest",),
-    "What waits, and what became of it": ("remora_backlog", "remora_ledger", "remora_parked"),
+    "What waits, and what became of it": ("remora_backlog", "remora_ledger", "remora_parked", "remora_queue_"),
     "Delivery": ("remora_delivered", "remora_listed", "remora_removed", "remora_failures", "remora_retr",
                  "remora_event_age", "remora_topic_failing", "remora_in_flight", "remora_unacknowledged",
                  "remora_turned_back", "remora_progress"),

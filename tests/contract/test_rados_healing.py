@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
 import pytest
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
+from devkit.processes.programs import ENVIRONMENT
 from devkit.waits import PATIENT_S
 from remora.codec.lock_ops import encode_break
 from remora.codec.queue_ops import (
@@ -25,6 +30,7 @@ from remora.codec.queue_ops import (
 )
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, QueueFull, ReservationIdTaken, ShardGone, StoreError
+from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases, leaks
@@ -33,6 +39,7 @@ from remora.storage.rados import RadosStore
 from remora.storage.rados.part import QUEUE_CLASS
 from remora.storage.rados.refusals import RESERVED, ChangedError
 from support.leaks import fill_by_leak, head_of, leak, make_old, reserve_as_gateway, room_now
+from support.stores import own_topic
 
 pytestmark = pytest.mark.ceph
 
@@ -213,6 +220,46 @@ async def test_a_mend_that_is_given_up_has_changed_nothing(ward: Ward) -> None:
     assert room_now(ward.io, "q").leaked_bytes == 0
 
 
+VICTIM = """
+import asyncio, json, os, signal, sys
+from devkit.clusters.ceph import reached
+from remora.config import RadosSettings
+from remora.model.shard import Shard
+from remora.storage.librados import WriteOp
+
+async def main():
+    async with reached(RadosSettings(**json.loads(sys.argv[1]))) as store:
+        connection = store._connection
+        run = connection.run
+        async def killing(operation, *arguments, **named):
+            if isinstance(operation, WriteOp):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await run(operation, *arguments, **named)
+        connection.run = killing
+        await store.healing.mend_unheld(Shard("q"), patient=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.full("starts a process; the gate has the same with a task that is cancelled")
+async def test_a_process_that_is_killed_before_its_write_has_changed_nothing(
+    ward: Ward, settings: RadosSettings
+) -> None:
+    """After SIGKILL between look and write the queue is as it was, takes entries, and is mended by the next."""
+    leak(ward.io, "q", 50_000)
+    command = [sys.executable, "-c", VICTIM, json.dumps(asdict(settings))]
+
+    done = await asyncio.to_thread(subprocess.run, command, env=ENVIRONMENT, check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    assert room_now(ward.io, "q").leaked_bytes == 50_000
+    await ward.commit()
+    assert (await ward.store.healing.mend_unheld(Q)).after is not None
+    await ward.commit()
+    assert room_now(ward.io, "q").used_bytes == 220
+
+
 async def test_who_lost_the_lock_mends_nothing(ward: Ward) -> None:
     """A holder that has lost its lock, or whose queue was made anew, is told so, and its write changes nothing."""
     token = await ward.held()
@@ -323,6 +370,42 @@ async def test_a_head_that_gets_old_while_it_is_held_is_not_spoiled(ward: Ward) 
     await ward.removed(token, 1)
 
     assert room_now(ward.io, "q").leaked_bytes == 0
+
+
+async def test_a_head_that_gets_old_between_two_owners_is_not_spoiled(ward: Ward) -> None:
+    """What this worker knew of a queue counts no longer when it takes it again: others may have had it meanwhile."""
+    if not await is_fixed(ward):
+        pytest.skip("this cluster's OSDs leave old heads old")
+    await ward.commit(3)
+    token = await ward.held()
+    await ward.removed(token, 1)
+    await ward.store.locks.release(token)
+    make_old(ward.io, "q", 2, 50_000)
+
+    await ward.removed(await ward.held("remora/h/b/2"), 1)
+
+    assert room_now(ward.io, "q").leaked_bytes == 0
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+async def test_an_old_head_of_an_own_topic_is_not_spoiled(
+    ward: Ward, ceph: Ceph, settings: RadosSettings, ends: str
+) -> None:
+    """A reservation of ingest that was made before an upgrade is committed, or aborted, without keeping what leaked."""
+    if not await is_fixed(ward):
+        pytest.skip("this cluster's OSDs leave old heads old")
+    topic = await ward.store.own_topics.create(own_topic("upgraded", 1))
+    reservation = await ward.store.ingest.reserve(topic, [ReservedRoom(0, b"b:k", len(ENTRY))])
+    with ceph.client(namespace="remora") as io:
+        make_old(io, "upgraded", 2, 50_000)
+
+        async with reached(settings) as later:
+            if ends == "commit":
+                await later.ingest.commit(topic, reservation, [RoutedEvent(0, b"b:k", ENTRY)], b"digest")
+            else:
+                await later.ingest.abort(topic, reservation)
+
+        assert room_now(io, "upgraded").leaked_bytes == 0
 
 
 async def test_what_a_gateway_spoiled_is_mended(ward: Ward) -> None:

@@ -8,10 +8,9 @@ from typing import Protocol
 from remora.model.ingest import Removed
 from remora.model.ledger import Balance
 from remora.model.record import DeadLetter, LetterTotals, Redrive
-from remora.model.room import Mend
 from remora.model.shard import Shard
 from remora.model.topic import SequenceState, Topic
-from remora.ports.delivery import Balances, LetterStorage, Mending
+from remora.ports.delivery import Balances, LetterStorage
 
 
 class Letters(LetterStorage, Protocol):
@@ -63,18 +62,6 @@ class Ledger(Balances, Protocol):
 
     async def balance(self, shard: Shard) -> Balance:
         """One shard's balance, looked at without its lock, with all waiting entries looked at. Raises ShardGone."""
-        ...
-
-
-class Healing(Mending, Protocol):
-    """Mends of queues whose lock somebody else may hold."""
-
-    async def look(self, shard: Shard) -> Mend:
-        """What a mend would find; nothing is written. Raises ShardGone."""
-        ...
-
-    async def mend_unheld(self, shard: Shard, *, patient: bool = False) -> Mend:
-        """As `mend`, without the lock; one that is `patient` tries for some seconds while others write to the queue."""
         ...
 
 

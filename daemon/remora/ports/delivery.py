@@ -15,9 +15,9 @@ from remora.model.errors import StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Page
-from remora.model.room import Mend
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
+from remora.ports.healing import Mending
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -245,14 +245,6 @@ class Balances(Protocol):
         """The balances of held shards, each of one moment; for this to cost little however much waits, only the oldest
         entries of each are looked at. Those that are lost, gone, or cannot be looked at now are left out.
         """
-        ...
-
-
-class Mending(Protocol):
-    """Room that a store keeps of a held queue for nobody."""
-
-    async def mend(self, token: LockToken) -> Mend:
-        """Give the queue back what it has leaked, if nobody writes to it meanwhile; harms nobody who does."""
         ...
 
 

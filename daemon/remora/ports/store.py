@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from remora.ports.administration import Healing, Ledger, Letters, OwnTopics
+from remora.ports.administration import Ledger, Letters, OwnTopics
 from remora.ports.delivery import DeliveryStore
+from remora.ports.healing import Healing
 from remora.ports.producing import Ingest, TwoPhase
 
 

@@ -2,7 +2,7 @@
 
 The write passes only on the very object that was read: its version, and the bytes from the magic number to the sum that
 is replaced, are compared in the same operation. So a reservation, commit, abort or removal that comes between has the
-write refused, and is not touched by it; docs/decisions.md has the proof.
+write refused, and is not touched by it; docs/decisions/mending-queues.md has the proof.
 """
 
 from __future__ import annotations
