@@ -1,12 +1,16 @@
-"""The `remora` command."""
+"""The `remora` command, and each worker's process, which starts without the parser of the command line."""
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
-from importlib.metadata import distributions
-from pathlib import Path
+from typing import NoReturn
 
-__all__ = ["main"]
+COLLECT_AFTER = 50_000
+"""This many objects are made before Python looks for garbage in cycles. A listing makes thousands, all of which go by
+themselves, and so do the imports of a start, which make only what stays: by default, seven hundred, that was a tenth
+of a start's processor time, and of a busy worker's."""
 
 OTHER = "remora"
 """A distribution of the package index that has nothing to do with this one, and whose import package has the same name.
@@ -16,8 +20,11 @@ This one is called remorad there. Release 0.1.0, which was on no index, was call
 
 
 def main() -> None:
-    """Run the command, unless files of another distribution lie among those of this one."""
-    if folder := shared_folder(Path(__file__).parent):
+    """Run the command that the arguments name, unless files of another distribution lie among those of this one."""
+    gc.set_threshold(COLLECT_AFTER)
+    if sys.argv[1:2] == ["worker"]:
+        _work(int(sys.argv[2]))
+    if folder := shared_folder(os.path.dirname(__file__)):
         sys.stderr.write(
             f"remora: the distribution {OTHER} is installed beside remorad, and both have files in {folder}: which are"
             " whose depends on what was installed last. Remove both and install one:"
@@ -25,17 +32,40 @@ def main() -> None:
         )
         sys.exit(1)
     # Only now, as this may fail in a folder with the files of two.
-    from remora.cli import main as run
+    from remora import cli
 
-    run()
+    cli.main()
 
 
-def shared_folder(package: Path) -> Path | None:
-    """The folder of this package where the other distribution has files in it, too; None where it has none."""
+def shared_folder(package: str) -> str | None:
+    """Returns the folder of this package where the other distribution has files in it, too; None where it has none."""
+    if not any(name.startswith(f"{OTHER}-") and name.endswith(".dist-info") for name in os.listdir(f"{package}/..")):
+        return None  # to ask the installed packages takes each command 20 ms
+    from importlib.metadata import distributions
+
     for each in distributions(name=OTHER):
-        if any(Path(str(file.locate())).parent == package for file in each.files or ()):
+        if any(os.path.dirname(str(file.locate())) == package for file in each.files or ()):
             return package
     return None
+
+
+def _work(channel: int) -> NoReturn:
+    """Work for the supervisor at the other end of the inherited socket, and end the process."""
+    from remora.model.exits import Exit
+
+    try:
+        from remora import worker
+
+        code = worker.run(channel)
+    except MemoryError:  # before it could watch for that itself
+        sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
+        sys.stderr.flush()
+        os._exit(Exit.OUT_OF_MEMORY)
+    from remora.process.ending import end_at_once
+
+    # All that had to be closed is closed. The interpreter would go on for a while, unwatched; on a busy host so
+    # long that it is taken for a hung worker.
+    end_at_once(code)
 
 
 if __name__ == "__main__":

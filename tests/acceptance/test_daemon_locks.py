@@ -34,7 +34,7 @@ async def _locks(queues: Queues, topic: str) -> bool:
 
 async def lost_its_lock(daemon: Daemon, topic: str) -> bool:
     """Whether a daemon has let a queue go since its lock is another's. The status says so until the next look only."""
-    lost = f"shard_lost: queue let go because its lock is lost queue={topic} "
+    lost = f"shard_lost: delivery of the queue stops: its lock is lost queue={topic} "
     return lost in daemon.logged() and not await daemon.shard(topic)
 
 

@@ -7,7 +7,7 @@ late answers, unknown outcomes, partial arrival. The real adapters have the cont
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -311,6 +311,9 @@ class FakeStore:
         for letter in list(self.parked.values()):
             if queue in (None, letter.queue):
                 yield letter
+
+    async def counts(self) -> Mapping[str, int]:
+        return Counter(each.queue for each in self.parked.values())
 
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
         raise StoreUnavailable("a scripted store keeps its letters")

@@ -21,6 +21,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import COMMAND_COOKIE, Ask, Member
 from remora.model.shard import Shard
+from support.scripts import run
 
 MIB = 1 << 20
 CAN_MIB = 100.0
@@ -109,6 +110,26 @@ async def two(stack: AsyncExitStack, shards: int, **settings: object) -> Fleet:
         await fleet.join(group_size=2)
     await until(lambda: sum(fleet.held) == shards, within_s=30)
     return fleet
+
+
+@pytest.mark.parametrize(("workers", "shards"), [(2, 7), (3, 23)])
+@in_virtual_time
+async def test_the_model_of_a_fleet_does_as_its_workers(workers: int, shards: int) -> None:
+    """A worker that joins gets as many shards, by as many moves, as the model `fleet` of `remora simulate` says."""
+    script = {"version": 1, "model": "fleet", "config": {"hosts": workers, "shards": shards}}
+    minute = {"op": "run", "seconds": 60}
+    *_, expected = run(script | {"steps": [minute, {"op": "join", "hosts": 1}, minute]})["results"]
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, shards)
+        for _ in range(workers):
+            await fleet.join(group_size=workers)
+        await until(lambda: sum(fleet.held) == shards, within_s=30)
+
+        await fleet.join()
+        await asyncio.sleep(60)
+
+        assert {"min": min(fleet.held), "max": max(fleet.held)} == expected["held"]
+        assert fleet.moves("planned") == expected["moves"]["count"]
 
 
 @pytest.mark.guarantee("many-workers-and-hosts")

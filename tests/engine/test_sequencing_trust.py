@@ -142,7 +142,7 @@ async def test_a_later_epoch_of_the_same_owner_is_another_one(stores: Sequence[L
     """A registration of the server's own that landed after all, long after it was given up, ends the one before."""
     server = Server(stores[0])
     assert await server.position(LOG, 1) == 1
-    await stores[0].register(server.sequencing._served[LOG].lock, "unix:/s", 0)
+    await stores[0].register(server.sequencing._served[LOG].lease.token, "unix:/s", 0)
 
     server.sequencing.missed(LOG, Result.AHEAD)
     for task in list(server.sequencing._tasks):

@@ -64,18 +64,46 @@ def test_a_batch_counts_entries_bytes_and_ages(telemetry: Telemetry) -> None:
     assert value(telemetry, "remora_progress_timestamp_seconds") == NOW_NS / 1e9
 
 
-def test_a_failing_topic_is_logged_once_and_then_once_a_minute(
-    telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Every failure is counted, the first is logged, and a minute later one line tells how many there were."""
+def test_a_failing_topic_is_logged_once(telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Every failure is counted, and the first is logged: the supervisor says once a minute what goes on failing."""
     for _ in range(100):
         telemetry.failed("t", "transient", "broker away")
     clock.now += 60
     telemetry.failed("t", "transient", "broker away")
 
     assert value(telemetry, "remora_failures_total", topic="t", kind="transient") == 101
-    assert events(caplog) == ["WARNING topic_failed", "WARNING topic_failed"]
-    assert caplog.records[1].__dict__["fields"]["repeated"] == 99
+    assert value(telemetry, "remora_topic_failing_seconds", topic="t") == 60
+    assert events(caplog) == ["WARNING topic_failed"]
+
+
+def test_topics_behind_one_destination_fail_and_recover_in_one_line(
+    telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 300 topics that one broker fails the first is logged, and the end of the last with their number."""
+    for at in range(300):
+        telemetry.failed(
+            f"t{at}", "transient", f"topic t{at} at b:9092: no answer", queue=f"t{at}", endpoint="kafka://b:9092"
+        )
+    clock.now += 9
+    for at in range(300):
+        telemetry.recovered(f"t{at}", f"t{at}")
+
+    assert events(caplog) == ["WARNING topic_failed", "INFO topic_recovered"]
+    said = caplog.records[1].__dict__["fields"]
+    assert (said["topics"], said["failures"], said["seconds"]) == (300, 300, 9)
+
+
+def test_a_topic_fails_while_one_of_its_queues_does(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """The gauge has the kind of the queue that is worst off, and ends when the last of them ends or moves away."""
+    telemetry.failed("t", "configuration", "refused", queue="t")
+    telemetry.failed("t", "transient", "no answer", queue="t.1")
+    telemetry.recovered("t", "t.1")
+    assert value(telemetry, "remora_topic_failing", topic="t", kind="configuration") == 1
+
+    telemetry.left("t", "t")
+
+    assert value(telemetry, "remora_topic_failing", topic="t", kind="configuration") is None
+    assert "INFO topic_recovered" not in events(caplog)
 
 
 def test_one_failing_topic_does_not_silence_another(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,7 @@ def test_a_topics_figures_are_those_of_its_series() -> None:
 
 
 def test_a_topics_room_is_that_of_its_worst_queue() -> None:
-    """The room of a topic is told with its other figures; of several workers' queues the worst counts."""
+    """The room of a topic stands with its other figures; of several workers' queues the worst counts in each."""
     telemetry = Telemetry()
     telemetry.balances("orders", [Balance(Shard("orders"), 6, 2, Tally(delivered=4))])
     telemetry.room_left("orders", RoomLeft(90_000, 100_000, 1_000, math.inf))

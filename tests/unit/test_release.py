@@ -29,6 +29,7 @@ def test_the_installed_package_has_the_version_of_the_sources() -> None:
 @pytest.mark.parametrize(
     ("file", "pattern"),
     [
+        ("daemon/remora/__init__.py", rf'^__version__ = "{NUMBER}"$'),
         ("deploy/helm/remora/Chart.yaml", rf'^appVersion: "{NUMBER}"$'),
         ("deploy/kustomize/sqlite/remora.yaml", rf'app\.kubernetes\.io/version: "{NUMBER}"'),
         ("deploy/kustomize/sqlite/remora.yaml", rf"image: remora:{NUMBER}"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.config import Settings
+from remora.config import RadosSettings, Settings
 from remora.process.liveness_lock import LivenessLock
 from remora.sequencer.owners import LEASES_KEPT, Owners
 
@@ -50,9 +50,12 @@ def test_the_file_of_a_killed_sequencer_is_deleted_when_its_locks_have_ended(set
     assert not list(file.parent.iterdir())
 
 
-def test_a_sequencer_of_another_store_is_left_alone(settings: Settings) -> None:
-    """Of its server nothing is known here, nor whether it has ended."""
-    owners, others = Owners(settings), Owners(replace(settings, rados=replace(settings.rados, pool="another")))
+@pytest.mark.parametrize(
+    "rados", [RadosSettings(pool="other"), RadosSettings(cluster="other"), RadosSettings(pool="", zone="other")]
+)
+def test_a_sequencer_of_another_store_is_left_alone(settings: Settings, rados: RadosSettings) -> None:
+    """A sweep leaves a server of another cluster, pool or zone alone, and does not know whether it has ended."""
+    owners, others = Owners(settings), Owners(replace(settings, rados=rados))
     with owners.present("mine"):
         file = killed(others, "gone")
 

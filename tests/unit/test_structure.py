@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import socket
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+
+import pytest
+
+from devkit.waits import PATIENT_S
 
 DAEMON = Path(__file__).parents[2] / "daemon"
 ENGINE = {
@@ -66,3 +71,32 @@ def test_the_supervisor_loads_no_client_of_a_worker() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+MOST_LOADED = {"worker": 480, "run": 400, "version": 120}
+"""How many modules a process may load before it does anything: each costs its start a third of a millisecond."""
+
+
+def loaded(*arguments: str, inherited: tuple[int, ...] = ()) -> list[str]:
+    """The modules that a `remora` process with these arguments loads, before its first message or as it prints."""
+    command = [sys.executable, "-X", "importtime", "-m", "remora", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, pass_fds=inherited, timeout=PATIENT_S)
+    return [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+
+
+def test_a_worker_starts_without_the_command_line() -> None:
+    """A worker loads no parser of commands, no supervisor and nothing that reads packages, and only so many modules."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        found = loaded("worker", str(theirs.fileno()), inherited=(theirs.fileno(),))
+
+    assert "remora.worker.process" in found
+    assert not {"click", "remora.cli", "remora.supervisor.supervisor", "importlib.metadata"} & set(found)
+    assert len(found) <= MOST_LOADED["worker"]
+
+
+@pytest.mark.parametrize(("command", "arguments"), [("run", ("run", "--help")), ("version", ("--version",))])
+def test_a_command_loads_little(command: str, arguments: tuple[str, ...]) -> None:
+    """A command loads its own modules, and not those of others."""
+    assert len(loaded(*arguments)) <= MOST_LOADED[command]

@@ -20,7 +20,6 @@ from remora.process.ending import end_at_once
 COMMANDS = MappingProxyType(
     {
         "run": "run:run",
-        "worker": "run:worker_command",
         "check-config": "run:check_config",
         "status": "status:status",
         "explain": "explain:explain",
@@ -105,6 +104,8 @@ def main() -> None:
 
     A configuration has a line for each of its problems.
     """
+    # What asyncio has to say is for a daemon's log, and without a handler it goes to standard error.
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())
     try:
         group(standalone_mode=True)
     except RemoraError as exc:

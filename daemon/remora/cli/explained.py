@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remora.cli.output import duration, size
+from remora.cli.output import duration, several, size
 from remora.cli.rows import Row
 from remora.cli.shard import owner_text
 from remora.cli.status import some
@@ -18,8 +18,10 @@ from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
 from remora.model.room import QueueRoom
 from remora.model.shard import LockHolder, ShardStats
+from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
 from remora.policy.healing import is_full_by_leak, words
+from remora.policy.next_command import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def view_queue(
         waiting=stats.entries,
         reservations=stats.reservations,
         full=_full_by_leak(stats),
+        subject=subject_of(row),
         foreign=foreign,
         is_released=is_released,
         owner=_owner(stats.holder, said.host, is_here=shard is not None),
@@ -144,23 +147,36 @@ def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any], la
         return Daemon(is_draining=status["draining"], not_held=left)
     return Daemon(
         is_draining=status["draining"],
-        state=shard["state"],
-        reason="; ".join(filter(None, [shard["reason"], *shard["remarks"]])),
-        since_s=shard["since_seconds"],
+        condition=condition_of(shard),
         progress_age_s=shard["progress_age_seconds"],
         destination=shard["endpoint"],
-        failing_s=shard.get("failing_seconds"),  # a daemon of an earlier release says nothing of these
-        next_attempt_s=shard.get("next_attempt_seconds"),
         last_failure=last["reason"] if last else "",
     )
 
 
+def condition_of(shown: dict[str, Any]) -> Condition:
+    """How a queue or a topic does, as the daemon says."""
+    return Condition(
+        State.named(shown["state"]),
+        "; ".join(filter(None, [shown["reason"], *shown.get("remarks", ())])),
+        shown["since_seconds"],
+        shown.get("next_attempt_seconds"),
+        shown.get("trying", False),  # a daemon of an earlier release does not say
+    )
+
+
+def subject_of(row: Row) -> Subject:
+    """The topic as commands name it."""
+    target = row.topic.target if row.topic else None
+    return Subject(
+        topic=row.label,
+        origin=row.origin,
+        endpoint=target.redacted if target else "",
+        there=target.topic if target else "",
+    )
+
+
 # --------------------------------------------------------------------------------------------------------- text
-
-
-def several(count: int, one: str, more: str) -> str:
-    """A number with its noun."""
-    return f"{count} {one if count == 1 else more}"
 
 
 def queue_lines(view: QueueView) -> list[str]:
@@ -189,6 +205,7 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     counted = f"{several(len(views), 'queue', 'queues')}, {tilde}{several(entries, 'entry', 'entries')}"
     lines = [
         f"topic {name}: {counted}, oldest {duration(max(ages, default=None))}",
+        *_topic_state_lines(views),
         *(f"  endpoint: {each}" for each in endpoints),
         *_room_lines(views),
     ]
@@ -209,6 +226,15 @@ def _room_lines(views: Sequence[QueueView]) -> list[str]:
     return [f"  room: {room['advice']}"] if room.get("advice") and not room["leaks"] else []
 
 
+def _topic_state_lines(views: Sequence[QueueView]) -> list[str]:
+    """The state of the topic, as status and page have it, of what this host holds of it."""
+    found = together(condition_of(each.shard) for each in views if each.shard)
+    if found is None:
+        return []
+    follows = "" if found.next_attempt_s is None else f", the next attempt in {duration(found.next_attempt_s)}"
+    return [f"  state: {found.text} for {duration(found.since_s)}{follows}"]
+
+
 def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     """What has left the queues of a topic undelivered, where anything has."""
     removed = sum((each.balance.removed for each in views if each.balance), Tally())
@@ -225,9 +251,9 @@ def _waits_s(view: QueueView) -> float:
 
 
 def _command(view: QueueView) -> str:
-    """The command with QUEUE for the queue's name, which may be the topic's, too: of a topic's command it is that."""
+    """The command, with QUEUE for the queue's name where it is about shards; elsewhere that name is the topic's."""
     command = view.advice.command
-    return command if command.startswith("remora topic ") else command.replace(view.queue, "QUEUE")
+    return command.replace(view.queue, "QUEUE") if command.startswith("remora shard ") else command
 
 
 def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
@@ -260,7 +286,7 @@ def _state_lines(view: QueueView) -> list[str]:
     if shard is None:
         return _attempt_lines(view)
     return [
-        f"  state: {shard['state']} for {duration(shard['since_seconds'])}, worker {shard['worker']}",
+        f"  state: {condition_of(shard).text} for {duration(shard['since_seconds'])}, worker {shard['worker']}",
         *_attempt_lines(view),
         f"  endpoint: {shard['endpoint'] or '-'}, {shard['delivery'] or 'no session yet'}",
     ]

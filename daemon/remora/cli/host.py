@@ -22,7 +22,7 @@ LOOK_INTERVAL_S = 0.25
 @config_option
 @click.option(
     "--timeout", "timeout_s", metavar="DURATION", default="60s", show_default=True, callback=seconds,
-    help="How long to wait until this host holds no queue any more; seconds or with a unit.",
+    help="How long to wait until this host holds no queue; seconds or with a unit.",
 )  # fmt: skip
 @click.option("--undo", is_flag=True, help="Take part again, at once.")
 @token_file_option

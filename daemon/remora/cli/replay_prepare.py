@@ -148,7 +148,7 @@ class _Options:
     help="What is made; must not exist, or be empty.",
 )
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), help="The format.  [default: as the files begin]")
-@click.option("--bucket", metavar="NAME", help="The bucket of all events, for formats that do not tell it.")
+@click.option("--bucket", metavar="NAME", help="The bucket of all events, for formats that do not name it.")
 @_mapping_options
 @click.option(
     "--until",
@@ -187,7 +187,7 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
     Understood are AWS S3 server access logs, CloudTrail data events, radosgw's ops log and bucket logging (journal
     and standard), IBM's object-store traces, operation logs of warp and s3dlio, and any CSV with a header, or Parquet.
     Files may be compressed (gzip, zstd, bzip2); of a folder, all files are taken in order of their names. All files
-    that are named must have the same format; what a folder has beside is left out, and told with its reason.
+    that are named must have the same format; other files of a folder are skipped and listed with the reason.
 
     Only what makes a notification is kept: successful writes and deletes. Every other line is counted by the reason why
     it is dropped, and the first ones are shown. The same input and options give the same events.

@@ -173,7 +173,7 @@ def verify(run: Path | None, asked: _Options) -> None:
     remora's records carry. Without RUN, a topic alone: its chain, order and
     copies. Nothing is changed.
 
-    The ends of the partitions are fixed once, when all acknowledged events have arrived and no more come. With
+    The ends of the partitions are fixed once, when all acknowledged events have arrived and nothing else comes. With
     --offsets the command judges the same ones again, and the verdict is the same byte for byte.
 
     Exit code 0 is PASS, 3 FAIL, 4 INVALID (the generator was late or cut short, or nothing is proven).

@@ -1,4 +1,4 @@
-"""`remora run`, the hidden `remora worker`, and `remora check-config`.
+"""`remora run` and `remora check-config`.
 
 The supervisor is to start quickly and to stay small, so nothing here imports what only workers and other commands need.
 """
@@ -18,8 +18,6 @@ from remora.cli.options import config_file_option, load
 from remora.cli.output import run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
-from remora.model.exits import Exit
-from remora.process.ending import end_at_once
 from remora.supervisor.cores import default_workers
 
 
@@ -36,7 +34,7 @@ def run(config_file: Path | None, workers: int | None) -> None:
     A supervisor keeps worker processes alive, which share the queues with each other and with other hosts. A worker
     that ends or hangs is replaced; one that cannot even start ends the command, with its reason and exit code.
 
-    Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port tells. SIGTERM drains: nothing
+    Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port says so. SIGTERM drains: nothing
     more is taken in or read, what is in flight is finished and removed, the locks are released. A second SIGTERM
     stops at once. SIGHUP reads the configuration again and says what changed and what needs a restart.
 
@@ -50,23 +48,6 @@ def run(config_file: Path | None, workers: int | None) -> None:
     if workers is not None:
         settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))
     sys.exit(supervisor.run(settings, config_file))
-
-
-@click.command("worker", hidden=True)
-@click.argument("channel", type=int)
-def worker_command(channel: int) -> None:
-    """Work for the supervisor at the other end of the inherited socket CHANNEL."""
-    try:
-        from remora import worker
-
-        code = worker.run(channel)
-    except MemoryError:  # before it could watch for that itself
-        sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
-        sys.stderr.flush()
-        os._exit(Exit.OUT_OF_MEMORY)
-    # All that had to be closed is closed. The interpreter would go on for a while, unwatched; on a busy host so
-    # long that it is taken for a hung worker.
-    end_at_once(code)
 
 
 async def _description(settings: Settings) -> str:

@@ -26,9 +26,9 @@ def sequencer(settings: Settings, listen: str | None, report_s: int) -> None:
     """Hand out the positions of shared logs until SIGTERM or SIGINT.
 
     The positions of a log are 1, 2, 3 and so on: each is handed out once in an epoch, over all connections. ZLog's
-    clients of 2014 and 2015 understand the protocol, and `remora.client.SequencerClient`. A log is registered when it
-    is asked for first: its lock is taken, a new epoch begins, and nothing is written with an earlier one any more.
-    Clients are answered "not yet" (INIT_LOG) until then, and while the store is away.
+    clients of 2014 and 2015 understand the protocol, and `remora.client.SequencerClient`. The first request for a log
+    registers it: the sequencer takes its lock and begins a new epoch, and no write of an earlier epoch lands from then
+    on. Clients get "not yet" (INIT_LOG) until then, and while the store is away.
 
     \b
     Example:

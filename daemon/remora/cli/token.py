@@ -34,9 +34,9 @@ class TokensFileRefused(RemoraError):
 )
 @json_option
 def token(name: str, topics: str, file: Path | None, as_json: bool) -> None:
-    """Make a token for the sender NAME, and the line of the tokens file (ingest.tokens) that lets it in.
+    """Make a token for the sender NAME, and the line of the tokens file (ingest.tokens) that admits it.
 
-    In the file of admin.control_tokens such a line lets its holder change the daemon over admin.listen.
+    In the file of admin.control_tokens such a line permits its holder to change the daemon over admin.listen.
 
     The file holds a digest: the token itself is shown now and never again. A running daemon reads the file again
     within seconds. To replace a token, add a second line of the same NAME, give the new token to the sender, and then

@@ -78,6 +78,14 @@ class Settings(Checked):
         return self.destinations.rules([(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)])
 
     @property
+    def store_name(self) -> str:
+        """What tells this store from others, for processes of a host that share a folder."""
+        if self.store.kind == "sqlite":
+            return f"sqlite {self.sqlite.directory}"
+        rados = self.rados
+        return f"rados {rados.conf} {rados.cluster} {rados.zone} {rados.pool} {rados.namespace}"
+
+    @property
     def control_socket(self) -> str:
         """The path of the socket over which commands change the daemon."""
         return self.admin.control_socket or f"{self.supervisor.run_directory}/control.sock"

@@ -1,30 +1,76 @@
-"""An owned shard's lock, and until when its owner may trust it."""
+"""A lease of something in a store, a shard or a log: its lock, and until when the holder may trust it.
+
+Both are acquired, trusted, renewed and released by the same rules. Trust is counted from before the call that grants
+it, a renewal without an answer is repeated soon, and a lock that is not released in time ends with its lease.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
+from remora.model.log import LogLock, LogUnknown
 from remora.model.shard import LockToken, Shard
 from remora.policy.lease import LeaseTimes, Term
+
+RELEASE_WITHIN_S = 3.0
+"""What a process that ends still spends on releasing its locks."""
 
 
 class LeaseUncertain(StoreUnavailable):
     """The lock could not be renewed in time: nothing may be started until it is."""
 
 
-class Lease:
-    """The lock of one owned shard with its current term; ownership extends it, everything else asks it."""
+Token = TypeVar("Token")
+Asked = TypeVar("Asked", contravariant=True)
+AnyLease = TypeVar("AnyLease", "Lease", "LogLease")
 
-    __slots__ = ("_why", "active", "term", "token")
+
+class Renewable(Protocol[Asked]):
+    """The locks of a store that `renew_all` extends."""
+
+    async def renew_all(self, locks: Sequence[Asked], lease_s: float, /) -> Sequence[StoreError | None]:
+        """Extend locks that are still held; for each, in order, None or its error."""
+        ...
+
+
+class _TokenLease(Generic[Token]):
+    """A lock with its current term; its owner extends it, everything else asks it."""
+
+    __slots__ = ("_why", "term", "token")
+
+    def __init__(self, token: Token, term: Term) -> None:
+        self.token = token
+        self.term = term
+        self._why: StoreError | None = None
+
+    def renewed(self, term: Term) -> None:
+        """A renewal succeeded and gave this term."""
+        self.term, self._why = term, None
+
+    def renewal_failed(self, times: LeaseTimes, why: StoreError) -> None:
+        """A renewal got no answer: try again soon, and trust as long as before."""
+        self.term = self.term.retry_renewal(times, asyncio.get_running_loop().time())
+        self._why = why
+
+
+class LogLease(_TokenLease[LogLock]):
+    """The lock of a log that a sequencer serves."""
+
+    __slots__ = ()
+
+
+class Lease(_TokenLease[LockToken]):
+    """The lock of an owned shard."""
+
+    __slots__ = ("active",)
 
     def __init__(self, token: LockToken, term: Term, active: Callable[[], int]) -> None:
         """`active` tells for how many shards of this worker a dispatcher runs, this one included."""
-        self.token = token
-        self.term = term
+        super().__init__(token, term)
         self.active = active
-        self._why: StoreError | None = None
 
     @property
     def shard(self) -> Shard:
@@ -43,11 +89,38 @@ class Lease:
         why = f": {self._why}" if self._why is not None else ""
         raise LeaseUncertain(f"the lock of {self.shard} was not renewed in time{why}")
 
-    def renewed(self, term: Term) -> None:
-        """A renewal succeeded and gave this term."""
-        self.term, self._why = term, None
 
-    def renewal_failed(self, times: LeaseTimes, why: StoreError) -> None:
-        """A renewal got no answer: try again soon, and trust as long as before."""
-        self.term = self.term.retry_renewal(times, asyncio.get_running_loop().time())
-        self._why = why
+async def renew_all(
+    locks: Renewable[Any], leases: Sequence[AnyLease], times: LeaseTimes, asked_at: float
+) -> list[tuple[AnyLease, StoreError]]:
+    """Renew leases in one call, and return those that were not renewed, each with its reason.
+
+    Trust is counted from `asked_at`, which is now: before the call. A lease whose lock `is_lost` is left as it is; one
+    without an answer is due again soon.
+    """
+    answers: Sequence[StoreError | None]
+    try:
+        answers = await locks.renew_all([each.token for each in leases], times.lease_s)
+    except StoreError as exc:
+        answers = [exc] * len(leases)
+    term, failed = Term.granted(times, asked_at), []
+    for lease, answer in zip(leases, answers, strict=True):
+        if answer is None:
+            lease.renewed(term)
+            continue
+        if not is_lost(answer):
+            lease.renewal_failed(times, answer)
+        failed.append((lease, answer))
+    return failed
+
+
+def is_lost(why: StoreError) -> bool:
+    """Whether an error says that the lock is not this process's any more."""
+    return isinstance(why, OwnershipLost | ShardGone | LogUnknown)
+
+
+async def release_all(releases: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run releases side by side for a few seconds; a lock that is not released by then ends with its lease."""
+    running = [asyncio.ensure_future(each) for each in releases]
+    if running:
+        await asyncio.wait(running, timeout=RELEASE_WITHIN_S)

@@ -26,11 +26,13 @@ from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
+from remora.engine.stored_letters import StoredLetters
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
+from remora.policy.condition import State
 from remora.policy.eligible import Schemes
 from remora.policy.healing import Heal
 from remora.policy.not_owned import NotOwned
@@ -48,6 +50,7 @@ class WorkerSetup:
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
     `heal` says when queues get room back that their store has leaked.
+    One worker of a host `counts_letters` of the whole store.
     """
 
     cookie: str
@@ -60,6 +63,7 @@ class WorkerSetup:
     budgets: Budgets | None = None
     tracer: Tracer = NO_TRACER
     heal: Heal = "full"
+    counts_letters: bool = False
 
 
 class Worker:
@@ -79,6 +83,7 @@ class Worker:
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
+        self._letters = StoredLetters(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
         self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)
@@ -228,6 +233,8 @@ class Worker:
                 tasks.create_task(self._backlog.run(), name="backlog"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
             ]
+            if self._letters is not None:
+                others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))
             with self._lookout.within(tasks):
                 await self.ownership.run()
             for each in others:

@@ -6,6 +6,8 @@ import functools
 import math
 import operator
 from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
@@ -58,6 +60,7 @@ class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's figures. Counts begin with the process that counts; a topic's backlog and ledger go with its queues.
+    `dead_letters` are those that the store has now.
 
     `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not
     known. `ledger` has `committed`, `pending`, `unaccounted` and each cause of a removal, and is None if none was read.
@@ -66,6 +69,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     delivered_entries: int = 0
     parked_entries: int = 0
+    dead_letters: int = 0
     ingested_events: int = 0
     backlog_entries: int | None = None
     backlog_exact: bool = True
@@ -86,6 +90,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
             topic=self.topic,
             delivered_entries=self.delivered_entries + other.delivered_entries,
             parked_entries=self.parked_entries + other.parked_entries,
+            dead_letters=max(self.dead_letters, other.dead_letters),  # each that counts has counted all
             ingested_events=self.ingested_events + other.ingested_events,
             backlog_entries=sum(waiting) if waiting else None,
             backlog_exact=self.backlog_exact and other.backlog_exact,
@@ -97,24 +102,32 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Counts(NamedTuple):
+    """What is counted of each topic."""
+
+    delivered: Mapping[str, int]
+    parked: Mapping[str, int]
+    letters: Mapping[str, int]
+    ingested: Mapping[str, int]
+
+
 def topic_figures(
-    delivered: Mapping[str, int],
-    parked: Mapping[str, int],
-    ingested: Mapping[str, int],
+    counts: Counts,
     backlogs: Mapping[str, Backlog],
     ledgers: Mapping[str, Books],
     failures: Mapping[str, LastFailure],
 ) -> list[TopicFigures]:
     """A row for each topic that any of these knows, in order."""
     rows = []
-    for topic in sorted({*delivered, *parked, *ingested, *backlogs, *ledgers, *failures}):
+    for topic in sorted({*chain(*counts), *backlogs, *ledgers, *failures}):
         backlog, books = backlogs.get(topic), ledgers.get(topic)
         rows.append(
             TopicFigures(
                 topic=topic,
-                delivered_entries=delivered.get(topic, 0),
-                parked_entries=parked.get(topic, 0),
-                ingested_events=ingested.get(topic, 0),
+                delivered_entries=counts.delivered.get(topic, 0),
+                parked_entries=counts.parked.get(topic, 0),
+                dead_letters=counts.letters.get(topic, 0),
+                ingested_events=counts.ingested.get(topic, 0),
                 backlog_entries=backlog.entries if backlog else None,
                 backlog_exact=backlog.exact if backlog else True,
                 backlog_bytes=backlog.nbytes if backlog else 0,

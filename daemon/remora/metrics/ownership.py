@@ -149,7 +149,7 @@ class OwnershipEvents(EventGroup):
     def lost(self, queue: str, why: str) -> None:
         """This worker lost a lock that it did not release."""
         self._losses.inc()
-        say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
+        say(logging.WARNING, "shard_lost", "delivery of the queue stops: its lock is lost", queue=queue, reason=why)
 
     def removal_refused(self, queue: str, why: str) -> None:
         """The store refused a removal because the lock had been lost: another owner has the queue by now."""
@@ -187,10 +187,10 @@ class OwnershipEvents(EventGroup):
         With `had_work` what waited in it has gone with it, undelivered.
         """
         if had_work:
-            text = "queue let go because it was deleted while entries waited in it: they are lost"
+            text = "delivery of the queue stops: it was deleted while entries waited in it, which are lost"
             say(logging.WARNING, "shard_gone", text, queue=queue)
         else:
-            say(logging.INFO, "shard_gone", "queue let go because it was deleted", queue=queue)
+            say(logging.INFO, "shard_gone", "delivery of the queue stops: it was deleted", queue=queue)
 
     def left_alone(self, queue: str, why: str) -> None:
         """A queue stays with its gateway. Each reason is said once."""

@@ -56,7 +56,8 @@ class StoreEvents(EventGroup):
         )
 
     def arrivals_failed(self, why: str) -> None:
-        """The store could not tell of new entries; idle queues are looked into until it can."""
+        """The store does not notify of new entries; idle queues are polled until it does."""
         self._say_seldom(
-            logging.WARNING, "arrivals_failed", "arrivals", "new entries were not told of by the store", reason=why
-        )
+            logging.WARNING, "arrivals_failed", "arrivals",
+            "the store does not notify of new entries; idle queues are polled", reason=why,
+        )  # fmt: skip

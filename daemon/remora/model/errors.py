@@ -70,6 +70,14 @@ class ConfigErrors(ConfigError):
         return self._problems
 
 
+class ConfigUnreadable(ConfigError):
+    """This user may not read the configuration, or a file that it names."""
+
+
+class PermissionMissing(RemoraError):
+    """This user, token or certificate is not allowed to, or cannot be used as it is: an operator must act."""
+
+
 class DaemonNotReachable(RemoraError):
     """Nothing answers on the admin port or on the control socket."""
 

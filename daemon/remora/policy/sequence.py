@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from remora.policy.lease import LeaseTimes
+
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 """Between two attempts to register a log that cannot be served."""
@@ -24,6 +26,11 @@ TRUSTED = 0.8
 
 RENEW = 0.25
 """The part of a lease after which it is renewed."""
+
+
+def lease_times(lease_s: float) -> LeaseTimes:
+    """The times of a log's lock."""
+    return LeaseTimes(lease_s, renew_s=RENEW * lease_s, margin_s=(1 - TRUSTED) * lease_s)
 
 
 class Phase(Enum):

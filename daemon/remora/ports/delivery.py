@@ -214,6 +214,10 @@ class LetterStorage(Protocol):
         """
         ...
 
+    async def counts(self) -> Mapping[str, int]:
+        """How many letters are stored of each queue that has any, held or not. Those of damaged parts are left out."""
+        ...
+
 
 class Inspection(Protocol):
     """Looks at queues from outside: no lock is taken, and a front that moves meanwhile is no error."""

@@ -25,7 +25,7 @@ class Owners:
 
     def __init__(self, settings: Settings) -> None:
         self._folder = Path(settings.sequencer.run_directory)
-        self._store = f"{settings.store.kind} {settings.rados.conf} {settings.rados.pool}"
+        self._store = settings.store_name
         self._needs_files = settings.store.kind == "rados"
         self._kept_s = LEASES_KEPT * settings.sequencer.lease_s
         self._lock: LivenessLock | None = None

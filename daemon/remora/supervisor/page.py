@@ -30,8 +30,10 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         # Each worker sees the same, or a part of the same.
         "remora_eligible_shards": "most",
         "remora_ingest_paused": "most",
+        "remora_dead_letters": "most",
         "remora_members": "most",
         "remora_topic_failing": "most",
+        "remora_topic_failing_seconds": "most",
         "remora_usage_ratio": "most",
         "remora_usage_history_ratio": "most",
         "remora_store_connected": "least",

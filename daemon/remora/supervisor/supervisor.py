@@ -51,6 +51,7 @@ from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
 from remora.supervisor.cores import default_workers
 from remora.supervisor.credit_report import CreditReport
+from remora.supervisor.outages import OutageReport
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.view import View
@@ -192,6 +193,7 @@ class Supervisor:
             self._begin("watchdog", self._look),
             self._begin("shaper", self._shaper.run),
             self._begin("report of shaping", CreditReport(self._shaper, self._telemetry).run),
+            self._begin("report of outages", OutageReport(view, self._telemetry).run),
         ]
         await self._alone.task("reconciling", self._until_stop)
         is_clean = await self._end_all()

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 
-from remora.config import Settings
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
@@ -28,14 +27,6 @@ LOOK_S = 1.0
 """How often it is looked whether other processes of this host have ended."""
 
 
-def store_name(settings: Settings) -> str:
-    """What tells the stores of daemons apart that share a folder."""
-    if settings.store.kind == "sqlite":
-        return f"sqlite {settings.sqlite.directory}"
-    rados = settings.rados
-    return f"rados {rados.conf} {rados.cluster} {rados.zone} {rados.pool} {rados.namespace}"
-
-
 class DeadOwnerSweep:
     """Who is dead: those that the supervisor reaped, and those that other supervisors of this host left.
 
@@ -49,7 +40,7 @@ class DeadOwnerSweep:
         self._sweeps = start.sweeps
         self._folder = Path(start.settings.supervisor.run_directory)
         self._telemetry = telemetry
-        self._store = store_name(start.settings)
+        self._store = start.settings.store_name
         self._reaped = set(start.dead)
         self._left: frozenset[str] = frozenset()
         self._cleared: frozenset[str] = frozenset()

@@ -54,16 +54,12 @@ from remora.process.pipe import (
 from remora.process.samples import families
 from remora.process.usage import Usage
 from remora.servers.serving import OfHost, Server, Serving
-from remora.worker.dead_owner_sweep import DeadOwnerSweep, store_name
+from remora.worker.dead_owner_sweep import DeadOwnerSweep
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 from remora.worker.report import Report
 
 FIRST_LOOK_S = 2.0
 """How long a start waits for the store to say that something can never work."""
-
-COLLECT_AFTER = 50_000
-"""This many objects are made before Python looks for garbage in cycles. A listing makes thousands, all of which go by
-themselves: by default, seven hundred, that was a tenth of a busy worker's processor time."""
 
 BEATS = 10
 BEAT_S = 1.0
@@ -73,7 +69,6 @@ BEAT_S = 1.0
 def run(channel: int) -> Exit:
     """Work for the supervisor at the other end of this socket; returns the exit code."""
     gc.freeze()  # what was imported stays
-    gc.set_threshold(COLLECT_AFTER)
     return run_loop(_run(socket.socket(fileno=channel)))
 
 
@@ -198,19 +193,20 @@ class Process:
             settings.quarantine,
             self._budgets,
             self._tracer,
-            settings.rados.heal,
+            heal=settings.rados.heal,
+            counts_letters=start.sweeps,
         )
 
     def _was_used(self) -> bool:
         """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
         folder = Path(self._settings.supervisor.run_directory)
-        return self._start.replaces or has_been_used(folder, store_name(self._settings))
+        return self._start.replaces or has_been_used(folder, self._settings.store_name)
 
     def _note_use(self) -> None:
         """Let those who start later know that this store has been in use, until the host starts anew."""
         if self._report.is_connected:
             with suppress(OSError):  # `DeadOwnerSweep` says so where the folder cannot be used
-                remember_store(Path(self._settings.supervisor.run_directory), store_name(self._settings))
+                remember_store(Path(self._settings.supervisor.run_directory), self._settings.store_name)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:

@@ -38,7 +38,7 @@ def room(*, used: float = 0, leaked: float = 0, owed: float = 0, ring: int = RIN
     ],
 )
 def test_which_queues_are_mended(seen: QueueRoom, quiet_s: float, off: bool, full: bool, calm: bool) -> None:
-    """A queue that refuses, or soon will, is mended where half or more is leaked; a calm one also from 1 MB on."""
+    """A queue that refuses, or soon will, is mended where half is leaked or more; a calm one also with above 1 MB."""
     found: dict[Heal, bool] = {"off": off, "full": full, "calm": calm}
 
     assert {heal: should_mend(heal, seen, quiet_s) for heal in found} == found

@@ -127,7 +127,7 @@ class Acquirer:
         outcome = await self._taker.acquire(shard)
         known = self._roster.observed.get(shard)
         if known is not None and known.was_damaged and isinstance(outcome, Taken | Elsewhere):
-            self._telemetry.recovered(self._label(shard))
+            self._telemetry.recovered(self._label(shard), shard.queue)
         if isinstance(outcome, Taken):
             self._begin(outcome, known)
         else:
@@ -166,7 +166,7 @@ class Acquirer:
             case Foreign():
                 self._telemetry.left_alone(shard.queue, why.reason)
             case Damaged():
-                self._telemetry.failed(self._label(shard), "damaged", why.reason)
+                self._telemetry.failed(self._label(shard), "damaged", why.reason, queue=shard.queue)
             case Elsewhere(holder=LockHolder() as holder):
                 if self._roster.named and shard not in self._situation.members.expects:
                     self._elsewhere[shard.queue] = owner_named(holder)

@@ -20,14 +20,14 @@ from dataclasses import replace
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue
-from remora.engine.lease import Lease
+from remora.engine.lease import Lease, is_lost
 from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.owned import Service
 from remora.engine.ownership.rebalancer import Rebalancer
 from remora.engine.ownership.releaser import LeaseReleaser
-from remora.engine.ownership.renewer import LeaseRenewer, is_lost
+from remora.engine.ownership.renewer import LeaseRenewer
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.shedder import Shedder
 from remora.engine.ownership.situation import Situation

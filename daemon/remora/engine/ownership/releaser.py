@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from remora.engine.lease import Lease
+from remora.engine.lease import RELEASE_WITHIN_S, Lease
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.ports.delivery import Locks
-
-CANCELLED_S = 3.0
-"""What a worker that is cut short still spends on releasing its locks."""
 
 AT_ONCE = 256
 PER_SECOND = 1000.0
@@ -33,7 +30,7 @@ class LeaseReleaser:
         try:
             await asyncio.shield(release)
         except asyncio.CancelledError:
-            await asyncio.wait([release], timeout=CANCELLED_S)
+            await asyncio.wait([release], timeout=RELEASE_WITHIN_S)
             raise
 
     async def _release(self, lease: Lease, among: int, named: bool) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remora.config import OwnershipSettings
-from remora.engine.lease import Lease
+from remora.engine.lease import Lease, is_lost, renew_all
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.errors import StoreError
 from remora.model.shard import LockToken
-from remora.policy.lease import Term
 from remora.ports.delivery import DeliveryStore
 
 
@@ -67,35 +66,22 @@ class LeaseRenewer:
         self._expire_at, self._next_at = expire_at, next_at
         return Due(renew, expire)
 
-    async def renew(self, leases: Collection[Lease]) -> list[tuple[Lease, StoreError]]:
+    async def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, StoreError]]:
         """Renew these leases; returns those that were not, and why. One without an answer is due again soon."""
-        times, started = self._settings.times, asyncio.get_running_loop().time()
-        answers: Sequence[StoreError | None]
+        started = asyncio.get_running_loop().time()
         try:
-            answers = await self._store.locks.renew_all([each.token for each in leases], times.lease_s)
-        except StoreError as exc:
-            answers = [exc] * len(leases)
+            failed = await renew_all(self._store.locks, leases, self._settings.times, started)
         finally:
             self._renewing.difference_update(each.token for each in leases)
-        term, failed = Term.granted(times, started), []
-        for lease, answer in zip(leases, answers, strict=True):
-            if answer is None:
-                lease.renewed(term)
-            else:
-                failed.append((lease, answer))
-                self._note_failure(lease, answer)
+        for lease, why in failed:
+            if not is_lost(why):
+                self._next_at = min(self._next_at, lease.term.renew_at)
+                self._telemetry.renewal_failed(lease.shard.queue, str(why))
         if renewed := len(leases) - len(failed):
             self._telemetry.renewed(asyncio.get_running_loop().time() - started, renewed)
         return failed
 
-    def _note_failure(self, lease: Lease, why: StoreError) -> None:
-        if is_lost(why):
-            return
-        lease.renewal_failed(self._settings.times, why)
-        self._next_at = min(self._next_at, lease.term.renew_at)
-        self._telemetry.renewal_failed(lease.shard.queue, str(why))
-
-    async def expire(self, leases: Collection[Lease]) -> list[tuple[Lease, StoreError]]:
+    async def expire(self, leases: Sequence[Lease]) -> list[tuple[Lease, StoreError]]:
         """Expire stale reservations in these queues; returns those whose locks are lost."""
         answers: Sequence[StoreError | None]
         try:
@@ -110,8 +96,3 @@ class LeaseRenewer:
             elif answer is not None:
                 self._telemetry.expiry_failed(lease.shard.queue, str(answer))
         return lost
-
-
-def is_lost(why: StoreError) -> bool:
-    """Whether an error says that the lock is not this worker's any more."""
-    return isinstance(why, OwnershipLost | ShardGone)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from remora.engine.lease import Lease
+from remora.engine.lease import Lease, release_all
 from remora.engine.ownership.owned import OwnedShard, Phase, Service
-from remora.engine.ownership.releaser import CANCELLED_S, LeaseReleaser
+from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.taker import Taken
 from remora.metrics import Telemetry
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreError, without_frames
@@ -156,12 +156,7 @@ class Roster:
         """After all tasks were cancelled: release what no task of its own has released, within a few seconds."""
         self._is_finishing = True
         among = len(self.owned)
-        releases = [
-            asyncio.ensure_future(self._releaser.release(each.lease, among, named=self.named))
-            for each in self.owned.values()
-        ]
-        if releases:
-            await asyncio.wait(releases, timeout=CANCELLED_S)
+        await release_all(self._releaser.release(each.lease, among, named=self.named) for each in self.owned.values())
 
     # ------------------------------------------------------------------------------------ serving
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -16,6 +16,7 @@ from random import Random
 from remora.codec import speedups
 from remora.codec.sequencer import Result
 from remora.config import SequencerSettings
+from remora.engine.lease import LogLease, is_lost, release_all, renew_all
 from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.errors import OwnershipLost, StoreError
 from remora.model.log import (
@@ -30,6 +31,7 @@ from remora.model.log import (
     name_problem,
 )
 from remora.policy import sequence
+from remora.policy.lease import Term
 from remora.policy.log_shares import LogShares
 from remora.policy.sequence import LogState, Phase
 from remora.ports.log import Logs
@@ -51,21 +53,17 @@ FORGET_EVERY_S = 0.1
 
 NO_POSITIONS = "its positions are used up"
 
-CLOSE_WITHIN_S = 3.0
-
 ASKED_WITHIN_S = 10.0
 """How long a log that is not served counts as one that clients wait for."""
 
 
 @dataclass(slots=True)
 class Served:
-    """A log that is served: its lock, and until when that may be believed (on the loop's clock)."""
+    """A log that is served: its lock, until when that may be trusted, and its first position in this epoch."""
 
-    lock: LogLock
+    lease: LogLease
     epoch: int
     first: int
-    trusted_until: float
-    renew_at: float
     is_raising: bool = False
 
 
@@ -101,6 +99,7 @@ class Sequencing:
         """`address` is where clients reach this server."""
         self._logs = logs
         self._settings = settings
+        self._times = sequence.lease_times(settings.lease_s)
         self._address = address
         self._rng = rng
         self._telemetry = telemetry
@@ -150,7 +149,7 @@ class Sequencing:
         if now < self._soonest:
             return
         for log, served in list(self._served.items()):
-            if now >= served.trusted_until:
+            if not served.lease.term.is_trusted(now):
                 self._stop(log, served.epoch, "its lock was not renewed in time", "trust")
         self._note_soonest()
 
@@ -166,10 +165,9 @@ class Sequencing:
 
     async def run(self) -> None:
         """Renew locks until cancelled."""
-        lease_s = self._settings.lease_s
         while True:
-            await asyncio.sleep(lease_s * sequence.RENEW / 5)
-            due = [each for each in self._served.values() if each.renew_at <= self._now()]
+            await asyncio.sleep(self._times.renew_s / 5)
+            due = [each for each in self._served.values() if each.lease.term.renew_at <= self._now()]
             if due:
                 await self._renew(due)
             self.before()
@@ -180,14 +178,12 @@ class Sequencing:
         for task in list(self._tasks):
             task.cancel()
         leaving = [(each, self._stop(log, each.epoch, "the server stops")) for log, each in list(self._served.items())]
-        if leaving:
-            closing = [asyncio.ensure_future(self._leave(each, ended)) for each, ended in leaving]
-            await asyncio.wait(closing, timeout=CLOSE_WITHIN_S)
+        await release_all(self._leave(each, ended) for each, ended in leaving)
 
     async def _leave(self, served: Served, ended: Ended) -> None:
         try:
-            await self._logs.settle(served.lock, served.epoch, ended.position)
-            await self._logs.release(served.lock)
+            await self._logs.settle(served.lease.token, served.epoch, ended.position)
+            await self._logs.release(served.lease.token)
         except StoreError:
             self._telemetry.skipped(ended.left)
 
@@ -264,15 +260,14 @@ class Sequencing:
         state, serves = sequence.registered(self._states.get(log, LogState()), attempt, found.epoch)
         if not serves:
             return
-        lease_s = self._settings.lease_s
-        trusted_until = began + lease_s * sequence.TRUSTED
-        if self._now() >= trusted_until:
+        term = Term.granted(self._times, began)
+        if not term.is_trusted(self._now()):
             self._states[log] = LogState(attempt=attempt, reason="its registration took longer than its lease")
             return
         self._states[log] = state
         self._shares.drop(log)
-        self._served[log] = Served(lock, found.epoch, found.position, trusted_until, began + lease_s * sequence.RENEW)
-        self._soonest = min(self._soonest, trusted_until)
+        self._served[log] = Served(LogLease(lock, term), found.epoch, found.position)
+        self._soonest = min(self._soonest, term.trusted_until)
         self._asked.pop(log, None)
         self._store_problem = ""
         self._telemetry.registered(self._now() - began)
@@ -327,20 +322,16 @@ class Sequencing:
 
     # ------------------------------------------------------------------------------- what is served
 
-    async def _renew(self, due: list[Served]) -> None:
-        began, lease_s = self._now(), self._settings.lease_s
-        try:
-            answers = await self._logs.renew_all([each.lock for each in due], lease_s)
-        except StoreError as exc:
-            answers = [exc] * len(due)
-            self._heard_of_store(exc)
-        for served, answer in zip(due, answers, strict=True):
-            if answer is None:
-                self._store_problem = ""
-                served.trusted_until = began + lease_s * sequence.TRUSTED
-                served.renew_at = began + lease_s * sequence.RENEW
-            elif isinstance(answer, OwnershipLost | LogUnknown):
-                self._stop(served.lock.log, served.epoch, str(answer), "lock")
+    async def _renew(self, due: Sequence[Served]) -> None:
+        of = {each.lease: each for each in due}
+        failed = await renew_all(self._logs, list(of), self._times, self._now())
+        if len(failed) < len(due):
+            self._store_problem = ""
+        for lease, why in failed:
+            if is_lost(why):
+                self._stop(lease.token.log, of[lease].epoch, str(why), "lock")
+            elif len(failed) == len(due):
+                self._heard_of_store(why)
         self._note_soonest()
 
     async def _raise_bound(self, log: LogName, served: Served) -> None:
@@ -353,7 +344,7 @@ class Sequencing:
                 return
             bound = min(position + REACH, MOST_POSITION)
             try:
-                await self._logs.raise_bound(served.lock, served.epoch, bound)
+                await self._logs.raise_bound(served.lease.token, served.epoch, bound)
             except (OwnershipLost, StaleEpoch, LogUnknown) as exc:
                 self._stop(log, served.epoch, str(exc), "epoch")
             except StoreError as exc:
@@ -404,7 +395,7 @@ class Sequencing:
         return ended
 
     def _note_soonest(self) -> None:
-        self._soonest = min((each.trusted_until for each in self._served.values()), default=float("inf"))
+        self._soonest = min((each.lease.term.trusted_until for each in self._served.values()), default=float("inf"))
 
     def _start(self, work: object, name: str) -> None:
         assert asyncio.iscoroutine(work)
