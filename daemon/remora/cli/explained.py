@@ -16,11 +16,10 @@ from remora.cli.status import some
 from remora.model.cookie import WorkerCookie
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
-from remora.model.room import QueueRoom
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
-from remora.policy.healing import is_full_by_leak, words
+from remora.policy.mends import is_full_by_leak, words
 from remora.policy.next_command import Subject
 
 
@@ -95,7 +94,7 @@ def view_queue(
         origin=row.origin,
         waiting=stats.entries,
         reservations=stats.reservations,
-        full=_full_by_leak(stats),
+        full=words(stats.room, math.inf) if is_full_by_leak(stats.room) else "",
         subject=subject_of(row),
         foreign=foreign,
         is_released=is_released,
@@ -105,14 +104,6 @@ def view_queue(
         daemon=None if status is None else _daemon(queue, shard, status, last),
     )
     return QueueView(row, stats, balance, shard, advice(known), last, _room(row.label, status or {}))
-
-
-def _full_by_leak(stats: ShardStats) -> str:
-    """That a queue takes no events because of a leak; empty for one that is well or full of entries."""
-    room = QueueRoom(
-        stats.capacity_bytes, stats.used_bytes, stats.reserved_bytes + stats.leaked_bytes, stats.reserved_bytes
-    )
-    return words(room, math.inf) if is_full_by_leak(room) else ""
 
 
 def _room(topic: str, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -314,7 +305,7 @@ def _lock(holder: LockHolder | None) -> str:
 def _waiting(stats: ShardStats) -> str:
     tilde = "" if stats.entries_exact else "~"
     reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
-    room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room_bytes)}" if stats.leaked_bytes else ""
+    room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room.room_bytes)}" if stats.leaked_bytes else ""
     waits = f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"
     return waits + reserved + room
 
@@ -358,7 +349,7 @@ def as_json_queue(view: QueueView) -> dict[str, object]:
         "bytes": stats.used_bytes,
         "reservations": stats.reservations,
         "leaked_bytes": stats.leaked_bytes,
-        "room_bytes": stats.room_bytes,
+        "room_bytes": stats.room.room_bytes,
         "seconds_until_full": (view.room or {}).get("seconds_until_full"),
         "oldest_age_seconds": stats.oldest_age_s,
         "ledger": view.balance

@@ -15,7 +15,7 @@ from remora.cli.output import duration, print_json, print_table, run_async, seve
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.policy.condition import Condition, State, together
-from remora.policy.healing import LEAK_COMMAND
+from remora.policy.mends import LEAK_COMMAND
 
 MOST_NAMED = 10
 

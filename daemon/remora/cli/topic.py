@@ -289,7 +289,7 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
         "bytes": sum(each.used_bytes for each in stats),
         "capacity_bytes": sum(each.capacity_bytes for each in stats),
         "leaked_bytes": sum(each.leaked_bytes for each in stats),
-        "room_bytes": min((each.room_bytes for each in stats), default=None),
+        "room_bytes": min((each.room.room_bytes for each in stats), default=None),
         "oldest_age_seconds": max(ages, default=None),
     }
 

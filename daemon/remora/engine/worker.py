@@ -34,7 +34,7 @@ from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
-from remora.policy.healing import Heal
+from remora.policy.mends import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure

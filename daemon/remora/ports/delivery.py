@@ -17,7 +17,7 @@ from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.ports.healing import Mending
+from remora.ports.mends import Mending
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -272,4 +272,4 @@ class DeliveryStore(Protocol):
     @property
     def ledger(self) -> Balances: ...
     @property
-    def healing(self) -> Mending: ...
+    def mends(self) -> Mending: ...

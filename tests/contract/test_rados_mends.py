@@ -109,18 +109,18 @@ async def test_a_queue_that_is_full_by_a_leak_takes_entries_again(ward: Ward) ->
     """A queue that refuses a reservation though it is empty says how much has leaked, and takes one after the mend."""
     fill_by_leak(ward.io, "q", 30)
     stats = await ward.store.inspection.stats(Q)
-    assert (stats.entries, stats.leaked_bytes, stats.room_bytes) == (0, RING - 30, 30)
+    assert (stats.entries, stats.leaked_bytes, stats.room.room_bytes) == (0, RING - 30, 30)
     with pytest.raises(QueueFull):
         await ward.store.two_phase.reserve(Q, 1, 100)
 
-    done = await ward.store.healing.mend(await ward.held())
+    done = await ward.store.mends.mend(await ward.held())
 
     assert done.after is not None
     assert (done.before.leaked_bytes, done.before.room_bytes) == (RING - 30, 30)
     assert (done.after.leaked_bytes, done.after.room_bytes, done.is_busy) == (0, RING, False)
     await ward.commit()
     assert room_now(ward.io, "q").used_bytes == 110
-    assert (await ward.store.healing.look(Q)).before.leaked_bytes in (0, 10)
+    assert (await ward.store.mends.look(Q)).before.leaked_bytes in (0, 10)
 
 
 async def test_a_queue_without_a_leak_is_not_written(ward: Ward) -> None:
@@ -128,9 +128,9 @@ async def test_a_queue_without_a_leak_is_not_written(ward: Ward) -> None:
     reserve_as_gateway(ward.io, "q", 100)
     version = await ward.store.own_topics._queues.version(Q)
 
-    clean = await ward.store.healing.mend_unheld(Q)
+    clean = await ward.store.mends.mend_unheld(Q)
     leak(ward.io, "q", 1000)
-    seen = await ward.store.healing.look(Q)
+    seen = await ward.store.mends.look(Q)
 
     assert (clean.after, clean.before.leaked_bytes, seen.after, seen.before.leaked_bytes) == (None, 0, None, 1000)
     assert await ward.store.own_topics._queues.version(Q) == version + 1
@@ -147,7 +147,7 @@ async def test_a_thousand_open_reservations_keep_their_room(ward: Ward, gateway:
     owed = room_now(ward.io, "wide").owed_bytes
     leak(ward.io, "wide", 500_000)
 
-    done = await ward.store.healing.mend_unheld(wide)
+    done = await ward.store.mends.mend_unheld(wide)
 
     assert done.after is not None
     assert (owed, done.after.reserved_bytes) == (1000 * 110, 1000 * 110)
@@ -195,7 +195,7 @@ async def test_what_comes_between_look_and_write_is_kept(ward: Ward, between: Ca
     leak(ward.io, "q", 50_000)
     ward.before_write(lambda: between(ward))
 
-    done = await ward.store.healing.mend_unheld(Q)
+    done = await ward.store.mends.mend_unheld(Q)
 
     room = room_now(ward.io, "q")
     owed = {"reserved": 1010 + 510, "removed": 1010}.get(between.__name__, 0)
@@ -206,7 +206,7 @@ async def test_what_comes_between_look_and_write_is_kept(ward: Ward, between: Ca
 async def test_a_mend_that_is_given_up_has_changed_nothing(ward: Ward) -> None:
     """One that ends between its look and its write leaves the queue as it was, and the next one mends it."""
     leak(ward.io, "q", 50_000)
-    mending = asyncio.ensure_future(ward.store.healing.mend_unheld(Q))
+    mending = asyncio.ensure_future(ward.store.mends.mend_unheld(Q))
 
     def end() -> None:
         raise asyncio.CancelledError
@@ -216,7 +216,7 @@ async def test_a_mend_that_is_given_up_has_changed_nothing(ward: Ward) -> None:
         await mending
 
     assert room_now(ward.io, "q").leaked_bytes == 50_000
-    assert (await ward.store.healing.mend_unheld(Q)).after is not None
+    assert (await ward.store.mends.mend_unheld(Q)).after is not None
     assert room_now(ward.io, "q").leaked_bytes == 0
 
 
@@ -236,7 +236,7 @@ async def main():
                 os.kill(os.getpid(), signal.SIGKILL)
             return await run(operation, *arguments, **named)
         connection.run = killing
-        await store.healing.mend_unheld(Shard("q"), patient=True)
+        await store.mends.mend_unheld(Shard("q"), patient=True)
 
 asyncio.run(main())
 """
@@ -255,7 +255,7 @@ async def test_a_process_that_is_killed_before_its_write_has_changed_nothing(
     assert done.returncode == -signal.SIGKILL
     assert room_now(ward.io, "q").leaked_bytes == 50_000
     await ward.commit()
-    assert (await ward.store.healing.mend_unheld(Q)).after is not None
+    assert (await ward.store.mends.mend_unheld(Q)).after is not None
     await ward.commit()
     assert room_now(ward.io, "q").used_bytes == 220
 
@@ -267,12 +267,12 @@ async def test_who_lost_the_lock_mends_nothing(ward: Ward) -> None:
     leak(ward.io, "q", 50_000)
 
     with pytest.raises(OwnershipLost):
-        await ward.store.healing.mend(token)
+        await ward.store.mends.mend(token)
 
     assert room_now(ward.io, "q").leaked_bytes == 50_000
     made_anew(ward)
     with pytest.raises(ShardGone):
-        await ward.store.healing.mend(token)
+        await ward.store.mends.mend(token)
 
 
 def break_lock(ward: Ward) -> None:
@@ -286,7 +286,7 @@ async def test_a_head_of_an_unknown_form_is_left_alone(ward: Ward) -> None:
     ward.io.write("q", b"\4", RESERVED_AT - 6)
 
     with pytest.raises(StoreError, match="has a form that this remora does not know"):
-        await ward.store.healing.mend_unheld(Q)
+        await ward.store.mends.mend_unheld(Q)
 
     assert room_now(ward.io, "q").leaked_bytes == 50_000
 
@@ -297,7 +297,7 @@ async def test_a_sum_below_zero_is_mended(ward: Ward) -> None:
     with pytest.raises(QueueFull):
         await ward.store.two_phase.reserve(Q, 1, 10)
 
-    await ward.store.healing.mend_unheld(Q)
+    await ward.store.mends.mend_unheld(Q)
 
     await ward.commit()
 
@@ -416,7 +416,7 @@ async def test_what_a_gateway_spoiled_is_mended(ward: Ward) -> None:
     removed(ward)
     assert room_now(ward.io, "q").leaked_bytes >= 50_000
 
-    await ward.store.healing.mend(token)
+    await ward.store.mends.mend(token)
 
     assert room_now(ward.io, "q").leaked_bytes == 0
     await ward.removed(token, 2)
@@ -479,7 +479,7 @@ class Writer:
     committed: int = 0
 
     async def reserve(self) -> int:
-        locator, list_all = self.store.healing._locator(Q), "2pc_queue_list_reservations"
+        locator, list_all = self.store.mends._locator(Q), "2pc_queue_list_reservations"
         reserving = WriteOp().assert_exists().call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(self.size, 1))
         await self.store._connection.run(reserving, "q", "reserving", RESERVED, locator)
         looking = ReadOp()
@@ -515,7 +515,7 @@ async def test_mends_under_load_harm_nobody(ward: Ward, settings: RadosSettings,
         async def mend() -> None:
             while not over.is_set():
                 await leak_meanwhile(ward.store, 1000)
-                done = await ward.store.healing.mend(token), await stores[0].healing.mend_unheld(Q)
+                done = await ward.store.mends.mend(token), await stores[0].mends.mend_unheld(Q)
                 mends.extend(each.after is not None for each in done)
 
         async def remove() -> int:
@@ -545,14 +545,14 @@ async def test_mends_under_load_harm_nobody(ward: Ward, settings: RadosSettings,
     assert (removed, balance.committed, balance.unaccounted) == (committed, committed, 0)
     assert committed > 50
     assert any(mends)
-    await ward.store.healing.mend(token)
+    await ward.store.mends.mend(token)
     room = room_now(ward.io, "q")
     assert (room.used_bytes, room.reserved_bytes, room.owed_bytes) == (0, 0, 0)
 
 
 async def leak_meanwhile(store: RadosStore, nbytes: int) -> None:
     """Leak as an OSD does, in an operation that nobody comes between, while others write to the queue."""
-    connection, locator = store._connection, store.healing._locator(Q)
+    connection, locator = store._connection, store.mends._locator(Q)
     while True:
         look = ReadOp().assert_exists()
         content = look.read(RESERVED_AT, 8)

@@ -19,7 +19,7 @@ class Mending(Protocol):
         ...
 
 
-class Healing(Mending, Protocol):
+class Mends(Mending, Protocol):
     """What commands ask for: mends of queues whose lock somebody else may hold."""
 
     async def look(self, shard: Shard) -> Mend:

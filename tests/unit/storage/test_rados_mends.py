@@ -20,7 +20,7 @@ from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases
 from remora.storage.librados import operations
 from remora.storage.librados.operations import Content, Operation, WriteOp, Xattrs
-from remora.storage.rados.healing import Healing
+from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.osds import Osds
 from remora.storage.rados.refusals import ChangedError
@@ -91,7 +91,7 @@ async def test_a_mend_is_written_over_what_was_read_only(osd: Osd) -> None:
     """The write demands the version and the bytes up to the sum that were read, and replaces these 8 bytes alone."""
     osd.head = queue_head(reserved=5000, reservations=[reservation(3, 100, Time(1, 2), 2)], urgent_version=2)
 
-    await Healing(osd).mend_unheld(Q)  # type: ignore[arg-type]
+    await RadosMends(osd).mend_unheld(Q)  # type: ignore[arg-type]
 
     head = osd.head[:102]
     assert osd.writes == [
@@ -104,7 +104,7 @@ async def test_a_holder_shows_its_lock(osd: Osd) -> None:
     """A holder's write demands the queue's incarnation and its lock as well."""
     osd.head = queue_head(reserved=5000)
 
-    await Healing(osd).mend(TOKEN)  # type: ignore[arg-type]
+    await RadosMends(osd).mend(TOKEN)  # type: ignore[arg-type]
 
     (steps,) = osd.writes
     assert [each[0] for each in steps] == ["assert_exists", "cmpxattr", "exec", "assert_version", "cmpext", "write"]
@@ -125,7 +125,7 @@ async def test_what_is_not_understood_is_not_written(osd: Osd, head: bytes, erro
     osd.head = head
 
     with pytest.raises(StoreError, match=error):
-        await Healing(osd).mend_unheld(Q)  # type: ignore[arg-type]
+        await RadosMends(osd).mend_unheld(Q)  # type: ignore[arg-type]
 
     assert osd.writes == []
 
@@ -140,7 +140,7 @@ async def test_a_mend_that_loses_looks_again(osd: Osd) -> None:
         return ChangedError("others came first")
 
     osd.refuses = changed
-    done = await Healing(osd).mend_unheld(Q)  # type: ignore[arg-type]
+    done = await RadosMends(osd).mend_unheld(Q)  # type: ignore[arg-type]
 
     assert (done.after, done.is_busy) == (None, True)
     assert [steps[1] for steps in osd.writes] == [("assert_version", 7 + number) for number in range(20)]
@@ -191,7 +191,7 @@ async def test_the_releases_are_asked_for_when_other_osds_are_up() -> None:
 
 
 def heads(osd: Osd, *, may_write: bool = True) -> OldHeads:
-    return OldHeads(osd, Healing(osd), may_write=may_write)  # type: ignore[arg-type]
+    return OldHeads(osd, RadosMends(osd), may_write=may_write)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

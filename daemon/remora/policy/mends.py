@@ -62,20 +62,12 @@ class RoomOverTime:
         """For how long nothing was reserved or committed, as far as was looked."""
         return now - self.quiet_since if self.looks else 0.0
 
-    @property
-    def growth_per_second(self) -> float:
-        """Bytes a second by which what is taken grows; below 0 when it shrinks."""
-        if len(self.looks) < 2:
-            return 0.0
-        (began, first), (ended, last) = self.looks[0], self.looks[-1]
-        return (last - first) / (ended - began) if ended > began else 0.0
-
     def seconds_until_full(self, room: QueueRoom) -> float:
         """How long the room lasts at this growth; infinite where it does not grow, 0 where there is none."""
-        if not room.room_bytes:
-            return 0.0
-        growth = self.growth_per_second
-        return room.room_bytes / growth if growth > 0 else math.inf
+        if not room.room_bytes or not self.looks:
+            return math.inf if room.room_bytes else 0.0
+        (began, first), (ended, last) = self.looks[0], self.looks[-1]
+        return room.room_bytes * (ended - began) / (last - first) if last > first else math.inf
 
 
 SOON_S = 86_400.0
@@ -87,17 +79,9 @@ LEAK_COMMAND = "remora shard heal"
 def words(room: QueueRoom, seconds_until_full: float) -> str:
     """What a person should know of a queue's room, in a few words; empty while that is nothing."""
     if is_full_by_leak(room):
-        return f"full by a leak of {_size(room.leaked_bytes)} of Ceph < 19.2.4"
-    if seconds_until_full >= SOON_S:
-        return ""
-    return f"full in {_time(seconds_until_full)} at its present growth" if seconds_until_full else "full"
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e6:.0f} MB" if nbytes >= 1e7 else f"{nbytes / 1e6:.1f} MB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+        leaked = room.leaked_bytes / 1e6
+        return f"full by a leak of {leaked:.{0 if leaked >= 10 else 1}f} MB of Ceph < 19.2.4"
+    if not seconds_until_full or seconds_until_full >= SOON_S:
+        return "" if seconds_until_full else "full"
+    unit_s, unit = (3600, "h") if seconds_until_full >= 7200 else (60, "min") if seconds_until_full >= 120 else (1, "s")
+    return f"full in {seconds_until_full / unit_s:.0f} {unit} at its present growth"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from remora.model.room import Mend, QueueRoom
+from remora.model.room import Mend
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.inspection import Inspection
 
 
-class NoHealing:
+class NoMends:
     """Looks only."""
 
     def __init__(self, inspection: Inspection) -> None:
@@ -15,9 +15,7 @@ class NoHealing:
 
     async def look(self, shard: Shard) -> Mend:
         """The queue's room, of which nothing is leaked."""
-        found = await self._inspection.stats(shard)
-        room = QueueRoom(found.capacity_bytes, found.used_bytes, found.reserved_bytes, found.reserved_bytes)
-        return Mend(shard, room)
+        return Mend((await self._inspection.stats(shard)).room)
 
     async def mend(self, token: LockToken) -> Mend:
         """As `look`."""

@@ -51,7 +51,7 @@ class _Look(NamedTuple):
     version: int
 
 
-class Healing(RadosPart):
+class RadosMends(RadosPart):
     """Looks at the room of queues and mends it."""
 
     async def mend(self, token: LockToken) -> Mend:
@@ -64,20 +64,20 @@ class Healing(RadosPart):
 
     async def look(self, shard: Shard) -> Mend:
         """What a mend would find; writes nothing."""
-        return Mend(shard, (await self._look(shard, None)).room)
+        return Mend((await self._look(shard, None)).room)
 
     async def _mend(self, shard: Shard, token: LockToken | None, tries: int) -> Mend:
         found = await self._look(shard, token)
         for _ in range(tries):
             if not found.room.leaked_bytes:
-                return Mend(shard, found.room)
+                return Mend(found.room)
             try:
                 await self._write(shard, token, found)
             except ChangedError:
                 found = await self._look(shard, token)
                 continue
-            return Mend(shard, found.room, (await self._look(shard, token)).room)
-        return Mend(shard, found.room, is_busy=True)
+            return Mend(found.room, (await self._look(shard, token)).room)
+        return Mend(found.room, is_busy=True)
 
     async def _look(self, shard: Shard, token: LockToken | None) -> _Look:
         """Head, open reservations and version, all of one moment."""
