@@ -1,4 +1,4 @@
-"""Delivers persistent bucket notifications from object-store gateways to Kafka."""
+"""Delivers persistent bucket notifications from object-store gateways to Kafka, HTTP or AMQP."""
 
 from importlib.metadata import version
 
