@@ -94,6 +94,8 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     if overrides:
         said += f"; from the environment: {', '.join(overrides)}"
     click.echo(said)
+    for remark in config.retired(chosen, os.environ):
+        click.echo(f"remark: {remark}")
     for variable, why in config.strangers(os.environ):
         click.echo(f"remark: {variable} is passed over: {why}")
     for remark in settings.shaping.remarks(settings.supervisor.workers or default_workers()):

@@ -153,7 +153,6 @@ class BalanceSettings(Checked):
     min_throughput: AnyBytes = 10 << 20
     difference: Percent = 10
     grace_s: Lifetime = 1800.0
-    lower_boundary: bool = False
     memory_limit: AnyBytes = 0
     network_bytes: AnyBytes = 0
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESOURCES, 1.0))
@@ -183,7 +182,6 @@ class BalanceSettings(Checked):
             minimum=self.min_throughput,
             difference=self.difference,
             grace_s=self.grace_s,
-            lower_boundary=self.lower_boundary,
         )
 
 
