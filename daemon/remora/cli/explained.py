@@ -18,7 +18,7 @@ from remora.model.member import is_workers
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
-from remora.policy.next_command import Subject
+from remora.policy.next_command import TopicSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ def condition_of(shown: dict[str, Any]) -> Condition:
     )
 
 
-def subject_of(row: Row) -> Subject:
+def subject_of(row: Row) -> TopicSubject:
     """The topic as commands name it."""
     target = row.topic.target if row.topic else None
-    return Subject(
+    return TopicSubject(
         topic=row.label,
         origin=row.origin,
         endpoint=target.redacted if target else "",

@@ -28,6 +28,7 @@ from remora.cli.drain import drained
 from remora.cli.options import config_option
 from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, rows_of
+from remora.cli.topic_test import check_option, require_way
 from remora.config import DeliverySettings, Settings
 from remora.model.errors import EndpointMisconfigured, RemoraError, TopicRefused
 from remora.model.exits import Exit
@@ -75,10 +76,11 @@ class Differs(RemoraError):
     help="Number the events over all shards in the order of their commits, for good; embedded store only.",
 )
 @attribute_options
+@check_option
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and does just the same, is no error.")
 @config_option
 def create_command(
-    settings: Settings, name: str, shards: int, sequence: bool, if_not_exists: bool, **options: Any
+    settings: Settings, name: str, shards: int, sequence: bool, check: bool, if_not_exists: bool, **options: Any
 ) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
@@ -98,6 +100,8 @@ def create_command(
     plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
     remarks = checked_target(asked.target, settings)
+    if check:
+        require_way(asked, settings)
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:
@@ -226,7 +230,7 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
 def checked_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target. One that cannot work is wrong usage, with all that is wrong with it."""
     try:
-        return app.check_target(target, settings)
+        return [*app.check_target(target, settings), *app.file_remarks(target, settings)]
     except EndpointMisconfigured as exc:
         raise click.UsageError(str(exc)) from exc
 

@@ -27,7 +27,7 @@ from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
-from remora.engine.stored_letters import StoredLetters
+from remora.engine.stored_letters import LetterCounter
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.member import Member
@@ -82,7 +82,7 @@ class Worker:
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
-        self._letters = StoredLetters(store, telemetry) if setup.counts_letters else None
+        self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
         self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
-from remora.metrics.outages import Ended, Outages
-from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, StoredLetters
+from remora.metrics.outages import FailingTopics, OutageEnded
+from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, LetterGauge
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
 from remora.policy.condition import Outage, State, cause_of, place_of, state_of_failure
@@ -24,7 +24,7 @@ class DeliveryEvents(EventGroup):
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
         self._clock = instruments.clock
-        self._outages = Outages()
+        self._outages = FailingTopics()
         self._last_failures: dict[str, tuple[float, str, str]] = {}
         topic_counter, counter, gauge = instruments.topic_counter, instruments.counter, instruments.gauge
         self._listed_entries = topic_counter("remora_listed_entries", "Entries read from queues.")
@@ -46,7 +46,7 @@ class DeliveryEvents(EventGroup):
         self._backlogs = Backlogs(instruments.labels, "remora_backlog")
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
         self._failing = Failing(instruments.labels, self._outages.topics, self._clock)
-        self._letters = StoredLetters(instruments.labels)
+        self._letters = LetterGauge(instruments.labels)
         for collector in (self._ages, self._backlogs, self._ledgers, self._failing, self._letters):
             instruments.registry.register(collector)
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
@@ -208,7 +208,7 @@ class DeliveryEvents(EventGroup):
                 )  # fmt: skip
 
 
-def _of(ended: Ended, now: float) -> dict[str, object]:
+def _of(ended: OutageEnded, now: float) -> dict[str, object]:
     """How many attempts failed, for how long, and how many topics failed for the same cause."""
     others = {"topics": ended.topics} if ended.topics > 1 else {}
     return {"failures": ended.failures, "seconds": round(now - ended.since, 3), **others}

@@ -20,7 +20,7 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic's figures. Counts begin with the process that counts; a topic's backlog and ledger go with its queues.
+    """A topic's figures. TopicCounts begin with the process that counts; a topic's backlog and ledger go with its queues.
     `dead_letters` are those that the store has now.
 
     `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not
@@ -60,7 +60,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Counts(NamedTuple):
+class TopicCounts(NamedTuple):
     """What is counted of each topic."""
 
     delivered: Mapping[str, int]
@@ -70,7 +70,7 @@ class Counts(NamedTuple):
 
 
 def topic_figures(
-    counts: Counts,
+    counts: TopicCounts,
     backlogs: Mapping[str, Backlog],
     ledgers: Mapping[str, Books],
     failures: Mapping[str, LastFailure],

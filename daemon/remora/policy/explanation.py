@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from remora.model.shard import Origin
 from remora.policy.condition import Condition, State
-from remora.policy.next_command import Subject, next_command
+from remora.policy.next_command import TopicSubject, next_command
 
 SLOW_S = 15.0
 """A queue in which entries wait and of which nothing was acknowledged for this long is worth a word."""
@@ -58,7 +58,7 @@ class Queue:
     origin: Origin
     waiting: int
     reservations: int = 0
-    subject: Subject
+    subject: TopicSubject
     foreign: str | None = None
     is_released: bool = False
     owner: Owner = Owner.NONE

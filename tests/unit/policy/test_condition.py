@@ -8,7 +8,7 @@ from remora.policy.condition import (
     FULL,
     Condition,
     Facts,
-    Failing,
+    FailedSince,
     FailingShard,
     State,
     cause_of,
@@ -20,8 +20,8 @@ from remora.policy.condition import (
 )
 from remora.policy.retry import Failure
 
-REFUSED = Failing(Failure.CONFIGURATION, "no such topic", 273.0)
-AWAY = Failing(Failure.TRANSIENT, "no answer", 61.0)
+REFUSED = FailedSince(Failure.CONFIGURATION, "no such topic", 273.0)
+AWAY = FailedSince(Failure.TRANSIENT, "no answer", 61.0)
 
 
 @pytest.mark.parametrize(
