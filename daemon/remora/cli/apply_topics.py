@@ -14,6 +14,7 @@ from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, load_topics
 from remora.cli.options import FILE, config_option
 from remora.cli.output import run_async
+from remora.cli.topic_test import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings
 from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown
@@ -115,8 +116,9 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
 @click.option(
     "--prune", is_flag=True, help="Remove remora's own topics that the file does not name, if they are empty."
 )
+@check_option
 @config_option
-def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) -> None:
+def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, check: bool) -> None:
     """Make remora's own topics what a file says: make those that are missing, change those that differ.
 
     The file is checked as a whole first, and all its problems are reported at once. What a table leaves out has its
@@ -139,6 +141,8 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) ->
       remora topic apply -f /dev/stdin <topics.toml
     """
     declared = load_topics(file, settings)
+    if check:
+        require_ways([each.topic for each in declared], settings)
 
     planned, failures = run_async(_applied(settings, declared, dry_run=dry_run, prune=prune))
     if dry_run:

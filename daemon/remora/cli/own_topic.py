@@ -28,7 +28,7 @@ from remora.cli.drain import drained
 from remora.cli.options import config_option
 from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, rows_of
-from remora.cli.topic_test import check_option, require_way
+from remora.cli.topic_test import check_option, require_ways
 from remora.config import DeliverySettings, Settings
 from remora.model.errors import EndpointMisconfigured, RemoraError, TopicRefused
 from remora.model.exits import Exit
@@ -101,7 +101,7 @@ def create_command(
     asked = Given(**options).on(plain)
     remarks = checked_target(asked.target, settings)
     if check:
-        require_way(asked, settings)
+        require_ways([asked], settings)
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:

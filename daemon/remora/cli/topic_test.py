@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -84,7 +85,13 @@ def is_well(steps: list[ProbeStep]) -> bool:
     return all(each.ok is not False for each in steps)
 
 
-def require_way(topic: Topic, settings: Settings) -> None:
-    """Try the way to a topic's endpoint before it is made or changed. Raises CheckFailed."""
-    if not is_well(run_async(steps_of(topic, settings))):
-        raise CheckFailed(f"topic {topic.name}: the way to its endpoint does not work, and nothing was changed")
+def require_ways(topics: Sequence[Topic], settings: Settings) -> None:
+    """Try the ways to topics' endpoints before these are made or changed. Raises CheckFailed with those that fail."""
+    failed = []
+    for topic in topics:
+        if len(topics) > 1:
+            click.echo(f"{topic.name}:")
+        if not is_well(run_async(steps_of(topic, settings))):
+            failed.append(topic.name)
+    if failed:
+        raise CheckFailed(f"the way to the endpoint of {', '.join(failed)} does not work; nothing was changed")

@@ -20,7 +20,7 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic's figures. TopicCounts begin with the process that counts; a topic's backlog and ledger go with its queues.
+    """A topic's figures. Counts begin with the process that counts; a topic's backlog and ledger go with its queues.
     `dead_letters` are those that the store has now.
 
     `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not

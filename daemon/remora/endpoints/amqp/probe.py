@@ -23,9 +23,8 @@ def parts_of(target: Target, settings: Settings, files: TlsFiles, *, by_operator
     """The steps of the way. Raises EndpointMisconfigured for a target that means nothing."""
     meant, amqp, rules = parse_target(target), settings.amqp_within_drain, settings.destination_rules
     server = meant.server
-    network = Network(
-        [HostPort(server.host, server.port)], server.tls, files, rules, amqp.connect_timeout_s, by_operator
-    )
+    place = HostPort(server.host, server.port)
+    network = Network([place], server.tls, files, rules, amqp.connect_timeout_s, by_operator)
 
     async def log_in() -> str:
         trust = await asyncio.to_thread(read_trust, server.tls, files) if server.tls is not None else None
