@@ -377,10 +377,13 @@ def strict_kafka() -> Iterator[Kafka]:
         yield running
 
 
+PROBING = replace(KafkaSettings(), connect_timeout_s=20)
+
+
 async def written(target: Target) -> tuple[str, bool | None]:
     """The last step of the way to a topic, which no record is written to."""
     topic = Topic("t", "", "t", target, origin=ShardOrigin.REMORA)
-    steps = [each async for each in app.probe(topic, replace(Settings(), kafka=ANYWHERE), sends_test=False)]
+    steps = [each async for each in app.probe(topic, replace(Settings(), kafka=PROBING), sends_test=False)]
     return steps[-1].name, steps[-1].ok
 
 

@@ -15,6 +15,7 @@ from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
 from remora.model.member import COMMAND_COOKIE, Member
+from remora.policy.hosts import host_text
 
 REASONS: Mapping[str, str] = {
     "alone": "no other worker takes part",
@@ -74,6 +75,7 @@ def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:
         "cookie": member.cookie,
         "worker": parsed.worker if parsed else member.cookie,
         "host": member.host,
+        "hostname": member.hostname,
         "shards": member.shards,
         "draining": member.draining,
         "strategy": own.get("strategy"),
@@ -92,7 +94,7 @@ def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:
 def _row(worker: Mapping[str, Any]) -> Sequence[object]:
     return (
         worker["worker"],
-        worker["host"],
+        host_text(worker["host"], {worker["host"]: worker["hostname"]}),
         worker["shards"],
         f"{worker['skew']:+d}" if worker["skew"] else "0",
         _percent(worker["usage"]),

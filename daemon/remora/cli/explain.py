@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -29,6 +30,7 @@ from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.shard import Shard
+from remora.policy.hosts import names_of
 from remora.ports.store import ShardStore
 
 KINDS = ("topic", "queue", "event")
@@ -80,6 +82,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     async def look() -> tuple[Answer, dict[str, str]]:
         said = await _said(settings)
         async with app.store_of(settings) as store:
+            said = replace(said, names=names_of(await store.members.live()))
             return await _answer(store, settings, asked, said), dict(store.damaged)
 
     answer, damaged = run_async(look())

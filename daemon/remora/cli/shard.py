@@ -26,6 +26,7 @@ from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
+from remora.policy.hosts import NO_NAMES, Names, holder_text, names_of
 from remora.ports.store import ShardStore
 
 
@@ -64,28 +65,29 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
       remora shard list --json | jq -r '.[] | select(.owner == null) | .queue'
     """
 
-    async def figures() -> tuple[dict[Shard, ShardStats], frozenset[Shard], Mapping[str, str]]:
+    async def figures() -> tuple[dict[Shard, ShardStats], frozenset[Shard], Names, Mapping[str, str]]:
         async with app.store_of(settings) as store:
             shards, released = await store.catalog.shards(), await store.releases.released()
-            return await look_at(store, shards, exact=exact), released, store.damaged
+            names = names_of(await store.members.live())
+            return await look_at(store, shards, exact=exact), released, names, store.damaged
 
-    look, released, damaged = run_async(figures())
+    look, released, names, damaged = run_async(figures())
     stats = [look[each] for each in sorted(look)]
     if as_json:
         print_json([as_json_row(each, is_released=each.shard in released) for each in stats])
     else:
-        _print_figures(stats, released)
+        _print_figures(stats, released, names)
     complain(damaged)
 
 
-def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard]) -> None:
+def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard], names: Names) -> None:
     print_table(
         ("QUEUE", "MADE BY", "OWNER", "LEASE LEFT", "ENTRIES", "BYTES", "OLDEST"),
         [
             (
                 each.shard.queue,
                 each.shard.origin,
-                owner_text(each.holder) + (", released" if each.shard in released else ""),
+                owner_text(each.holder, names) + (", released" if each.shard in released else ""),
                 duration(each.holder.lease_left_s) if each.holder else "-",
                 f"{'' if each.entries_exact else '~'}{each.entries}",
                 size(each.used_bytes),
@@ -290,15 +292,12 @@ async def _find(store: ShardStore, queue: str, origin: Origin | None) -> Shard:
     return found[0]
 
 
-def owner_text(holder: LockHolder | None) -> str:
-    """Who holds a lock, for a person."""
+def owner_text(holder: LockHolder | None, names: Names = NO_NAMES) -> str:
+    """Who holds a lock, for a person; `names` are those of hosts."""
     if holder is None:
         return "nobody"
     expired = " expired" if holder.lease_left_s <= 0 else ""
-    if worker := WorkerCookie.parse(holder.cookie):
-        return f"remora on {worker.host}, worker {worker.worker}{expired}"
-    kind = "remora" if is_workers(holder) else "radosgw or other"
-    return f"{kind} {holder.entity} ({holder.cookie}){expired}"
+    return f"{holder_text(holder.entity, holder.cookie, names)}{expired}"
 
 
 def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, object]:

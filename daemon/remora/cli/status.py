@@ -47,9 +47,10 @@ def status(settings: Settings, as_json: bool) -> None:
 
 def status_lines(shown: dict[str, Any]) -> list[str]:
     """What a status says of the daemon as a whole."""
-    store = shown["store"]
+    store, where = shown["store"], f" on {shown['host']}" if shown.get("host") else ""
+    health = "ready" if shown["ready"] else f"not ready: {'; '.join(shown['reasons'])}"
     return [
-        f"remora {shown['version']}, {'ready' if shown['ready'] else 'not ready: ' + '; '.join(shown['reasons'])}",
+        f"remora {shown['version']}{where}, {health}",
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",

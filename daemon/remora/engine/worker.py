@@ -29,11 +29,13 @@ from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.engine.stored_letters import LetterCounter
 from remora.metrics import Telemetry
+from remora.model.cookie import WorkerCookie
 from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
+from remora.policy.hosts import Names, names_of
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
@@ -50,7 +52,7 @@ class WorkerSetup:
 
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
-    One worker of a host `counts_letters` of the whole store.
+    One worker of a host `counts_letters` of the whole store. `hostname` is what people call the host.
     """
 
     cookie: str
@@ -63,6 +65,7 @@ class WorkerSetup:
     budgets: Budgets | None = None
     tracer: Tracer = NO_TRACER
     counts_letters: bool = False
+    hostname: str = ""
 
 
 class Worker:
@@ -81,7 +84,7 @@ class Worker:
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
-        self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
+        self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets, setup.hostname)
         self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
@@ -158,6 +161,13 @@ class Worker:
     def others(self) -> Mapping[str, Member]:
         """The rows of the other workers that live, on this and other hosts, by cookie, as far as is known."""
         return self.ownership.others
+
+    @property
+    def hosts(self) -> Names:
+        """The names of hosts by their ids, this one's included, as far as is known."""
+        own = WorkerCookie.parse(self._info.cookie)
+        found = names_of(self.others.values())
+        return found | {own.host: self._info.hostname} if own is not None else found
 
     def waiting(self) -> tuple[Waiting, ...]:
         """What waits here, by destination and cause."""

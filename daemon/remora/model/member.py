@@ -80,7 +80,8 @@ class Member:
     `wants` is what it wants of the groups of traffic whose limits all workers share, by `policy.split.key_of`: bytes a
     second, or all (None).
 
-    `asks` are those of a command, whose row is no worker's.
+    `asks` are those of a command, whose row is no worker's. `hostname` is what people call the host, empty in rows of
+    older releases, which pass over it.
     """
 
     cookie: str
@@ -96,3 +97,4 @@ class Member:
     quarantined: tuple[str, ...] = ()
     wants: tuple[tuple[int, int | None], ...] = ()
     asks: tuple[Ask, ...] = ()
+    hostname: str = ""

@@ -197,6 +197,7 @@ class Process:
             self._budgets,
             self._tracer,
             counts_letters=start.sweeps,
+            hostname=socket.gethostname(),
         )
 
     def _was_used(self) -> bool:

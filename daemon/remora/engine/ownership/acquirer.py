@@ -14,6 +14,7 @@ from remora.model.member import CLAIM_COOKIE
 from remora.model.shard import LockHolder, Shard
 from remora.policy.assignment import PORTION, Acquisitions, in_order
 from remora.policy.attempt import Step, postponed, ran_out, step
+from remora.policy.hosts import holder_text, names_of
 from remora.policy.not_owned import Damaged, Elsewhere, Foreign, GivenBack, NotOwned, Released
 
 AT_ONCE = 32
@@ -166,7 +167,8 @@ class Acquirer:
                 self._telemetry.failed(self._label(shard), "damaged", why.reason, queue=shard.queue)
             case Elsewhere(holder=LockHolder() as holder):
                 if self._roster.named and shard not in self._situation.members.expects:
-                    self._telemetry.handed_off(shard.queue, f"{holder.entity} {holder.cookie}")
+                    names = names_of(self._situation.members.others.values())
+                    self._telemetry.handed_off(shard.queue, holder_text(holder.entity, holder.cookie, names))
 
     def _keep(self, shard: Shard, why: NotOwned) -> None:
         self._roster.observed.pop(shard, None)

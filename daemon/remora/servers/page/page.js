@@ -192,7 +192,7 @@ function draw() {
 }
 
 function drawHealth(status) {
-  $("version").textContent = status.version;
+  $("version").textContent = [status.version, status.host && `on ${status.host}`].filter(Boolean).join(" ");
   const reasons = [...new Set([...status.reasons, ...status.ready_to_deliver.reasons])];
   const word = status.draining ? "Draining" : status.ready ? "Ready" : "Not ready";
   const but = status.ready && !status.draining ? ", but" : ":";
@@ -297,7 +297,7 @@ function drawWorkers(status) {
     each.ready ? "ready" : each.reasons.join("; ") || "not ready",
   ]]);
   const others = status.members.map((each) => [each.cookie, [
-    each.cookie.split("/").at(-1), each.host, "", each.shards, "", each.draining ? "draining" : "takes part",
+    each.cookie.split("/").at(-1).slice(0, 8), each.hostname ? `${each.hostname} (${each.host.slice(0, 8)})` : each.host, "", each.shards, "", each.draining ? "draining" : "takes part",
   ]]);
   plain("workers", ["Worker", "Host", "Process", "Queues", "In flight", "State"], [...own, ...others]);
 }
