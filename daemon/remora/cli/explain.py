@@ -23,7 +23,7 @@ from remora.cli.explained import (
     view_queue,
 )
 from remora.cli.ledger import balances
-from remora.cli.options import config_option, gathered_into, json_option
+from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, run_async
 from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
 from remora.config import Settings
@@ -56,7 +56,7 @@ KINDS = ("topic", "queue", "event")
     show_default=True,
     help="Look at this many entries of each queue, from the oldest on.",
 )
-@config_option
+@running_option
 @json_option
 @gathered_into(Asked)
 def explain(settings: Settings, asked: Asked, as_json: bool) -> None:

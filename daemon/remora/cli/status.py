@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from remora.cli import admin_client
-from remora.cli.options import config_option
+from remora.cli.options import running_option
 from remora.cli.output import duration, print_json, print_table, run_async, several
 from remora.config import Settings
 from remora.policy.condition import Condition, State, together
@@ -17,7 +17,7 @@ MOST_NAMED = 10
 
 
 @click.command()
-@config_option
+@running_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
 def status(settings: Settings, as_json: bool) -> None:
     """Show how the running daemon is doing, from its admin port.
