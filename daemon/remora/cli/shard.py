@@ -28,6 +28,7 @@ from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.hosts import NO_NAMES, Names, holder_text, names_of
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 
 class NotOurs(RemoraError):
@@ -162,8 +163,11 @@ async def _topic_of(store: ShardStore, row: Row) -> Topic | None:
     return None
 
 
-def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard], Awaitable[str]]) -> None:
-    """Do something to each of the queues, some at a time, and print what it says; end with the first failure."""
+def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard], Awaitable[str]], waits: str) -> None:
+    """Do something to each of the queues, some at a time, and print what it says; end with the first failure.
+
+    `waits` is for standard error, where that takes long.
+    """
 
     async def work() -> list[str | RemoraError]:
         async with app.store_of(settings) as store:
@@ -178,7 +182,9 @@ def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard
 
             return await asyncio.gather(*map(one, await which.find(store, settings)))
 
-    said = run_async(work())
+    with told(after_s=SILENT_S) as tell:
+        tell(waits)
+        said = run_async(work())
     for each in said:
         if isinstance(each, str):
             click.echo(each)
@@ -219,7 +225,7 @@ def claim_command(settings: Settings, which: Which) -> None:
             trace("shard_claim", "a queue was claimed", queue=found.queue, old=was, new=held, **by.known)
         return f"{found} is held by {held}"
 
-    _for_each(settings, which, work)
+    _for_each(settings, which, work, "waiting for a worker to take what is claimed, for up to 20 s a queue")
 
 
 @shard.command("release")
@@ -244,7 +250,7 @@ def release_command(settings: Settings, which: Which) -> None:
         trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
         return _released_text(found, was)
 
-    _for_each(settings, which, work)
+    _for_each(settings, which, work, "waiting for workers to finish what they have under way, for up to 10 s a queue")
 
 
 @shard.command("move")
@@ -271,7 +277,10 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
             trace("shard_move", "a queue was moved", queue=found.queue, old=was, new=held, **myself(settings).known)
             return f"{found} is held by {held}"
 
-    click.echo(run_async(work()))
+    with told(after_s=SILENT_S) as tell:
+        tell(f"waiting for {queue} to be handed over")
+        said = run_async(work())
+    click.echo(said)
 
 
 def _released_text(shard: Shard, was: LockHolder | None) -> str:

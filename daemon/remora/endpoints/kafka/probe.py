@@ -69,7 +69,7 @@ class KafkaProbe:
             if name == topic and error is kafka.UnknownTopicOrPartitionError:
                 raise EndpointMisconfigured(f"{self._what}: there is no such topic in Kafka")
             if name == topic and error is not kafka.NoError:
-                raise error()
+                raise translate(error(), self._what)
             if name == topic:
                 return f"{topic} has {len(partitions)} partition{'' if len(partitions) == 1 else 's'}"
         raise EndpointMisconfigured(f"{self._what}: there is no such topic in Kafka")
@@ -82,7 +82,7 @@ class KafkaProbe:
             answer = await connection.send(request)
         error = kafka.for_code(answer.topics[0][1][0][1])
         if issubclass(error, kafka.TopicAuthorizationFailedError | kafka.ClusterAuthorizationFailedError):
-            raise error()
+            raise translate(error(), self._what)
         return f"the user may write to {topic}"
 
     async def _way(self) -> Connection:
