@@ -150,6 +150,7 @@ def _print(found: Iterable[dict[str, Any]]) -> None:
             )
             for each in found
         ],
+        "there is no topic",
     )
 
 

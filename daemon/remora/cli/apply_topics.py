@@ -13,7 +13,7 @@ from remora import app
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, load_topics
 from remora.cli.options import FILE, config_option
-from remora.cli.output import run_async
+from remora.cli.output import run_async, several
 from remora.cli.topic_test import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings
@@ -42,14 +42,14 @@ class Step:
         """The step for a person, without what is secret."""
         if self.was is None and self.to is not None:
             of_kafka = f"Kafka topic {self.to.target.topic} at " if self.to.target.scheme == "kafka" else ""
-            yield f"+ {self.name}: {self.to.shards} shards, to {of_kafka}{self.to.target.redacted}"
+            yield f"+ {self.name}: {several(self.to.shards, 'shard', 'shards')}, to {of_kafka}{self.to.target.redacted}"
             said_above = {"endpoint", "kafka-topic"}
             shown = _shown(self.to).items()
             yield from (
                 f"    {name}: {value}" for name, value in shown if name not in said_above and value != "default"
             )
         elif self.to is None and self.was is not None:
-            yield f"- {self.name}: {self.was.shards} shards"
+            yield f"- {self.name}: {several(self.was.shards, 'shard', 'shards')}"
         elif self.was is not None and self.to is not None:
             yield f"~ {self.name}"
             before, after = _shown(self.was), _shown(self.to)
@@ -94,7 +94,7 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
             closed=was.closed if each.closed is None else each.closed,
         )
         if was.shards != to.shards:
-            refused.append(f"{to.name} has {was.shards} shards, not {to.shards}")
+            refused.append(f"{to.name} has {several(was.shards, 'shard', 'shards')}, not {to.shards}")
         elif was.is_sequenced != to.is_sequenced:
             renumbered.append(f"{to.name} has {'one' if was.is_sequenced else 'none'}")
         elif differences(was, to):

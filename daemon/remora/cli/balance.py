@@ -62,7 +62,9 @@ def show_command(settings: Settings, as_json: bool) -> None:
         print_json({"workers": workers})
         return
     print_table(
-        ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"), map(_row, workers)
+        ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"),
+        map(_row, workers),
+        "no worker announces itself",
     )
     for line in _moves(workers):
         click.echo(line)

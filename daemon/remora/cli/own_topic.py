@@ -26,7 +26,7 @@ from remora.cli.attributes import (
 )
 from remora.cli.drain import drained
 from remora.cli.options import config_option
-from remora.cli.output import run_async
+from remora.cli.output import run_async, several
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.cli.topic_test import check_option, require_ways
 from remora.config import DeliverySettings, Settings
@@ -115,7 +115,7 @@ def create_command(
     topic, is_new = run_async(work())
     of_kafka = f"Kafka topic {topic.target.topic} at " if topic.target.scheme == "kafka" else ""
     numbered = ", numbered" if topic.is_sequenced else ""
-    where = f"{topic.shards} shards{numbered}, to {of_kafka}{topic.target.redacted}"
+    where = f"{several(topic.shards, 'shard', 'shards')}{numbered}, to {of_kafka}{topic.target.redacted}"
     click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
 
@@ -223,8 +223,8 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
     removed = run_async(work())
     if removed is None:
         sys.exit(Exit.DRAIN_TIMEOUT)
-    given_up = f"; {removed.entries} entries were given up" if discard else ""
-    click.echo(f"topic {name} is removed with {removed.shards} shards{given_up}")
+    given_up = f"; {several(removed.entries, 'entry was', 'entries were')} given up" if discard else ""
+    click.echo(f"topic {name} is removed with {several(removed.shards, 'shard', 'shards')}{given_up}")
 
 
 def checked_target(target: Target, settings: Settings) -> list[str]:

@@ -96,13 +96,14 @@ def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard], name
             )
             for each in stats
         ],
+        "there is no queue",
     )
 
 
 def _which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add QUEUE, or in its place `--topic` or `--all`; the command gets a `Which`."""
+    """Add one QUEUE or several, or in their place `--topic` or `--all`; the command gets a `Which`."""
 
-    @click.argument("queue", required=False)
+    @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
     @click.option("--topic", help="All queues of this topic.")
     @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
     @click.option(
@@ -112,24 +113,24 @@ def _which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @origin_option
     @functools.wraps(function)
-    def command(queue: str | None, topic: str | None, every: bool, scheme: str | None, **others: Any) -> None:
-        if [queue is not None, topic is not None, every].count(True) != 1:
-            raise click.UsageError("name one QUEUE, or give --topic or --all")
+    def command(queues: tuple[str, ...], topic: str | None, every: bool, scheme: str | None, **others: Any) -> None:
+        if [bool(queues), topic is not None, every].count(True) != 1:
+            raise click.UsageError("name one QUEUE or several, or give --topic or --all")
         if scheme is not None and not every:
             raise click.UsageError("--scheme goes with --all")
-        function(which=Which(queue, topic, others.pop("origin"), scheme), **others)
+        function(which=Which(queues, topic, others.pop("origin"), scheme), **others)
 
     return command
 
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """The queues that a command is about: one, those of a topic, or all of radosgw's where neither is named.
+    """The queues that a command is about: some, those of a topic, or all of radosgw's where neither is named.
 
     `scheme` leaves of all only those whose endpoint has it.
     """
 
-    queue: str | None
+    queues: tuple[str, ...]
     topic: str | None
     origin: Origin | None
     scheme: str | None = None
@@ -139,8 +140,8 @@ class Which:
 
         Raises UnknownQueue, AmbiguousQueue, UnknownTopic and AmbiguousTopic.
         """
-        if self.queue is not None:
-            return [await _find(store, self.queue, self.origin)]
+        if self.queues:
+            return [await _find(store, each, self.origin) for each in dict.fromkeys(self.queues)]
         if self.topic is not None:
             return (await row_named(store, self.topic, self.origin)).shards
         rows = [each for each in await rows_of(store) if each.origin is Origin.RADOSGW]
@@ -199,7 +200,7 @@ def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard
 @_which_queues
 @config_option
 def claim_command(settings: Settings, which: Which) -> None:
-    """Take QUEUE from a running radosgw and give it to a running remora worker.
+    """Take each QUEUE from a running radosgw and give it to a running remora worker.
 
     Breaks the gateway's lock. The gateway stops at its next step; what it has under way may still arrive. What was
     released before is delivered by remora again.
@@ -232,7 +233,7 @@ def claim_command(settings: Settings, which: Which) -> None:
 @_which_queues
 @config_option
 def release_command(settings: Settings, which: Which) -> None:
-    """Leave QUEUE to radosgw until it is claimed.
+    """Leave each QUEUE to radosgw until it is claimed.
 
     The workers of all hosts let it go, when they have finished what they have under way, and never take it again
     before `remora shard claim`, however often they are started anew. A radosgw takes it within half a minute.

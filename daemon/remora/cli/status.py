@@ -36,11 +36,8 @@ def status(settings: Settings, as_json: bool) -> None:
         return
     for line in [*status_lines(shown), *destination_lines(shown.get("destinations", ()))]:
         click.echo(line)
-    rows = status_rows(shown["topics"], shown["shards"])
-    if rows:
-        print_table(("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON"), rows)
-    else:
-        click.echo("no queue is held")
+    heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
+    print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
     for queues, reason in left_rows(shown["left"]):
         click.echo(f"not held: {queues}: {reason}")
 

@@ -98,6 +98,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
             )
             for row in found
         ],
+        "there is no topic",
     )
 
 
@@ -213,6 +214,7 @@ def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
             )
             for each in totals
         ],
+        "there is no topic",
     )
 
 
