@@ -200,7 +200,7 @@ async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(tmp_path
 
         await daemon.kill_all()
         (found,) = (await explained(daemon, held["queue"], "--as", "queue"))["queues"]
-        assert found["why"].startswith("no worker holds it, and no daemon answers on this host; the lock of remora on ")
+        assert found["why"].startswith("no worker holds it, and no daemon answers on this host; the lock of worker ")
         assert found["why"].endswith(" has run out")
         assert found["command"] == "systemctl status remora"
 

@@ -30,7 +30,7 @@ from remora.cli.output import run_async, several
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.cli.topic_test import check_option, require_ways
 from remora.config import DeliverySettings, Settings
-from remora.model.errors import EndpointMisconfigured, RemoraError, TopicRefused
+from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
@@ -228,11 +228,8 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
 
 
 def checked_target(target: Target, settings: Settings) -> list[str]:
-    """Remarks on a target. One that cannot work is wrong usage, with all that is wrong with it."""
-    try:
-        return [*app.check_target(target, settings), *app.file_remarks(target, settings)]
-    except EndpointMisconfigured as exc:
-        raise click.UsageError(str(exc)) from exc
+    """Remarks on a target, and on the files that it names. Raises EndpointMisconfigured for one that cannot work."""
+    return [*app.check_target(target, settings), *app.file_remarks(target, settings)]
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:
