@@ -14,6 +14,7 @@ import pytest
 from contract.test_status_page import figures, queue, showing, status
 
 WIDTHS = (390, 1280, 1920)
+FULL = pytest.mark.full("the gate looks at each width with one topic, by day")
 REFUSED = "hooks-of-the-department.internal.example.com:24617: Connection refused"
 ENDPOINT = "https://hooks-of-the-department.internal.example.com:24617"
 
@@ -32,8 +33,8 @@ def host(topics: int) -> dict[str, Any]:
     return status(*shards, topics=topics_, host="db7 (01234567)")
 
 
-@pytest.mark.parametrize("topics", [0, 1, 300])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("topics", [pytest.param(0, marks=FULL), 1, pytest.param(300, marks=FULL)])
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=FULL)])
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_nothing_is_cut_off(width: int, dark: bool, topics: int, tmp_path: Path) -> None:
     """The last column ends within the window, no host is broken inside its port, and a picture is kept."""

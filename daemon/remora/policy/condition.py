@@ -153,9 +153,8 @@ def place_of(endpoint: str) -> str:
 def cause_of(reason: str, place: str) -> str:
     """A reason without the topic and the host that it is about: topics that fail for one cause share it."""
     text = _OF_TOPIC.sub("", reason)
-    for host in (place, *place.split(",")):
-        text = text.removeprefix(f"{host}: ")
-    return text
+    hosts = "|".join(map(re.escape, (place, *place.split(","))))
+    return re.sub(rf"^(?:[a-z+.-]+://)?(?:{hosts}): ", "", text) if place else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
+import re
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from remora.config import Settings, SupervisorSettings
+
+_RUN_DIRECTORY = re.compile(
+    r"""^\[supervisor\](?:\n(?!\[).*)*?\n\s*run_directory\s*=\s*["']([^"'\n]+)["']""", re.MULTILINE
+)
+"""Where a file says it, also one that is no TOML any more."""
 
 
 def remember(settings: Settings, file: Path | None) -> None:
@@ -38,10 +43,9 @@ def recall(file: Path | None) -> Settings | None:
 
 def _run_directory(file: Path | None) -> str:
     """Where the daemon keeps its files, as far as a file says that may be refused."""
-    with suppress(OSError, ValueError, AttributeError):
-        found = tomllib.loads(file.read_text() if file else "").get("supervisor", {}).get("run_directory")
-        if isinstance(found, str):
-            return found
+    with suppress(OSError, ValueError):
+        if file is not None and (found := _RUN_DIRECTORY.search(file.read_text())):
+            return found[1]
     return os.environ.get("REMORA_SUPERVISOR_RUN_DIRECTORY", "") or SupervisorSettings().run_directory
 
 
