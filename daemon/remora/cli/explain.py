@@ -62,10 +62,11 @@ KINDS = ("topic", "queue", "event")
 def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     """Say where WHAT is, why it waits, and what to type next.
 
-    WHAT is a topic, a queue, or an event, by its id or its key BUCKET/OBJECT, as it is or URL-encoded. Reads the store,
-    takes no lock, and asks the daemon of this host, which may be away. For an event it says which queue holds it and
-    how many entries stand in front of it, whether it is a dead letter, and with --bootstrap at which offset Kafka has
-    it. Queues keep no trace of single entries that have left them: what cannot be known is said, too.
+    WHAT is a topic, a queue, a bucket, or an event, by its id or its key BUCKET/OBJECT, as it is or URL-encoded; of a
+    bucket it shows the oldest events. Reads the store, takes no lock, and asks the daemon of this host, which may be
+    away. For an event it says which queue holds it and how many entries stand in front of it, whether it is a dead
+    letter, and with --bootstrap at which offset Kafka has it. Queues keep no trace of single entries that have left
+    them: what cannot be known is said, too.
 
     Exit code 1 when an event was found nowhere, or when Kafka or a file of the store could not be looked into.
 
