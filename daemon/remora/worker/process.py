@@ -195,6 +195,7 @@ class Process:
             self._tracer,
             heal=settings.rados.heal,
             counts_letters=start.sweeps,
+            hostname=socket.gethostname(),
         )
 
     def _was_used(self) -> bool:
