@@ -40,6 +40,12 @@ SequencerCore: type[sequencer.Core] = sequencer.Core
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
+NOT_COMPILED = (
+    "the codec runs in plain Python, several times slower: it was not compiled at the installation, or is left out by "
+    "REMORA_PURE_PYTHON"
+)
+"""What a daemon logs once where it is not compiled."""
+
 if not os.environ.get("REMORA_PURE_PYTHON"):
     try:
         from remora.codec import _compiled, _s3_records, _sequencer
