@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from types import TracebackType
 from typing import Protocol
 
 from remora.metrics import Telemetry
 from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
+from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.problems import SLOW_DOWN, Problem, stopping
 
 LOOK_S = 0.1
@@ -29,19 +30,6 @@ class Reader(Protocol):
 
     def go_on_for_memory(self) -> None:
         """Read it again."""
-
-
-class _Nobody:
-    """Who reads what has come whole."""
-
-    def hold_for_memory(self) -> None:
-        """There is nothing to hold."""
-
-    def go_on_for_memory(self) -> None:
-        """It was never held."""
-
-
-_NOBODY = _Nobody()
 
 
 class BodyBudget:
@@ -68,25 +56,9 @@ class BodyBudget:
         """Requests of this worker that wait for memory."""
         return len(self._at_headers) + len(self._growing)
 
-    @contextmanager
-    def share(self, reader: Reader) -> Iterator[Share]:
-        """One request's share; what it took is given back at the end of the block, however it ends."""
-        share = Share(self, reader)
-        try:
-            yield share
-        finally:
-            self.end(share)
-
-    def take(self, nbytes: int) -> Share | None:
-        """The share of a request whose body is here already; None where it has to wait. `end` gives it back."""
-        self._observe()
-        if self._intake.is_paused:
-            return None
-        share = Share(self, _NOBODY)
-        share.nbytes = nbytes
-        self._intake.begin(share, nbytes)
-        self._let_in(())
-        return share
+    def share(self, reader: Reader) -> Share:
+        """One request's share; what it took is given back at the end of its block, however that ends."""
+        return Share(self, reader)
 
     def end(self, share: Share) -> None:
         """Give back what a share took, and let in who may be now."""
@@ -121,6 +93,7 @@ class BodyBudget:
         if self._intake.begin(share, nbytes):
             self._let_in(())
             return
+        await in_task()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait(share, self._at_headers)
@@ -198,6 +171,12 @@ class Share:
         self.since_ns = 0
         self.is_waiting = False
         """Whether it waits for memory, or did so until its time was over."""
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._budget.end(self)
 
     async def begin(self, length: int | None, timeout_s: float) -> None:
         """Return when the body may be read; None is one of unknown length, and one of 0 never waits.

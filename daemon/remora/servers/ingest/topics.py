@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from remora.model.topic import NAME, Topic
 from remora.ports.administration import OwnTopics
+from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.problems import NO_TOPIC, Problem
 
 FRESH_S = 1.0
@@ -33,23 +34,23 @@ class TopicLookup:
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, _Known] = {}
 
-    def known(self, name: str) -> Topic | None:
-        """The topic of this name, where it is known. Who gets None is to `get` it, and others need not wait for that:
-        else all requests of a busy second would."""
+    async def get(self, name: str) -> Topic:
+        """The topic of this name. Raises Problem when there is none, and StoreError.
+
+        Of those that want one that is due to be looked up again, the first waits, and the others need not: else all
+        requests of a busy second would.
+        """
         known = self._known.get(name)
         if known is None:
-            return None
+            return await self._look_up(name)
         late_s = self._loop.time() - known.until
         if late_s >= 0 and (not known.is_asked or late_s >= FRESH_S):
             known.is_asked = True
-            return None
+            return await self._look_up(name)
         return known.topic
 
-    async def get(self, name: str) -> Topic:
-        """The topic of this name. Raises Problem when there is none, and StoreError."""
-        known = self._known.get(name)
-        if known is not None and self._loop.time() < known.until:
-            return known.topic
+    async def _look_up(self, name: str) -> Topic:
+        await in_task()
         topic = await self._store.find(name) if NAME.fullmatch(name) else None
         if topic is None:
             self._known.pop(name, None)
