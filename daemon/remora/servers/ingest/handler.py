@@ -283,7 +283,8 @@ class Connection(asyncio.Protocol):
 
     def _may_begin(self) -> bool:
         return self._state is State.OPEN and self._at < len(self._ahead) and not (
-            self._alone or self._unread_since is not None or len(self._pipeline) >= MOST
+            self._alone or self._unread_since is not None
+            or len(self._pipeline) >= MOST
             or (self._service.stopping and self._pipeline)
         )  # fmt: skip
 
