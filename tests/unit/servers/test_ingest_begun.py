@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from remora.servers.ingest.begun import Work, begin, in_task, outcome_of
+from remora.servers.ingest.begun import Callback, Work, begin, in_task
 
 
 class Tasks:
@@ -34,17 +33,17 @@ async def test_what_need_not_wait_runs_in_the_call() -> None:
 @pytest.mark.parametrize("outcome", ["stored", OSError("the disk is full")], ids=str)
 async def test_a_call_goes_on_without_a_task(outcome: str | Exception) -> None:
     """What work is called back with is its result, or is raised in it, within that call and without a task."""
-    tasks, asked, done = Tasks(), list[Callable[[str | Exception], object]](), list[object]()
+    tasks, call, done = Tasks(), Callback[str](), list[object]()
 
     async def work() -> None:
         try:
-            done.append(await outcome_of(asked.append))
+            done.append(await call)
         except OSError as exc:
             done.append(exc)
 
     assert not begin(work(), tasks.start)
     assert done == []
-    asked[0](outcome)
+    call(outcome)
     assert (done, tasks.all) == ([outcome], [])
 
 
@@ -58,7 +57,9 @@ async def test_the_first_that_must_wait_goes_on_in_a_task() -> None:
         async with asyncio.timeout(60):  # which asks for the task
             await asyncio.sleep(0)
         await in_task()
-        done.append(await outcome_of(lambda call: asyncio.get_running_loop().call_soon(call, "stored")))
+        call = Callback[str]()
+        asyncio.get_running_loop().call_soon(call, "stored")
+        done.append(await call)
 
     assert begin(work(), tasks.start)
     assert done == ["before"]

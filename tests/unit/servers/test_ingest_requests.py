@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import pairwise
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remora.servers.ingest import handler
-from remora.servers.ingest.begun import in_task, outcome_of
+from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.chunks import ChunkDecoder
 from remora.servers.ingest.handler import Connection
 from remora.servers.ingest.head import HeadReader, NotHttp
@@ -75,11 +75,15 @@ class Clerk:
         self._at_once = at_once
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def answer(self, request: Request, connection: Peer) -> Response:
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
+        answered(await self._answer(request))
+
+    async def _answer(self, request: Request) -> Response:
         if self._at_once and request.body is not None:
             self._take(request, request.body)
-            answer, soon = Response(200, b"%d" % len(self.seen)), asyncio.get_running_loop().call_soon
-            return await outcome_of(lambda answered: soon(answered, answer))
+            answered = Callback[Response]()
+            asyncio.get_running_loop().call_soon(answered, Response(200, b"%d" % len(self.seen)))
+            return await answered
         await in_task()
         body = b""
         try:

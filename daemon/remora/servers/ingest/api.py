@@ -11,10 +11,10 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from remora.codec.s3_events import place
 from remora.model.entry import Time
@@ -24,7 +24,7 @@ from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
 from remora.ports.producing import PublishSoon
-from remora.servers.ingest.begun import in_task, outcome_of
+from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
 from remora.servers.ingest.checks import admit, check_any, check_publishing
@@ -54,8 +54,7 @@ T = TypeVar("T")
 _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request on its way through a handler: what it is for, and the memory that it holds."""
 
     request: Request
@@ -63,8 +62,7 @@ class Call:
     share: Share
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """What a request with events carries: its bytes, their form, and the trace context that goes behind each event."""
 
     raw: bytes
@@ -95,7 +93,7 @@ class Api:
         """Whether a connection ends with its next answer."""
         return self._desk.stopping
 
-    async def answer(self, request: Request, connection: Peer) -> Response:
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
         """Answer one request, whatever happens."""
         desk = self._desk
         began = desk.begin()
@@ -110,7 +108,7 @@ class Api:
             desk.abandon()
             raise
         desk.end(kind, response, began)
-        return response
+        answered(response)
 
     def _route(self, request: Request, share: Share) -> tuple[str, Awaitable[Response]]:
         head = request.head
@@ -132,25 +130,28 @@ class Api:
 
     async def publish(self, call: Call) -> Response:
         """Store events in one step."""
-        token, form, key = check_publishing(self._desk, call.request.head, call.argument)
-        await self._topics.get(call.argument)
-        receipt = admit(self._desk, token, call.argument, call.request.head.length or 0)
+        head, name = call.request.head, call.argument
+        token, form, key = check_publishing(self._desk, head, name)
+        topic = self._topics.known(name) or await self._topics.get(name)
+        receipt = admit(self._desk, token, name, head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
         ndjson = has_lines(form, raw)
         once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
-            with Traced(self._desk.tracer, call.request.head, call.argument) as context:
+            with Traced(self._desk.tracer, head, name) as context:
                 body = Body(raw, ndjson, context)
-                stored, dropped, nbytes = await self._in_topic(
-                    call.argument, lambda topic: self._publish(topic, body, once, receipt)
-                )
+                try:
+                    stored, dropped, nbytes = await self._publish(topic, body, once, receipt)
+                except TopicUnknown:  # it was made anew within the time that we believed to know it
+                    self._topics.forget(name)
+                    stored, dropped, nbytes = await self._publish(await self._topics.get(name), body, once, receipt)
         except BaseException:
             receipt.holds(0)
             raise
         if stored.repeated:
             receipt.holds(0)
-        self._desk.count(call.argument, stored, nbytes, dropped)
+        self._desk.count(name, stored, nbytes, dropped)
         return stored_response(stored, dropped)
 
     async def _publish(
@@ -159,17 +160,16 @@ class Api:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, seed)
         receipt.holds(len(events))
-        return await self._store_events(topic, events, once), dropped, _nbytes(events)
-
-    async def _store_events(
-        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None
-    ) -> PublishResult:
+        nbytes = _nbytes(events)
         if not events:
-            return PublishResult(0)
+            return PublishResult(0), dropped, nbytes
         if self._soon is not None:
-            return await outcome_of(partial(self._soon.publish_soon, topic, events, once))
+            stored = Callback[PublishResult]()
+            self._soon.publish_soon(topic, events, once, stored)
+            del events  # the store has them
+            return await stored, dropped, nbytes
         await in_task()
-        return await self._store.ingest.publish(topic, events, once)
+        return await self._store.ingest.publish(topic, events, once), dropped, nbytes
 
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
@@ -224,7 +224,7 @@ class Api:
             if not body.context:
                 raise
         # The room was reserved for the events alone: the trace context does without, and no event is refused for it.
-        return await self._commit(topic, reservation, replace(body, context=b""), asked)
+        return await self._commit(topic, reservation, body._replace(context=b""), asked)
 
     async def abort(self, call: Call) -> Response:
         """Give reserved room back."""
@@ -257,9 +257,9 @@ class Api:
                 raise
         raise Problem(NO_RESERVATION, "there is no such reservation")
 
-    async def _body(self, call: Call) -> bytes:
+    def _body(self, call: Call) -> Awaitable[bytes]:
         settings = self._settings
-        return await read_body(
+        return read_body(
             call.request, call.share, most_bytes=settings.max_request_bytes, timeout_s=settings.request_timeout_s
         )
 

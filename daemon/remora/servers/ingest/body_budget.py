@@ -84,15 +84,19 @@ class BodyBudget:
         self._wake_growing()
         return self._intake.is_paused
 
-    async def admit(self, share: Share, nbytes: int, timeout_s: float) -> None:
-        """Return when a request may have its body read, of which `nbytes` are announced; 0: its length is unknown.
+    def admit(self, share: Share, nbytes: int) -> bool:
+        """Whether a request may have its body read, of which `nbytes` are announced; 0: its length is unknown.
 
-        Raises Problem when there is no memory for `timeout_s`.
+        Where it may not, it has to `wait`.
         """
         self._observe()
-        if self._intake.begin(share, nbytes):
-            self._let_in(())
-            return
+        if not self._intake.begin(share, nbytes):
+            return False
+        self._let_in(())
+        return True
+
+    async def wait(self, share: Share, timeout_s: float) -> None:
+        """Return when a request that was not admitted may have its body read. Raises Problem after `timeout_s`."""
         await in_task()
         try:
             async with asyncio.timeout(timeout_s):
@@ -178,16 +182,19 @@ class Share:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self._budget.end(self)
 
-    async def begin(self, length: int | None, timeout_s: float) -> None:
-        """Return when the body may be read; None is one of unknown length, and one of 0 never waits.
-
-        Raises Problem when there is no memory for `timeout_s`.
-        """
+    def begin(self, length: int | None) -> bool:
+        """Whether a body of this length may be read, else it has to `wait`; None is unknown, and 0 never waits."""
         self.nbytes = length or 0
         if length is None:
             self.since_ns = time.monotonic_ns()
-        if length != 0:
-            await self._budget.admit(self, self.nbytes, timeout_s)
+        if length != 0 and not self._budget.admit(self, self.nbytes):
+            return False
+        self.reader.go_on_for_memory()
+        return True
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when the body may be read. Raises Problem when there is no memory for `timeout_s`."""
+        await self._budget.wait(self, timeout_s)
         self.reader.go_on_for_memory()
 
     async def cover(self, nbytes: int) -> None:

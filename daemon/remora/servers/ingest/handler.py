@@ -74,6 +74,9 @@ class Wait(Flag):
     """The client has closed its half, and sends nothing more. It still gets its answers."""
 
 
+_UNANSWERED = Wait.MEMORY | Wait.READER  # made once: that takes two microseconds
+
+
 class Host(Protocol):
     """Where all connections are known."""
 
@@ -318,11 +321,8 @@ class Connection(asyncio.Protocol):
         if body is None and self._host.is_paused:
             self._hold_up(Wait.MEMORY)  # until the request has looked for itself, before which its body would come
         self._alone = pending
-        if not begin(self._answer(pending, request), self._host.start) and self._alone is pending:
+        if not begin(self._service.answer(request, self, pending.end), self._host.start) and self._alone is pending:
             self._alone = None  # it is answered, or waits for the store alone
-
-    async def _answer(self, pending: PendingRequest, request: Request) -> None:
-        pending.end(await self._service.answer(request, self))
 
     def _break(self, exc: NotHttp) -> None:
         """What comes is no request, or no body: the answer says so, and the connection ends with it."""
@@ -364,7 +364,7 @@ class Connection(asyncio.Protocol):
             if self._body is not None and self._body.stream:  # it was refused before all of it had come
                 self._body.stream = None
                 self._timer = self._loop.call_later(LINGER_S, self.end)
-            self._go_on(Wait.MEMORY | Wait.READER)
+            self._go_on(_UNANSWERED)
         if not self._pipeline:
             self._since = self._loop.time()
         self._advance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from remora.servers.ingest.body_budget import Reader
@@ -26,8 +27,8 @@ class Service(Protocol):
         """Whether a connection ends with its next answer."""
         ...
 
-    async def answer(self, request: Request, connection: Peer) -> Response:
-        """The answer, whatever happens. It may be begun without a task: see `begun`."""
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
+        """Call `answered` with the answer, whatever happens. It may be begun without a task: see `begun`."""
         ...
 
     def refuse(self, request: Request | None, exc: Exception, peer: str) -> Response:

@@ -34,22 +34,23 @@ class TopicLookup:
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, _Known] = {}
 
-    async def get(self, name: str) -> Topic:
-        """The topic of this name. Raises Problem when there is none, and StoreError.
-
-        Of those that want one that is due to be looked up again, the first waits, and the others need not: else all
-        requests of a busy second would.
-        """
+    def known(self, name: str) -> Topic | None:
+        """The topic of this name, where it is known. Who gets None is to `get` it, and others need not wait for that:
+        else all requests of a busy second would."""
         known = self._known.get(name)
         if known is None:
-            return await self._look_up(name)
+            return None
         late_s = self._loop.time() - known.until
         if late_s >= 0 and (not known.is_asked or late_s >= FRESH_S):
             known.is_asked = True
-            return await self._look_up(name)
+            return None
         return known.topic
 
-    async def _look_up(self, name: str) -> Topic:
+    async def get(self, name: str) -> Topic:
+        """The topic of this name, known or looked up. Raises Problem when there is none, and StoreError."""
+        known = self.known(name)
+        if known is not None:
+            return known
         await in_task()
         topic = await self._store.find(name) if NAME.fullmatch(name) else None
         if topic is None:
