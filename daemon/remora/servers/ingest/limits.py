@@ -47,17 +47,17 @@ class Receipt:
 
     def received(self, nbytes: int) -> None:
         """The request has `nbytes`, inflated."""
-        self._charge(Cost(bytes=nbytes - self.nbytes))
+        self._charge(nbytes=nbytes - self.nbytes)
         self.nbytes = nbytes
 
     def holds(self, events: int) -> None:
         """The request has `events` events; 0 where it stored none after all, since its bytes were received."""
-        self._charge(Cost(events=events - self.events))
+        self._charge(events=events - self.events)
         self.events = events
 
-    def _charge(self, cost: Cost) -> None:
+    def _charge(self, *, nbytes: int = 0, events: int = 0) -> None:
         for each in self.limits:
-            each.charge(cost)
+            each.charge(Cost(nbytes, events))
 
 
 class IngestLimits:
