@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from remora.policy.shaping import PRIORITIES
+from remora.policy.cells import PRIORITIES
 
 
 class Account(Protocol):
@@ -24,19 +24,19 @@ class Account(Protocol):
     def times_disabled(self) -> int:
         """Tells charges apart that a group has forgotten, since it was disabled: they are not given back."""
 
-    def is_open(self, member: int, priority: str) -> bool:
+    def is_open(self, priority: str) -> bool:
         """Whether a request may pass at once, with no other one waiting before it."""
 
-    def level(self, member: int, bucket: str) -> int:
-        """The credit of a member; negative is a debt."""
+    def level(self, bucket: str) -> int:
+        """The credit of this member; negative is a debt."""
 
-    def charge(self, member: int, priority: str, amount: int) -> None:
-        """Take from a member's credit, from any level."""
+    def charge(self, priority: str, amount: int) -> None:
+        """Take from this member's credit, from any level."""
 
-    def give_back(self, member: int, priority: str, amount: int) -> None:
+    def give_back(self, priority: str, amount: int) -> None:
         """Return credit that was charged; what does not fit serves the other members."""
 
-    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
+    def count(self, priority: str, amount: int, *, charged: bool) -> None:
         """Something goes, charged here, or because the group is disabled."""
 
 
@@ -69,8 +69,7 @@ _NOBODY: deque[Request] = deque()
 class Waiting:
     """The queues of one member, in the groups as they are ordered, narrow to wide."""
 
-    def __init__(self, member: int, groups: Mapping[str, Account]) -> None:
-        self._member = member
+    def __init__(self, groups: Mapping[str, Account]) -> None:
         self._groups = groups
         self._queues: dict[tuple[str, str], deque[Request]] = {}
         self._requests: dict[str, Request] = {}
@@ -105,7 +104,7 @@ class Waiting:
                 group = self._groups[name]
                 for priority in PRIORITIES:
                     queue = self._queues.get((name, priority), _NOBODY)
-                    while queue and group.is_open(self._member, priority):
+                    while queue and group.is_open(priority):
                         request = queue.popleft()
                         self._forget(request, queue)
                         del self._requests[request.name]
@@ -133,7 +132,7 @@ class Waiting:
     def _go_on(self, request: Request) -> bool:
         while request.place < len(request.path):
             key = (request.waits_in, request.priority)
-            if key in self._queues or not self._groups[request.waits_in].is_open(self._member, request.priority):
+            if key in self._queues or not self._groups[request.waits_in].is_open(request.priority):
                 self._queues.setdefault(key, deque()).append(request)
                 self._requests[request.name] = request
                 return False
@@ -146,9 +145,9 @@ class Waiting:
         name = request.waits_in
         group = self._groups[name]
         if group.enabled:
-            level = group.level(self._member, request.priority)
+            level = group.level(request.priority)
             request.want = min(request.want, max(level, request.least))
-            group.charge(self._member, request.priority, request.want)
+            group.charge(request.priority, request.want)
             request.charges.append((name, request.want, group.times_disabled))
         request.place += 1
 
@@ -157,11 +156,11 @@ class Waiting:
         self._give_back(request, request.want)
         charged = {name for name, _, _ in request.charges}
         for name in request.path:
-            self._groups[name].count(self._member, request.priority, request.want, charged=name in charged)
+            self._groups[name].count(request.priority, request.want, charged=name in charged)
 
     def _give_back(self, request: Request, keep: int) -> None:
         for name, amount, times_disabled in request.charges:
             group = self._groups[name]
             if amount > keep and group.times_disabled == times_disabled:
-                group.give_back(self._member, request.priority, amount - keep)
+                group.give_back(request.priority, amount - keep)
                 self._has_come_back = True

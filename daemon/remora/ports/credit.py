@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from remora.policy.cells import Count
 from remora.policy.waiting import Account
-
-Count = Callable[[str, int, bool], None]
-"""Called with the priority and the bytes of what goes, and whether it was charged."""
 
 
 class Bank(Protocol):

@@ -9,8 +9,9 @@ from typing import Any
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, Meter, meters_from
 from remora.policy.bucket import SECOND_US
+from remora.policy.cells import PRIORITIES
 from remora.policy.scaling import FULL
-from remora.policy.shaping import PRIORITIES, Group, Tier
+from remora.policy.shaping import Group, Tier
 from remora.policy.waiting import Request, Waiting
 from remora.simulate.checks import (
     MOST_MEMBERS,
@@ -47,9 +48,12 @@ class ShapingModel:
             )
             for name, each in config.groups.items()
         }
-        self._waiting = [Waiting(member, self._groups) for member in range(config.members)]
+        self._waiting = [self._waiting_of(member) for member in range(config.members)]
         self._ticks = 0
         self._late_us = 0
+
+    def _waiting_of(self, member: int) -> Waiting:
+        return Waiting({name: group.account(member) for name, group in self._groups.items()})
 
     def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
         """One step; its result has all levels after it, but for `window` and `show`."""
@@ -115,13 +119,13 @@ class ShapingModel:
     def _spend(self, each: SimpleNamespace) -> None:
         """Take the whole level, or a number of bytes, from a level above 0. A disabled group charges nothing."""
         group = self._group(each.group)[1]
-        level = group.level(each.member, each.bucket)
+        account, level = group.account(each.member), group.level(each.member, each.bucket)
         amount = level if each.bytes == ALL else each.bytes
         if not group.enabled:
-            group.count(each.member, each.bucket, 0 if each.bytes == ALL else amount, charged=False)
+            account.count(each.bucket, 0 if each.bytes == ALL else amount, charged=False)
         elif level > 0:
-            group.charge(each.member, each.bucket, amount)
-            group.count(each.member, each.bucket, amount, charged=True)
+            account.charge(each.bucket, amount)
+            account.count(each.bucket, amount, charged=True)
 
     def _pause(self, given: SimpleNamespace) -> dict[str, Any]:
         """The loop stands still, and makes up for the ticks that are late, as far as they change anything."""
@@ -160,11 +164,11 @@ class ShapingModel:
     def _state(self) -> list[int]:
         """The levels: while they do not change for a second's worth of ticks, they never will."""
         return [
-            bucket.level
+            level
             for group in self._groups.values()
             if group.enabled
             for tier in group.tiers.values()
-            for bucket in tier.buckets
+            for level in tier.levels
         ]
 
     # ----------------------------------------------------------------------------------------------- requests
@@ -203,7 +207,7 @@ class ShapingModel:
 
     def _level(self, given: SimpleNamespace) -> dict[str, Any]:
         group, member = self._group(given.group)[1], self._member(given.member)
-        group.tiers[bucket_named(given.bucket)].buckets[member].level = given.level
+        group.tiers[bucket_named(given.bucket)].purses[member].set_level(given.level)
         return {}
 
     def _configure(self, given: SimpleNamespace) -> dict[str, Any]:
@@ -219,7 +223,7 @@ class ShapingModel:
         for group in self._groups.values():
             group.resize(given.members)
         del self._waiting[given.members :]
-        self._waiting.extend(Waiting(member, self._groups) for member in range(len(self._waiting), given.members))
+        self._waiting.extend(self._waiting_of(member) for member in range(len(self._waiting), given.members))
         return {}
 
     # ------------------------------------------------------------------------------------------------ reading
@@ -272,8 +276,8 @@ def as_json(meter: Meter) -> dict[str, int | None]:
 def _levels(group: Group) -> list[dict[str, int]]:
     tiers: Mapping[str, Tier] = group.tiers
     return [
-        {bucket: tiers[bucket].buckets[member].level for bucket in BUCKETS}
-        for member in range(len(tiers[BUCKETS[0]].buckets))
+        {bucket: tiers[bucket].purses[member].level for bucket in BUCKETS}
+        for member in range(len(tiers[BUCKETS[0]].purses))
     ]
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from remora.config import ShapingSettings
 from remora.model.traffic import BUCKETS, limit_of
-from remora.policy.shaping import PRIORITIES
+from remora.policy.cells import PRIORITIES
 from remora.policy.waiting import Account, Request, Waiting
-from remora.process.credit import CELLS, GRANTED, RETURNED, SPENT
 from support.credit import Host, a_host, a_meter, shaping
 
 SEEDS = int(os.environ.get("REMORA_DEALING_SEEDS", "20"))
@@ -69,7 +68,7 @@ class Schedule:
         accounts: dict[str, Account] = {}
         if GROUP in self.host.shaper.slots:
             accounts[GROUP] = self.host.account(place)
-        return Worker(Waiting(0, accounts))
+        return Worker(Waiting(accounts))
 
     def begin_account(self) -> None:
         """From now on count what is dealt out, what is granted, and the debts of workers that ended."""
@@ -78,19 +77,9 @@ class Schedule:
     def held(self) -> int:
         """All credit that the group has: in its buckets, given back, and left over."""
         found = 0
-        for name, group in self.host.shaper.groups.items():
+        for group in self.host.shaper.groups.values():
             for tier in group.tiers.values():
-                found += tier.last_over + tier.cur_over + sum(each.level + each.returned for each in tier.buckets)
-            found -= sum(self.unread(name, i) for i in range(len(PRIORITIES)))
-        return found
-
-    def unread(self, name: str, i: int) -> int:
-        """What workers have spent of a priority, and not given back, that the shaper has not seen yet."""
-        shaper, cells = self.host.shaper, self.host.memory.cells
-        found, each = 0, shaper._dealt[name]
-        for place, spent, returned in zip(shaper._places, each.spent, each.returned, strict=True):
-            at = self.host.memory.row(place, each.slot) + i * CELLS
-            found += cells[at + SPENT] - spent[i] - (cells[at + RETURNED] - returned[i])
+                found += tier.last_over + tier.cur_over + sum(each.level + each.returned for each in tier.purses)
         return found
 
     # ------------------------------------------------------------------------------ what can happen
@@ -138,10 +127,10 @@ class Schedule:
                 if not account.enabled:
                     continue
                 if self.chance.random() < 0.5:
-                    account.give_back(0, priority, nbytes)
+                    account.give_back(priority, nbytes)
                     self.out -= nbytes
                 else:
-                    account.charge(0, priority, more := self.chance.choice((0, nbytes)))
+                    account.charge(priority, more := self.chance.choice((0, nbytes)))
                     self.out += more
 
     def tick(self) -> None:
@@ -199,13 +188,9 @@ class Schedule:
         assert sorted(shaper._places) == sorted(self.workers)
         assert {*shaper.slots} == {each.name for each in self.settings.scope}
         for name, group in shaper.groups.items():
-            for i, priority in enumerate(PRIORITIES):
-                buckets, row = group.tiers[priority].buckets, self.host.memory.row
-                assert len(buckets) == len(self.workers)
-                spent = [shaper._dealt[name].spent[member][i] for member in range(len(buckets))]
-                at = [row(place, shaper.slots[name]) + i * CELLS for place in shaper._places]
-                granted = [self.host.memory.cells[each + GRANTED] for each in at]
-                assert granted == [each.level + ago for each, ago in zip(buckets, spent, strict=True)], priority
+            for priority in PRIORITIES:
+                seen = [self.host.level(place, priority, name) for place in shaper._places]
+                assert seen == group.tiers[priority].levels, priority
         assert self.out + self.held() <= self.held_before + self.dealt + self.forgiven
 
     def comes_to_rest(self) -> None:

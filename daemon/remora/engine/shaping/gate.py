@@ -23,7 +23,6 @@ from remora.policy.classes import Rules, scope_of
 from remora.policy.waiting import Account, Request, Waiting
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
-_MEMBER = 0
 _RANK = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
 
 
@@ -41,21 +40,21 @@ class Passing:
     enabled = False
     times_disabled = -1
 
-    def is_open(self, member: int, priority: str) -> bool:
+    def is_open(self, priority: str) -> bool:
         """True."""
         return True
 
-    def level(self, member: int, bucket: str) -> int:
+    def level(self, bucket: str) -> int:
         """Nothing."""
         return 0
 
-    def charge(self, member: int, priority: str, amount: int) -> None:
+    def charge(self, priority: str, amount: int) -> None:
         """Nothing happens."""
 
-    def give_back(self, member: int, priority: str, amount: int) -> None:
+    def give_back(self, priority: str, amount: int) -> None:
         """Nothing happens."""
 
-    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
+    def count(self, priority: str, amount: int, *, charged: bool) -> None:
         """Nothing is counted."""
 
 
@@ -156,7 +155,7 @@ class Gate:
         self._tick_s = 0.01
         self._accounts: dict[str, Account] = {}
         self._kinds: Mapping[str, ScopeKind] = {}
-        self._waiting = Waiting(_MEMBER, self._accounts)
+        self._waiting = Waiting(self._accounts)
         self._pending: dict[str, Pending] = {}
         self._ways: dict[tuple[str, str, str, str], Way] = {}
         self._unacked: dict[str, int] = {}
@@ -263,7 +262,7 @@ class Gate:
             account = self._accounts[name]
             is_charged = account.enabled
             if is_charged:
-                account.charge(_MEMBER, request.priority, wish.want)
+                account.charge(request.priority, wish.want)
             self._count(name, request.priority, wish.want, charged=is_charged)
 
     def _enter(self, pending: Pending) -> None:
@@ -317,9 +316,9 @@ class Gate:
             if account is None or account.times_disabled != times_disabled:
                 continue
             if actual > granted:
-                account.charge(_MEMBER, request.priority, actual - granted)
+                account.charge(request.priority, actual - granted)
             elif actual < granted:
-                account.give_back(_MEMBER, request.priority, granted - actual)
+                account.give_back(request.priority, granted - actual)
                 has_come_back = True
         if has_come_back and self._waiting:
             self._look()

@@ -14,8 +14,6 @@ from remora.policy.waiting import Account
 from remora.ports.credit import Bank
 from remora.servers.ingest.problems import RATE_LIMITED, Problem
 
-_MEMBER = 0
-
 
 class SharedRate:
     """A limit's bucket of bytes or of events, as far as it is this worker's."""
@@ -27,14 +25,14 @@ class SharedRate:
     @property
     def retry_after_s(self) -> int:
         """Seconds until something may pass again; 0 where it may now."""
-        return seconds_to_wait(self._account.level(_MEMBER, Priority.MAX), self._rate)
+        return seconds_to_wait(self._account.level(Priority.MAX), self._rate)
 
     def charge(self, amount: int) -> None:
         """Take by force; a negative amount is given back."""
         if amount > 0:
-            self._account.charge(_MEMBER, Priority.MAX, amount)
+            self._account.charge(Priority.MAX, amount)
         elif amount < 0:
-            self._account.give_back(_MEMBER, Priority.MAX, -amount)
+            self._account.give_back(Priority.MAX, -amount)
 
 
 @dataclass(slots=True)
