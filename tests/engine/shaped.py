@@ -14,7 +14,7 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, running
 from remora.config import DeliverySettings, ShapingSettings
-from remora.engine.shaping.gate import Gate
+from remora.engine.admission.gate import Gate
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.record import Record

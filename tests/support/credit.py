@@ -38,7 +38,7 @@ class Host:
             self.shaper.join(place)
 
     def account(self, place: int = 0, group: str = "uplink") -> MemberAccount:
-        return account_of(self.memory, place, self.shaper.slots[group], lambda *_: None)
+        return account_of(self.memory, place, self.shaper.slots[group])
 
     def level(self, place: int = 0, priority: str = Priority.CLIENT_LOW, group: str = "uplink") -> int:
         return self.account(place, group).level(priority)

@@ -131,10 +131,6 @@ class Purse:
         self.take_returned()
 
 
-Count = Callable[[str, int, bool], None]
-"""Called with the priority and the bytes of what goes, and whether it was charged."""
-
-
 class MemberAccount:
     """A member's part of a group: what it may spend, and what it has spent."""
 
@@ -142,7 +138,6 @@ class MemberAccount:
         self,
         layout: Layout,
         row: int,
-        count: Callable[[str, int, bool], None],
         moved: Callable[[], None] = lambda: None,
     ) -> None:
         """`count` is called with the priority and the bytes of whatever goes, and whether it was charged; `moved` after
@@ -150,7 +145,6 @@ class MemberAccount:
         self._cells = layout.cells
         self._state = layout.state
         self._purses = {priority: Purse(layout.cells, row + i * CELLS) for i, priority in enumerate(PRIORITIES)}
-        self._count = count
         self._moved = moved
 
     @property
@@ -181,7 +175,3 @@ class MemberAccount:
         if self.enabled:
             self._purses[priority].give_back(amount)
             self._moved()
-
-    def count(self, priority: str, amount: int, *, charged: bool) -> None:
-        """Something goes, charged here, or because the group is disabled."""
-        self._count(priority, amount, charged)

@@ -390,12 +390,14 @@ class Group:
 
     def account(self, member: int) -> MemberAccount:
         """A member's part of the group, which it spends from while it is one."""
-        granted = self.granted[member]
+        return MemberAccount(self._layout, self._rows[member])
 
-        def count(priority: str, amount: int, charged: bool) -> None:
-            (granted if charged else self.passed)[priority] += amount
-
-        return MemberAccount(self._layout, self._rows[member], count)
+    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
+        """Something goes, charged here, or because the group is disabled."""
+        if charged:
+            self.granted[member][priority] += amount
+        else:
+            self.passed[priority] += amount
 
     def level(self, member: int, bucket: str) -> int:
         """The credit of a member; negative is a debt."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from remora.policy.cells import Count
-from remora.policy.waiting import Account
+from remora.policy.cells import MemberAccount
 
 
 class Bank(Protocol):
@@ -25,7 +24,7 @@ class Bank(Protocol):
     def note_unacked(self, group: str, nbytes: int) -> None:
         """Set how many bytes of a group are granted to this worker and acknowledged by no endpoint."""
 
-    def account(self, group: str, count: Count) -> Account:
+    def account(self, group: str) -> MemberAccount:
         """The account in a group by the name that `find` gave."""
 
 
@@ -67,6 +66,6 @@ class NoBank:
     def note_unacked(self, group: str, nbytes: int) -> None:
         """Nothing is noted."""
 
-    def account(self, group: str, count: Count) -> Account:
+    def account(self, group: str) -> MemberAccount:
         """Raises KeyError: there is none."""
         raise KeyError(group)

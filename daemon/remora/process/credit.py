@@ -13,7 +13,7 @@ import mmap
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from remora.policy.cells import ROW, Count, MemberAccount
+from remora.policy.cells import ROW, MemberAccount
 from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import is_of_limit
 
@@ -86,14 +86,14 @@ class SlotCells:
         return self._memory.row(self._places[member], self._slot)
 
 
-def account_of(memory: CreditMemory, place: int, slot: int, count: Count) -> MemberAccount:
-    """The account of the worker at a place in the group of a slot; `count` as in a MemberAccount."""
+def account_of(memory: CreditMemory, place: int, slot: int) -> MemberAccount:
+    """The account of the worker at a place in the group of a slot."""
     cells, at = memory.cells, memory.moves(place, slot)
 
     def moved() -> None:
         cells[at] += 1
 
-    return MemberAccount(SlotCells(memory, slot, (place,)), memory.row(place, slot), count, moved)
+    return MemberAccount(SlotCells(memory, slot, (place,)), memory.row(place, slot), moved)
 
 
 class HostCredit:
@@ -134,9 +134,9 @@ class HostCredit:
         if (slot := self._slots.get(group)) is not None:
             self._memory.cells[self._memory.unacked(self._place, slot)] = nbytes
 
-    def account(self, group: str, count: Count) -> MemberAccount:
+    def account(self, group: str) -> MemberAccount:
         """The account in a group by the name that `find` gave."""
-        return account_of(self._memory, self._place, self._slots[group], count)
+        return account_of(self._memory, self._place, self._slots[group])
 
 
 def shared_memory(workers: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from remora.engine.shaping.gate import Gate
+from remora.engine.admission.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry

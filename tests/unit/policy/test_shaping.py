@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, Meter, Priority
+from remora.policy.admission import Request
 from remora.policy.bucket import SECOND_US, Bucket, capacity_of, share_of
 from remora.policy.cells import PRIORITIES
 from remora.policy.shaping import Group
-from remora.policy.waiting import Request, Waiting
+from remora.simulate.shaping import Member
 
 RATES = st.integers(0, 5_000_000)
 TICKS_US = st.sampled_from((1_000, 10_000, 12_500, 100_000, 1_000_000))
@@ -40,11 +41,11 @@ class Run:
     dealt: int = 0
     out: int = 0
     grants: list[tuple[int, str, int]] = field(default_factory=list)
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[Member] = field(default_factory=list)
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.waiting = [Waiting({"host": self.group.account(member)}) for member in range(self.members)]
+        self.waiting = [Member(member, {"host": self.group}) for member in range(self.members)]
 
     def tick(self) -> None:
         """One tick in some order, and releases behind it."""
@@ -60,10 +61,9 @@ class Run:
         """A request of some size, from any member."""
         self.number += 1
         member, want = self.chance.randrange(self.members), self.chance.choice((0, 1, 500, 40_000, 3_000_000))
-        request = Request(
-            str(self.number), self.chance.choice(PRIORITIES), ("host",), want, self.chance.randint(0, want)
-        )
-        if self.waiting[member].ask(request):
+        waiting, least = self.waiting[member], self.chance.randint(0, want)
+        request = waiting.request(self.chance.choice(PRIORITIES), ("host",), want, least)
+        if waiting.send(str(self.number), request):
             self._granted(member, request)
 
     def settle(self) -> None:
@@ -88,9 +88,7 @@ class Run:
             self.dealt += sum(max(0, -level) for level in tier.levels[self.members :])
         self.group.resize(self.members)
         del self.waiting[self.members :]
-        self.waiting.extend(
-            Waiting({"host": self.group.account(member)}) for member in range(len(self.waiting), self.members)
-        )
+        self.waiting.extend(Member(member, {"host": self.group}) for member in range(len(self.waiting), self.members))
         self.grants = [each for each in self.grants if each[0] < self.members]
 
     @property
@@ -100,7 +98,7 @@ class Run:
 
     def _release(self) -> None:
         for member in self.chance.sample(range(self.members), self.members):
-            for request in self.waiting[member].release():
+            for _, request in self.waiting[member].release():
                 self._granted(member, request)
 
     def _granted(self, member: int, request: Request) -> None:
@@ -202,8 +200,8 @@ def test_a_charge_that_its_group_forgot_is_not_given_back() -> None:
         "host": Group({}, 1, 10_000),
     }
     groups["topic"].tick([0])
-    waiting = Waiting({name: each.account(0) for name, each in groups.items()})
-    assert not waiting.ask(Request("a", Priority.IDLE, ("topic", "host"), 4_000, 4_000))
+    waiting = Member(0, groups)
+    assert not waiting.send("a", waiting.request(Priority.IDLE, ("topic", "host"), 4_000, 4_000))
     groups["topic"].configure(enabled=False)
     groups["topic"].configure(enabled=True)
 
@@ -218,27 +216,27 @@ def test_credit_that_comes_back_releases_others_at_once() -> None:
     """What a wide group does not grant goes back to the narrow one, and who waits there goes on in the same pass."""
     topic = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
     host = Group({Priority.IDLE: Meter(0, 10_000)}, 1, 10_000)
-    waiting = Waiting({"topic": topic.account(0), "host": host.account(0)})
+    waiting = Member(0, {"topic": topic, "host": host})
     topic.tick([0])
     host.tick([0])
-    assert not waiting.ask(Request("wide", Priority.IDLE, ("topic", "host"), 10_000, 1_000))
-    assert not waiting.ask(Request("narrow", Priority.IDLE, ("topic",), 500, 500))
+    assert not waiting.send("wide", waiting.request(Priority.IDLE, ("topic", "host"), 10_000, 1_000))
+    assert not waiting.send("narrow", waiting.request(Priority.IDLE, ("topic",), 500, 500))
     host.tiers[Priority.IDLE].purses[0].set_level(3_000)
 
     released = waiting.release()
 
-    assert [(each.name, each.want) for each in released] == [("wide", 3_000), ("narrow", 500)]
+    assert [(name, each.want) for name, each in released] == [("wide", 3_000), ("narrow", 500)]
     assert topic.level(0, Priority.IDLE) == 6_500
 
 
 def test_a_look_waits_its_turn_and_costs_nothing() -> None:
     """A request for nothing is charged nothing, yet waits behind others and where there is no credit."""
     group = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
-    waiting = Waiting({"host": group.account(0)})
-    assert not waiting.ask(Request("look", Priority.IDLE, ("host",), 0, 0))
+    waiting = Member(0, {"host": group})
+    assert not waiting.send("look", waiting.request(Priority.IDLE, ("host",), 0, 0))
     group.tick([0])
 
-    assert [each.want for each in waiting.release()] == [0]
+    assert [each.want for _, each in waiting.release()] == [0]
 
     assert group.level(0, Priority.IDLE) == 10_000
 

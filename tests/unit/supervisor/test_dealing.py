@@ -10,9 +10,10 @@ from random import Random
 import pytest
 
 from remora.config import ShapingSettings
-from remora.model.traffic import BUCKETS, limit_of
-from remora.policy.cells import PRIORITIES
-from remora.policy.waiting import Account, Request, Waiting
+from remora.model.traffic import BUCKETS, Priority, limit_of
+from remora.policy.admission import Line, Request
+from remora.policy.cells import PRIORITIES, MemberAccount
+from remora.policy.limits import Credit
 from support.credit import Host, a_host, a_meter, shaping
 
 SEEDS = int(os.environ.get("REMORA_DEALING_SEEDS", "20"))
@@ -34,7 +35,8 @@ PATIENCE_S = 5
 class Worker:
     """A worker's part: who waits, what is granted and not given back, and what it was granted in all."""
 
-    waiting: Waiting
+    line: Line
+    limits: dict[str, Credit]
     granted: list[tuple[str, int]] = field(default_factory=list)
     asked: int = 0
 
@@ -65,10 +67,10 @@ class Schedule:
 
     def a_worker(self, place: int) -> Worker:
         """A worker that has just come, and knows the groups that there are."""
-        accounts: dict[str, Account] = {}
+        accounts: dict[str, MemberAccount] = {}
         if GROUP in self.host.shaper.slots:
             accounts[GROUP] = self.host.account(place)
-        return Worker(Waiting(accounts))
+        return Worker(Line(), {each: Credit(GROUP, each, accounts) for each in PRIORITIES} if accounts else {})
 
     def begin_account(self) -> None:
         """From now on count what is dealt out, what is granted, and the debts of workers that ended."""
@@ -106,15 +108,13 @@ class Schedule:
         worker = self.workers[place]
         worker.asked += 1
         want = want or self.chance.choice((1, 500, 40_000, 1_000_000))
-        name = f"{place}/{worker.asked}"
-        request = Request(
-            name, priority or self.chance.choice(PRIORITIES), (GROUP,), want, self.chance.randint(1, want)
-        )
-        if worker.waiting.ask(request):
+        chosen = Priority(priority or self.chance.choice(PRIORITIES))
+        request = Request(chosen, (worker.limits[chosen],), want, self.chance.randint(1, want))
+        if worker.line.ask(request):
             self.grant(worker, request)
 
     def grant(self, worker: Worker, request: Request) -> None:
-        if request.charges:
+        if any(each.is_charged for each in request.holds):
             worker.granted.append((request.priority, request.want))
             self.out += request.want
 
@@ -149,7 +149,8 @@ class Schedule:
 
     def release(self) -> None:
         for worker in self.workers.values():
-            for request in worker.waiting.release():
+            worker.line.free(list(worker.line.waited_in))
+            for request in worker.line.look():
                 self.grant(worker, request)
 
     def die(self) -> None:
@@ -204,7 +205,7 @@ class Schedule:
         for _ in range(round(PATIENCE_S / TICK_S)):
             for place, worker in self.workers.items():
                 for priority in PRIORITIES:
-                    if not worker.waiting.waiting(GROUP, priority):
+                    if not worker.line.waiting(worker.limits[priority]):
                         self.ask(place, priority, want=50)
                         served[place, priority] += 1
             self.pass_by(1)
