@@ -221,6 +221,34 @@ def test_no_bounds_and_sizes_make_shards_wait_for_each_other(seed: int, mode: De
     play()
 
 
+@in_virtual_time
+async def test_who_waits_for_acknowledgements_is_served_by_priority() -> None:
+    """Entries that are acknowledged go to the shard of the highest priority that waits, whoever asked first; of equals
+    to the one that waits longest."""
+    bound, gate, order = Entries(lambda: 10), Gate(Telemetry()), list[str]()
+    assert gate.admit_now(Request(Priority.IDLE, (bound,), 10))
+    bound.listed(10, 10)
+
+    async def ask(name: str, priority: Priority) -> None:
+        await gate.admit(Request(priority, (bound,), 10))
+        order.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, priority in (
+            ("low", Priority.CLIENT_LOW),
+            ("live", Priority.CLIENT_NORMAL),
+            ("again", Priority.CLIENT_NORMAL),
+        ):
+            tasks.create_task(ask(name, priority))
+            await asyncio.sleep(0.001)
+        gate.free(bound.listed(0, -10))
+        for _ in range(3):
+            await asyncio.sleep(0.001)
+            gate.free(bound.listed(10, 0))
+
+    assert order == ["live", "again", "low"]
+
+
 class Askers:
     """Sessions of one topic, as far as they ask for entries, list them and have them done."""
 

@@ -60,6 +60,11 @@ class Request:
     least: int = 0
     mean: float | None = None
     holds: list[Hold] = field(default_factory=list)
+    wanted: int = field(init=False)
+    """What was wanted at first."""
+
+    def __post_init__(self) -> None:
+        self.wanted = self.want
 
     @property
     def is_granted(self) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
+from remora.engine.admission.shares import Budgets
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Topic
@@ -22,7 +23,7 @@ from remora.policy.admission import Limit, Line, Request
 from remora.policy.cells import MemberAccount
 from remora.policy.classes import Rules, scope_of
 from remora.policy.limits import Credit, Entries, Room
-from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
+from remora.ports.credit import Bank, NoBank
 
 _PRIORITIES = tuple(Priority)
 _KINDS = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
@@ -68,32 +69,23 @@ class Grant:
         self.settle(min(self.nbytes, self.handed))
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a shard asks for: `want` bytes of a topic, and those of one entry, `least`, at least.
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A shard's request for credit, which may outlive a session. `grant` is there as soon as it was granted.
 
     `at_tail` is False with a backlog, and where nothing is known yet.
     """
 
+    gate: Gate
     topic: Topic
     shard: Shard
-    want: int
-    least: int
-    at_tail: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A request for credit, which may outlive a session. `grant` is there as soon as it was granted."""
-
-    gate: Gate
-    wish: Wish
+    at_tail: bool
     request: Request
+    turn: asyncio.Future[None]
     asked_at: float
     grant: Grant | None = None
     waited_in: str = ""
     """The scope in which it began to wait."""
-    turn: asyncio.Future[None] | None = None
 
     @property
     def group(self) -> str:
@@ -107,15 +99,9 @@ class Pending:
         """Where it waits, for the status."""
         return f"waits for {self.request.priority} of {self.group}"
 
-    async def wait(self) -> Grant:
+    async def wait(self) -> None:
         """Return when it is granted. Cancelling this leaves the request in its place: `cancel` gives it up."""
-        if self.grant is None:
-            if self.turn is None:
-                self.turn = asyncio.get_running_loop().create_future()
-                self.gate.waits(self)
-            await asyncio.shield(self.turn)
-        assert self.grant is not None
-        return self.grant
+        await asyncio.shield(self.turn)
 
     def cancel(self) -> None:
         """Give the request up, and what it was charged or granted back. Doing so again is no error."""
@@ -127,7 +113,7 @@ class Gate:
 
     def __init__(self, telemetry: Telemetry, bank: Bank | None = None, budgets: Budgets | None = None) -> None:
         self._telemetry = telemetry
-        self._budgets: Budgets = budgets or NoBudgets()
+        self._budgets = budgets or Budgets()
         self._bank: Bank = bank or NoBank()
         self._rules = Rules()
         self._tick_s = 0.01
@@ -267,7 +253,7 @@ class Gate:
         return way
 
     def priority_of(self, topic: Topic, shard: Shard, *, at_tail: bool) -> Priority:
-        """The priority of a shard of this topic; `at_tail` as in a Wish."""
+        """The priority of a shard of this topic; `at_tail` as in a Pending."""
         way, full = self.way_of(topic), self._full.get(shard, 0.0)
         return self._rules.class_of(way.highest, way.groups, at_tail=at_tail, full_percent=full).priority
 
@@ -275,39 +261,45 @@ class Gate:
         """Whether a page shows that its shard is catching up."""
         return self._rules.has_backlog(truncated=truncated, newest_age_s=newest_age_s)
 
-    def ask(self, wish: Wish) -> Pending:
-        """Ask for the credit of a page."""
-        pending = Pending(self, wish, self._request(wish), asyncio.get_running_loop().time())
+    def request(self, topic: Topic, shard: Shard, want: int, least: int, *, at_tail: bool) -> Request:
+        """A request for the credit of `want` bytes of a topic, and those of one entry, `least`, at least."""
+        way, priority = self.way_of(topic), self.priority_of(topic, shard, at_tail=at_tail)
+        path = [name for group in way.groups if (name := self._bank.find(group)) is not None]
+        return Request(priority, tuple(self._limit(name, priority) for name in path), want, least)
+
+    def ask_now(self, request: Request) -> Grant | None:
+        """The credit of a request, where it need not wait for it."""
+        return self._grant(request) if self._line.ask_now(request) else None
+
+    def ask(self, topic: Topic, shard: Shard, request: Request, *, at_tail: bool) -> Pending:
+        """Let a request for credit wait, where there is none at once."""
+        loop = asyncio.get_running_loop()
+        pending = Pending(self, topic, shard, at_tail, request, loop.create_future(), loop.time())
         self._enter(pending)
         if pending.grant is None:
+            pending.waited_in = scope_of(pending.group)
+            self._telemetry.shaping_waits(pending.waited_in, request.priority)
+            self._budgets.waits(pending.group)
             self._tick_soon()
         return pending
-
-    def waits(self, pending: Pending) -> None:
-        """Somebody begins to wait for a request that was not granted at once."""
-        pending.waited_in = scope_of(pending.group)
-        self._telemetry.shaping_waits(pending.waited_in, pending.request.priority)
-        self._budgets.waits(pending.group)
 
     def surveyed(self, full: Mapping[Shard, float]) -> None:
         """How full the queues are, in percent; those that are left out are nearly empty. Who waits in a class that its
         shard has no longer goes to the end of the other one."""
         self._full = full
-        for pending in list(self._pending.values()):
-            if self._priority_of(pending.wish) != pending.request.priority:
-                self.cancel(pending)
-                pending.request = self._request(pending.wish)
-                self._enter(pending)
+        for each in list(self._pending.values()):
+            before = each.request
+            if self.priority_of(each.topic, each.shard, at_tail=each.at_tail) != before.priority:
+                self.cancel(each)
+                each.request = self.request(each.topic, each.shard, before.wanted, before.least, at_tail=each.at_tail)
+                self._enter(each)
 
-    def force(self, wish: Wish) -> None:
+    def force(self, request: Request) -> None:
         """Charge the bytes that are wanted without waiting, whatever the levels are."""
-        request = self._request(wish)
-        for limit in request.limits:
-            assert isinstance(limit, Credit)
-            account = self._accounts[limit.group]
-            if is_charged := account.enabled:
-                account.charge(request.priority, wish.want)
-            self._count(limit.group, request.priority, wish.want, charged=is_charged)
+        for name in groups_of(request):
+            if is_charged := self._accounts[name].enabled:
+                self._accounts[name].charge(request.priority, request.want)
+            self._count(name, request.priority, request.want, charged=is_charged)
 
     def cancel(self, pending: Pending) -> None:
         """Give a request up."""
@@ -323,23 +315,17 @@ class Gate:
             self._pending[pending.request] = pending
 
     def _pass(self, pending: Pending) -> None:
-        """Each scope counts for how long the grant has waited, which for most of them is not at all."""
-        request, waited_s = pending.request, asyncio.get_running_loop().time() - pending.asked_at
-        for scope in {scope_of(name) for name in groups_of(request)}:
-            seconds = waited_s if scope == pending.waited_in else 0.0
-            self._telemetry.shaping_waited(scope, request.priority, seconds)
-        pending.grant = Grant(self, request, request.want)
-        self.count_unacked(request, request.want)
-        if pending.turn is not None and not pending.turn.done():
+        waited_s = asyncio.get_running_loop().time() - pending.asked_at
+        pending.grant = self._grant(pending.request, pending.waited_in, waited_s)
+        if not pending.turn.done():
             pending.turn.set_result(None)
 
-    def _request(self, wish: Wish) -> Request:
-        way, priority = self.way_of(wish.topic), self._priority_of(wish)
-        path = [name for group in way.groups if (name := self._bank.find(group)) is not None]
-        return Request(priority, tuple(self._limit(name, priority) for name in path), wish.want, wish.least)
-
-    def _priority_of(self, wish: Wish) -> Priority:
-        return self.priority_of(wish.topic, wish.shard, at_tail=wish.at_tail)
+    def _grant(self, request: Request, waited_in: str = "", waited_s: float = 0.0) -> Grant:
+        """Each scope counts for how long the grant has waited, which for most of them is not at all."""
+        for scope in {scope_of(name) for name in groups_of(request)}:
+            self._telemetry.shaping_waited(scope, request.priority, waited_s if scope == waited_in else 0.0)
+        self.count_unacked(request, request.want)
+        return Grant(self, request, request.want)
 
     def _limit(self, name: str, priority: Priority) -> Credit:
         limit = self._limits.get((name, priority))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from remora.codec.speedups import extent
-from remora.engine.admission.gate import Gate, Grant, Pending, Wish
+from remora.engine.admission.gate import Gate, Grant, Pending
 from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.scope import Scope
 from remora.model.record import DeadLetter, Page, Record
@@ -146,27 +146,29 @@ class Reservation:
             return nbytes
         pending = self._shaped.pending
         if pending is None:
-            pending = self._shaped.pending = self._ask(nbytes, least)
+            topic, shard, at_tail = self._scope.topic, self._scope.lease.shard, self._shaped.at_tail
+            request = self._request(nbytes, least)
+            pending = self._shaped.pending = self._gate.ask(topic, shard, request, at_tail=at_tail)
         if pending.grant is None:
             await self._wait(pending, may_wait=may_wait)
-        return self._granted(pending, nbytes)
+        assert pending.grant is not None
+        if self._shaped.pending is pending:
+            self._shaped.pending = None
+        return self._granted(pending.grant, nbytes)
 
     def credit_now(self, nbytes: int, least: int) -> int:
         """As `credit`, without waiting; 0 where it would wait."""
         if not self._gate.is_on:
             return nbytes
-        pending = self._ask(nbytes, least)
-        if pending.grant is None:
-            pending.cancel()
-            return 0
-        return self._granted(pending, nbytes)
+        grant = self._gate.ask_now(self._request(nbytes, least))
+        return self._granted(grant, nbytes) if grant is not None else 0
 
-    def _ask(self, nbytes: int, least: int) -> Pending:
+    def _request(self, nbytes: int, least: int) -> Request:
         """A look into a queue that was empty the last time charges nothing: what it brings is taken by force."""
         is_look = self._progress.empty_since is not None
         want, smallest = (0, 0) if is_look else (nbytes, min(nbytes, least))
-        topic, shard = self._scope.topic, self._scope.lease.shard
-        return self._gate.ask(Wish(topic, shard, want, smallest, self._shaped.at_tail))
+        shard = self._scope.lease.shard
+        return self._gate.request(self._scope.topic, shard, want, smallest, at_tail=self._shaped.at_tail)
 
     async def _wait(self, pending: Pending, *, may_wait: bool) -> None:
         if not may_wait:
@@ -178,11 +180,7 @@ class Reservation:
         await pending.wait()
         self._progress.progress_at = asyncio.get_running_loop().time()  # to wait for credit is no stall
 
-    def _granted(self, pending: Pending, nbytes: int) -> int:
-        grant = pending.grant
-        assert grant is not None
-        if self._shaped.pending is pending:
-            self._shaped.pending = None
+    def _granted(self, grant: Grant, nbytes: int) -> int:
         self._reading.append(grant)
         return grant.nbytes or nbytes
 
@@ -265,8 +263,8 @@ class Reservation:
         """Take the bytes of dead letters that go to the endpoint too, at the shard's priority and without waiting."""
         if letters and self._gate.is_on and self._scope.publishes_letters:
             nbytes = sum(len(each.raw) + len(each.reason.encode()) for each in letters)
-            shard = self._scope.lease.shard
-            self._gate.force(Wish(self._scope.topic, shard, nbytes, nbytes, self._shaped.at_tail))
+            topic, shard = self._scope.topic, self._scope.lease.shard
+            self._gate.force(self._gate.request(topic, shard, nbytes, nbytes, at_tail=self._shaped.at_tail))
 
     # ------------------------------------------------------------------------------------------ exits
 
