@@ -24,18 +24,16 @@ WORKER, DESTINATION, SHARD = 100, 60, 40
 
 
 class Fairness:
-    """Who asked in which order, and a check at each grant that nobody is passed by."""
+    """The line, and a check at each grant that nobody is passed by."""
 
     def __init__(self) -> None:
         self.line = Line()
-        self.order: dict[Request, int] = {}
 
     def check(self, limit: Limit, request: Request) -> None:
-        mine = (RANK[request.priority], self.order[request])
-        for other in self.line.waiting(limit):
-            if other is not request:
-                assert (RANK[other.priority], 0) > (mine[0], -1) or self.order[other] > mine[1]
-                assert RANK[other.priority] >= mine[0], "a waiter of a higher priority is passed by"
+        ranks = [RANK[each.priority] for each in self.line.waiting(limit)]
+        assert ranks == sorted(ranks), "a waiter of a higher priority stands behind one of a lower"
+        first = next(iter(self.line.waiting(limit)), None)
+        assert first is None or first is request or RANK[first.priority] > RANK[request.priority], "it is passed by"
 
 
 def watched(kind: type, fairness: Fairness) -> Callable[..., Any]:
@@ -83,7 +81,6 @@ class House:
             "credit": (self.credit[priority],),
         }
         request = Request(priority, limits[kind], amount, least=1)
-        self.fairness.order[request] = len(self.fairness.order)
         if now:
             if self.line.ask_now(request):
                 self.granted.append(request)
@@ -122,7 +119,11 @@ class House:
         for limit, amount in held.items():
             if isinstance(limit, Room):
                 assert limit.held == amount
-                holders = [each for each in self.waiting + self.granted if any(h.limit is limit for h in each.holds)]
+                holders = [
+                    each
+                    for each in self.waiting + self.granted
+                    if any(h.limit is limit and h.amount for h in each.holds)
+                ]
                 assert amount <= limit.limit or len(holders) == 1
             elif isinstance(limit, Entries):
                 assert limit._unacked.asked == amount
@@ -220,6 +221,33 @@ def test_another_limit_is_two_methods() -> None:
     line.cancel(high)
     assert line.look() == [low]
     assert (narrow.held, wide.held) == (5, 5)
+
+
+def test_only_a_higher_priority_passes_by() -> None:
+    """What would fit waits behind a larger request of its own or of a higher priority, and passes one of a lower."""
+    line, room = Line(), Room(10)
+    assert line.ask(Request(Priority.IDLE, (room,), 5))
+    assert not line.ask(Request(Priority.CLIENT_NORMAL, (room,), 8))
+
+    passed = [line.ask(Request(each, (room,), 1)) for each in Priority]
+
+    assert passed == [each in (Priority.MAX, Priority.CLIENT_HIGH) for each in Priority]
+    assert not line.ask_now(Request(Priority.MAX, (room,), 1))
+
+
+def test_who_waits_for_what_is_left_goes_on_when_another_one_gives_back() -> None:
+    """A destination that holds as much as it leaves waits, also for bytes that another one holds."""
+    line, worker = Line(), Room(1000)
+    one, other = (Room(1000, worker, leaves_room=True) for _ in range(2))
+    large, small, more = (Request(Priority.IDLE, each.chain, n) for each, n in ((one, 400), (other, 300), (other, 200)))
+    assert line.ask(large)
+    assert line.ask(small)
+    assert not line.ask(more)
+
+    line.cancel(large)
+
+    assert line.look() == [more]
+    assert (other.held, worker.held) == (500, 500)
 
 
 def test_a_request_larger_than_its_limit_passes_alone() -> None:
