@@ -10,22 +10,20 @@ from typing import Literal
 
 from remora.codec.rendering_cached import Renderer
 from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, QuarantineSettings
+from remora.engine.admission.gate import Gate
+from remora.engine.admission.givers import Givers
+from remora.engine.admission.shares import Budgets
 from remora.engine.backlog import BacklogMonitor
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, Destinations, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
 from remora.engine.dispatching.outlet import Outlets
-from remora.engine.entry_budget import EntryBudget
-from remora.engine.eviction import Givers
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
-from remora.engine.shaping.budgets import Budgets
-from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.engine.stored_letters import LetterCounter
 from remora.metrics import Telemetry
@@ -36,6 +34,7 @@ from remora.model.shard import Shard
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
 from remora.policy.hosts import Names, names_of
+from remora.policy.limits import Entries, Room
 from remora.policy.mends import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
@@ -89,8 +88,8 @@ class Worker:
         self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
-        self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)
-        self.entries = EntryBudget()
+        self.budget = Room(delivery.worker_bytes, evict=givers.make_room)
+        self.entries = Entries()
         self._destinations = destinations = Destinations(
             lambda target: (target.scheme, by_scheme[target.scheme].destination(target)),
             lambda: self._make_destination(givers, delivery.endpoint_bytes),
@@ -129,7 +128,7 @@ class Worker:
             lambda: context.settings.max_unacked,
             lambda: context.settings.destination_max_unacked,
             self.entries,
-            context.telemetry.unacked_waited,
+            context.gate,
         )
         own = Givers(lambda: context.settings.read_ahead_watermark, within=givers)
         return Destination(nbytes, self.budget, unacked, self._lookout.want, own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from remora.engine.shaping.gate import Gate
+from remora.engine.admission.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry

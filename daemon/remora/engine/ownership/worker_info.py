@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from remora.config import BalanceSettings
-from remora.engine.shaping.budgets import Budgets
+from remora.engine.admission.shares import Budgets
 from remora.engine.traffic import Traffic
 from remora.model.host_limits import HostLimits
 from remora.policy.eligible import Schemes

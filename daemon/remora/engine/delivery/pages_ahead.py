@@ -7,15 +7,28 @@ sent stood before them, and what is read again is sent in its order. What is rea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from remora.engine.delivery.page_ahead import Packed, PageAhead
+from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.trimmer import Trimmer
 from remora.model.record import Page
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
+
+
+class Packed(Protocol):
+    """What a sender has made of its pages."""
+
+    def untouched(self, pages: Sequence[PageAhead]) -> int:
+        """How many of the newest of these pages nothing was begun of."""
+        ...
+
+    def take_out(self, pages: Sequence[PageAhead]) -> None:
+        """Forget these pages, the newest ones."""
+        ...
 
 
 class PagesAhead:
@@ -97,4 +110,4 @@ class PagesAhead:
         self._state.progress.news.set()
         entries, nbytes = sum(each.entries for each in newest), sum(each.nbytes for each in newest)
         self._scope.context.telemetry.turned_back(priority, entries)
-        self._reader.turn_back(entries, nbytes, sum(each.credit for each in newest))
+        self._reader.held.turn_back(entries, nbytes, sum(each.credit for each in newest))

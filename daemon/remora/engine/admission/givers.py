@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
 from remora.model.traffic import Priority
-from remora.policy.eviction import ReadAhead, Shortage, turn_back
+from remora.policy.acks import PageAcks
+from remora.policy.admission import ReadAhead, Shortage, turn_back
+from remora.policy.limits import Entries, Room
 
 _ORDER = tuple(Priority)
+
+
+@dataclass(frozen=True, slots=True)
+class PageAhead:
+    """A page that nothing was begun of when it was noted: its entries, what became of them, and what they hold.
+
+    `credit` are the bytes that were granted for its records, `batches` how many batches it made.
+    """
+
+    acks: PageAcks
+    nbytes: int
+    credit: int = 0
+    batches: int = 0
+
+    @property
+    def entries(self) -> int:
+        """How many there are."""
+        return len(self.acks.positions) - 1
 
 
 class Giver(Protocol):
@@ -23,7 +44,7 @@ class Giver(Protocol):
         ...
 
     def turn_back(self, pages: int, priority: Priority) -> None:
-        """Give back what so many of them hold, the newest first: they are read again."""
+        """Return what so many of them hold, the newest first: they are read again."""
         ...
 
 
@@ -63,16 +84,19 @@ class Givers:
         if not lower:
             return
         givers = {giver.name: giver for each in lower for giver in self._givers[each]}
-        plan = turn_back(
-            {name: ReadAhead(self._priorities[giver], giver.ahead()) for name, giver in givers.items()},
-            limit=short.limit,
-            held=short.held,
-            need=short.need,
-            priority=short.priority,
-            watermark=Fraction(self._watermark(), 100),
-        )
-        for name, planned in plan.pages.items():
+        ahead = {name: ReadAhead(self._priorities[giver], giver.ahead()) for name, giver in givers.items()}
+        for name, planned in turn_back(ahead, short, Fraction(self._watermark(), 100)).pages.items():
             giver = givers[name]
             # What one gives back may let in another that waits, in whose name a wider budget evicts some of these.
             if pages := min(planned, len(giver.ahead())):
                 giver.turn_back(pages, self._priorities[giver])
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a shard may hold of what is on its way to a destination: in its own room, and of bounds narrow to wide."""
+
+    room: Room
+    entries: tuple[Entries, ...] = ()
+    givers: Givers = field(default_factory=Givers)
+    """Who gives some of it back."""
