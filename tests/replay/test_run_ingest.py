@@ -197,7 +197,7 @@ async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> 
     assert f" of {len(wanted)} events offered" in broken.stdout
     assert "--speed was another one" in str(other.exception)
     assert done.exit_code == 0, done.output
-    told, run_id = json.loads(done.stdout), layout.read(run.run, layout.Run).run_id
+    told, run_id = json.loads(done.stdout), layout.read(run.run, layout.ReplayRun).run_id
     sent: set[int] = set()
     answered: set[int] = set()
     for path in journals(run):

@@ -20,9 +20,9 @@ from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.topic import Target, Topic
 from remora.replay import layout
-from remora.replay.layout import PreparedDirectory, Run, RunDirectory, Trace
+from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
 from remora.replay.run.journal import Intent, Outcome, open_journal
-from remora.replay.run.schedule import Event as Due
+from remora.replay.run.schedule import DueEvent as Due
 from remora.replay.run.targets.ingest import Records
 from remora.replay.shape import ACKED, DELETE, PUT
 
@@ -218,7 +218,7 @@ def replayed(
     run = RunDirectory(folder)
     layout.write(
         run.run,
-        Run(
+        ReplayRun(
             run_id=RUN_ID, trace=layout.read(prepared.trace, Trace), prepared=str(prepared.path), target=target,
             address="unix:/run/remora/ingest.sock", topic="photos", speed=how.speed, parts=2, overload="wait",
             started_us=STARTED_US, options={}, host="h", cores=2, versions={},

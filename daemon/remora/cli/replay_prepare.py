@@ -21,7 +21,7 @@ from remora.replay.prepare.formats import FORMATS
 from remora.replay.prepare.inspect import inspect
 from remora.replay.prepare.job import Prepared, prepare
 from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Mapping
-from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
+from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
 from remora.replay.prepare.reading import printable
 from remora.replay.session import session
 from remora.replay.shape import WRITES
@@ -201,7 +201,7 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
     """
     if asked.bucket is not None and asked.bucket_col is not None:
         raise click.UsageError("--bucket and --bucket-col are both about the bucket: give one of them")
-    options = Options(
+    options = PrepareOptions(
         format=asked.form,
         bucket=asked.bucket,
         mapping=Mapping(

@@ -10,7 +10,7 @@ NONE, EVEN, RANDOM = "none", "even", "random"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PrepareOptions:
     """What `remora replay prepare` was asked for.
 
     `spread` None is even for sources with whole seconds, and none for others. `until` is either microseconds after the

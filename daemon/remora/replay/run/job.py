@@ -54,7 +54,7 @@ def resumed(plan: Plan, run: RunDirectory, trace: Trace, parts: int | None) -> t
     """The plan and the number of parts with which to go on. Raises ReplayRefused where it would be another replay."""
     if not run.run.exists():
         raise ReplayRefused(f"{run.path}: there is nothing to resume: it has no {run.run.name}")
-    earlier = layout.read(run.run, layout.Run)
+    earlier = layout.read(run.run, layout.ReplayRun)
     now = {"trace": trace, "target": plan.target, "topic": plan.topic, "speed": plan.speed}
     for name in _MUST_AGREE:
         if now[name] != getattr(earlier, name):
@@ -81,7 +81,7 @@ def begin(
     """Write down what is going to be replayed."""
     layout.write(
         run.run,
-        layout.Run(
+        layout.ReplayRun(
             run_id=plan.run_id,
             trace=trace,
             prepared=str(prepared.path.absolute()),

@@ -20,7 +20,7 @@ _LOOK_S = 0.25
 
 
 @dataclass
-class Counts:
+class JournalCounts:
     """Events by what all journals say of them; the rate is of what was sent since `since_us`."""
 
     since_us: int = 0
@@ -75,9 +75,9 @@ class Reading:
     def __init__(self, run: RunDirectory, since_us: int) -> None:
         self._run = run
         self._tails: dict[Path, Tail] = {}
-        self.counts = Counts(since_us)
+        self.counts = JournalCounts(since_us)
 
-    def look(self) -> Counts:
+    def look(self) -> JournalCounts:
         """Count what is new. Raises ReplayRefused for a journal that cannot be read."""
         for path in journals(self._run):
             for line in self._tails.setdefault(path, Tail(path)).lines():
@@ -115,7 +115,7 @@ def shown(reading: Reading, total: int) -> Iterator[None]:
             follower.join()
 
 
-def told(counts: Counts) -> str:
+def told(counts: JournalCounts) -> str:
     """The figures beside the bar."""
     troubles = [f"{number:,} {name}" for name, number in counts.outcomes.items() if number and name != "acked"]
     return ", ".join([f"{counts.outcomes['acked']:,} acked", *troubles, f"{counts.rate:,.0f}/s"])

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from remora.replay import layout
-from remora.replay.layout import Run, RunDirectory
+from remora.replay.layout import ReplayRun, RunDirectory
 from remora.replay.shape import ACKED
 from remora.replay.verify import alone, counting, frames
 from remora.replay.verify.of_run import JournalTotals, judged_run
@@ -21,7 +21,7 @@ from remora.replay.verify.sent import with_digests
 
 def verify_run(spark: SparkSession, directory: RunDirectory, question: Question) -> Findings:
     """The verdict on a replay. Raises ReplayError; nothing is written."""
-    run = layout.read(directory.run, Run)
+    run = layout.read(directory.run, ReplayRun)
     if question.window.from_us is None:
         question = replace(question, window=replace(question.window, from_us=run.started_us))
     with sized(spark, run.trace.events), ExitStack() as kept:

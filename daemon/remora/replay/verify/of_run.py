@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from remora.replay.kafka_source import read
-from remora.replay.layout import Run
+from remora.replay.layout import ReplayRun
 from remora.replay.results import Example
 from remora.replay.verify import counting, examples, frames, kafka, series
 from remora.replay.verify.examples import is_unfinished
@@ -30,7 +30,7 @@ class JournalTotals:
 
 
 def judged_run(
-    spark: SparkSession, run: Run, topic: FrozenTopic, compared: DataFrame, others: DataFrame, told: JournalTotals
+    spark: SparkSession, run: ReplayRun, topic: FrozenTopic, compared: DataFrame, others: DataFrame, told: JournalTotals
 ) -> Findings:
     """The verdict on the `compared` events and records of a run, and the `others` of its topic.
 
@@ -135,7 +135,7 @@ def _elsewhere(spark: SparkSession, topic: FrozenTopic) -> DataFrame:
     return rows
 
 
-def _without(events: Row, run: Run) -> dict[str, int]:
+def _without(events: Row, run: ReplayRun) -> dict[str, int]:
     """How many records lack what each of a run through the ingest API has; nothing is known of other runs.
 
     Where the run does not say whether its topic numbers its events, one number says so.
@@ -150,7 +150,7 @@ def _without(events: Row, run: Run) -> dict[str, int]:
     }
 
 
-def _named(there: DataFrame, run: Run, compared: DataFrame) -> DataFrame:
+def _named(there: DataFrame, run: ReplayRun, compared: DataFrame) -> DataFrame:
     """The missing events (`seq`) that are there. Of the records there no more is asked than whose they are."""
     named = there.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
     missing = compared.filter(frames.is_missing()).select("seq", "kseq")

@@ -8,7 +8,7 @@ from io import BytesIO
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import tables
-from remora.replay.prepare.entry import Dropped, Records, Source, is_malformed
+from remora.replay.prepare.entry import Dropped, FormatContext, Records, is_malformed
 from remora.replay.prepare.formats import cloudtrail, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
 from remora.replay.prepare.formats.s3_operations import begins
 from remora.replay.prepare.lines import BLANK, each_joined, each_line, each_line_of
@@ -39,7 +39,7 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
 
     def recognises(head: bytes) -> bool:
         tried = 0
-        for found in records(BytesIO(head), Source("")):
+        for found in records(BytesIO(head), FormatContext("")):
             if any(not (isinstance(each, Dropped) and _says_nothing(each)) for each in found.outcomes):
                 return True
             tried += found.outcomes != (BLANK,)

@@ -18,9 +18,9 @@ from remora.replay.prepare.entry import (
     NOT_UTF8,
     READ,
     Dropped,
-    Found,
+    FormatContext,
+    FoundLine,
     Outcome,
-    Source,
     failed,
     iso_us,
     malformed,
@@ -80,7 +80,7 @@ class _Entry(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Entry)
 
 
-def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """What the objects of a file say, each with the line that it begins at; commonly there is one on each line."""
     return objects(numbered(stream), parse)
 
