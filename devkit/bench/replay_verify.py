@@ -34,7 +34,7 @@ from devkit.processes.processes import cpu_s, family
 from remora.codec.murmur2 import partition
 from remora.replay import layout
 from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
-from remora.replay.run.journal import Intent, Outcome, open_journal
+from remora.replay.run.journal import FinalOutcome, SendIntent, open_journal
 from remora.replay.session import JARS, session
 from remora.replay.shape import ACKED, PUT
 from remora.replay.verify.sent import text
@@ -198,8 +198,8 @@ def _journal(run: RunDirectory, part: int, records: int, began_us: int) -> None:
         for first in range(part, records, BATCH * PARTITIONS):
             seqs = tuple(range(first, min(records, first + BATCH * PARTITIONS), PARTITIONS))
             due_us = began_us + first * STEP_US
-            journal.write(Intent(seqs, due_us + BATCH * PARTITIONS * STEP_US, 1))
-            journal.write(Outcome(seqs, ACKED, 1, due_us + 200, due_us + 2_000 + first % 977, 200))
+            journal.write(SendIntent(seqs, due_us + BATCH * PARTITIONS * STEP_US, 1))
+            journal.write(FinalOutcome(seqs, ACKED, 1, due_us + 200, due_us + 2_000 + first % 977, 200))
 
 
 def _create(bootstrap: str, topic: str) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 from devkit.clusters.s3 import Zone, fresh
 from devkit.processes.daemon import remora, write_config
 from remora.replay.errors import ReplayRefused
-from remora.replay.run.journal import Line, Outcome
+from remora.replay.run.journal import FinalOutcome, Line
 from remora.replay.run.schedule import DueEvent
 from remora.replay.run.sender import Sender, TaskLimits, WallClock
 from remora.replay.run.targets import Answer, AttemptResult
@@ -122,7 +122,7 @@ class _Kept:
         self.lines.append(line)
 
 
-async def replayed(gateway: Gateway, events: Sequence[DueEvent]) -> list[Outcome]:
+async def replayed(gateway: Gateway, events: Sequence[DueEvent]) -> list[FinalOutcome]:
     """Send events to a gateway; what came of those that were not acked."""
 
     async def source() -> AsyncIterator[Sequence[DueEvent]]:
@@ -133,7 +133,7 @@ async def replayed(gateway: Gateway, events: Sequence[DueEvent]) -> list[Outcome
     async with s3_target(gateway, "r9", 3, 8) as target:
         tally = await Sender(target, kept, clock, TaskLimits(concurrency=8), "r9/0/0").run(source())
     assert tally.offered == len(events)
-    return [line for line in kept.lines if isinstance(line, Outcome) and line.outcome != "acked"]
+    return [line for line in kept.lines if isinstance(line, FinalOutcome) and line.outcome != "acked"]
 
 
 @pytest.mark.ceph

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.clock import in_virtual_time
-from remora.replay.run.journal import Intent, Line, Outcome
+from remora.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora.replay.run.lateness import merged, percentile_us, rounded
 from remora.replay.run.schedule import DueEvent, Timeline
 from remora.replay.run.sender import Overloaded, Sender, TaskLimits, TaskTally, WallClock
@@ -69,11 +69,11 @@ class Kept:
     def write(self, line: Line) -> None:
         self.lines.append(line)
 
-    def outcomes(self) -> dict[int, Outcome]:
+    def outcomes(self) -> dict[int, FinalOutcome]:
         """The outcome of each event; fails where one has two."""
-        found: dict[int, Outcome] = {}
+        found: dict[int, FinalOutcome] = {}
         for line in self.lines:
-            if isinstance(line, Outcome):
+            if isinstance(line, FinalOutcome):
                 assert not found.keys() & set(line.seqs)
                 found |= dict.fromkeys(line.seqs, line)
         return found
@@ -104,8 +104,8 @@ async def test_events_are_sent_when_they_are_due() -> None:
     assert [(when, seqs) for when, seqs, _ in target.asked] == [(n * 3 * MS, [n]) for n in range(5)]
     assert tally.lateness == {0: 5}
     assert (tally.offered, tally.outcomes["acked"]) == (5, 5)
-    assert journal.lines[0] == Intent((0,), 0, 1)
-    assert journal.outcomes()[4] == Outcome((4,), "acked", 1, 12 * MS, 14 * MS, 200)
+    assert journal.lines[0] == SendIntent((0,), 0, 1)
+    assert journal.outcomes()[4] == FinalOutcome((4,), "acked", 1, 12 * MS, 14 * MS, 200)
 
 
 @in_virtual_time
@@ -149,7 +149,7 @@ async def test_a_cut_request_is_repeated_as_it_was() -> None:
     assert len({name for _, _, name in target.asked}) == 3
     found = journal.outcomes()
     assert (found[0].outcome, found[0].tries, found[0].sent_us) == ("acked", 3, 0)
-    assert [line.tries for line in journal.lines if isinstance(line, Intent) and line.seqs == (0,)] == [1, 2, 3]
+    assert [line.tries for line in journal.lines if isinstance(line, SendIntent) and line.seqs == (0,)] == [1, 2, 3]
 
 
 @in_virtual_time
@@ -317,7 +317,7 @@ async def test_overload_abort_ends_it() -> None:
     with pytest.raises(Overloaded, match="event 10 is due"):
         await send(target, journal, [event(n, n * MS, n) for n in range(30)], window=10, overload="abort")
 
-    assert [line.seqs[0] for line in journal.lines if isinstance(line, Intent)] == list(range(10))
+    assert [line.seqs[0] for line in journal.lines if isinstance(line, SendIntent)] == list(range(10))
     assert journal.outcomes() == {}
 
 

@@ -16,8 +16,7 @@ from remora.policy.advice import MOST_SHARDS, Peak, advise
 from remora.policy.eviction import ReadAhead, turn_back
 from remora.policy.intake import Intake
 from remora.policy.permits import Permits
-from remora.policy.quarantine import Options as QuarantineOptions
-from remora.policy.quarantine import Quarantine, owners
+from remora.policy.quarantine import Quarantine, QuarantineOptions, owners
 from remora.policy.retry import read_limit
 from remora.policy.shedding import Load, Options, next_history, plan, targets, usage_of
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from remora.replay.errors import ReplayError
 from remora.replay.layout import RunDirectory
-from remora.replay.run.journal import Intent, Line, Outcome, Tail, journals
+from remora.replay.run.journal import FinalOutcome, Line, SendIntent, Tail, journals
 from remora.replay.shape import OUTCOMES, UNKNOWN
 
 _LOOK_S = 0.25
@@ -48,13 +48,13 @@ class JournalCounts:
     def add(self, line: Line) -> None:
         """Count a line."""
         match line:
-            case Intent(tries=1):
+            case SendIntent(tries=1):
                 self.attempted += len(line.seqs)
                 if line.sent_us >= self.since_us:
                     self._first_us = min(self._first_us or line.sent_us, line.sent_us)
-            case Intent():
+            case SendIntent():
                 self.repetitions += 1
-            case Outcome():
+            case FinalOutcome():
                 self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + len(line.seqs)
                 self.limited += line.limited
                 self.limited_us += line.limited_us

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
 from remora.replay.errors import ReplayError
-from remora.replay.run.journal import Intent, Line, Outcome
+from remora.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora.replay.run.lateness import rounded
 from remora.replay.run.limited_time import LimitedTime
 from remora.replay.run.schedule import DueEvent
@@ -193,7 +193,7 @@ class Sender:
     def _dispatch(self) -> None:
         """Begin as many requests as may be under way."""
         if self._dropped:
-            self._journal.write(Outcome(tuple(self._dropped), DROPPED, 0))
+            self._journal.write(FinalOutcome(tuple(self._dropped), DROPPED, 0))
             self._dropped.clear()
         assert self._group is not None
         while self._ready and self._slots:
@@ -238,7 +238,7 @@ class Sender:
         sent_us = first_us
         while True:
             tries += 1
-            self._journal.write(Intent(tuple([event.seq for event in events]), sent_us, tries))
+            self._journal.write(SendIntent(tuple([event.seq for event in events]), sent_us, tries))
             answer = await self._target.send(events, name)
             if answer.result is AttemptResult.DONE:
                 self._close(events, ACKED, first_us, tries, answer, waits)
@@ -312,7 +312,7 @@ class Sender:
         done_us = self._clock.now_us()
         held_us = tuple([waits.held_us.get(seq, 0) for seq in seqs]) if waits.held_us else ()
         self._journal.write(
-            Outcome(
+            FinalOutcome(
                 seqs, outcome, tries, sent_us, done_us, answer.status, answer.error, waits.number, waits.us, held_us
             )
         )

@@ -44,7 +44,7 @@ ROUND_SIZES = 15
 
 
 @dataclass(slots=True)
-class Figures:
+class RoundFigures:
     """What the rounds count for metrics (metrics.sequencer.SequencerFigures)."""
 
     accepted: int = 0
@@ -85,7 +85,7 @@ class Rounds:
         self._waiting: dict[LogName, set[Connection]] = {}
         self._accepts = False
         self._is_empty = asyncio.Event()
-        self.figures = Figures()
+        self.figures = RoundFigures()
 
     @property
     def connections(self) -> int:
