@@ -35,7 +35,7 @@ def _work(channel: int) -> NoReturn:
         sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
         sys.stderr.flush()
         os._exit(Exit.OUT_OF_MEMORY)
-    from remora.process.ending import end_at_once
+    from remora.process.exit import end_at_once
 
     # All that had to be closed is closed. The interpreter would go on for a while, unwatched; on a busy host so
     # long that it is taken for a hung worker.

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare import reading, sources, streams
+from remora.replay.prepare import sources, streams, task
+from remora.replay.prepare.column_map import Mapping
 from remora.replay.prepare.entry import MALFORMED, NOT_UTF8, READ, Dropped, FormatContext, FoundLine, Outcome, Write
 from remora.replay.prepare.formats import FORMATS, detect
 from remora.replay.prepare.inspect import inspect, sort_out, trace_name
-from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import PrepareOptions
 from remora.replay.prepare.tables import csv_records, moment_us, parquet_records
 
@@ -39,7 +39,7 @@ def journal(count: int) -> bytes:
 
 def rows(files: list[sources.SourceFile], form: str, mapping: Mapping | None = None) -> list[dict[str, Any]]:
     """What the tasks make of files, piece by piece."""
-    read = reading.reader(form, None, mapping or Mapping())
+    read = task.reader(form, None, mapping or Mapping())
     cut = sources.pieces(files, FORMATS[form])
     given = [
         {
@@ -82,7 +82,7 @@ def test_files_are_read_whatever_compressed_them(tmp_path: Path, compress: Any) 
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"key {n}" for n in range(10)] * 2
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"key {n}" for n in range(10)] * 2
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress])
@@ -93,7 +93,7 @@ def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path, compress: 
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    (refused,) = [row["reason"] for row in found if row["kind"] == reading.REFUSED]
+    (refused,) = [row["reason"] for row in found if row["kind"] == task.REFUSED]
     assert refused.startswith(f"{path}: behind line ")
 
 
@@ -117,7 +117,7 @@ def test_files_are_read_whatever_encoded_them(
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"🌊 ü {n}" for n in range(100)]
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"🌊 ü {n}" for n in range(100)]
     assert detect(sources.head(sources.found([path])[0]), "x", Mapping()).name == "rgw-journal"
 
 
@@ -130,8 +130,8 @@ def test_broken_utf16_is_no_text(tmp_path: Path) -> None:
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == ["key 0", "key 2"]
-    assert {row["reason"]: row["count"] for row in found if row["kind"] == reading.DROPPED} == {
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == ["key 0", "key 2"]
+    assert {row["reason"]: row["count"] for row in found if row["kind"] == task.DROPPED} == {
         NOT_UTF8: 1,
         MALFORMED + "not the eight parts of a radosgw journal": 1,
     }
@@ -155,8 +155,8 @@ def test_zeros_behind_the_members_of_gzip_are_passed_over(tmp_path: Path, paddin
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["kind"] for row in found].count(reading.WRITE) == 20
-    assert [row for row in found if row["kind"] == reading.REFUSED] == []
+    assert [row["kind"] for row in found].count(task.WRITE) == 20
+    assert [row for row in found if row["kind"] == task.REFUSED] == []
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_damaged_gzip_is_told_and_what_is_before_it_read(tmp_path: Path, damage:
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    count = [row["kind"] for row in found].count(reading.WRITE)
-    (refused,) = [row["reason"] for row in found if row["kind"] == reading.REFUSED]
+    count = [row["kind"] for row in found].count(task.WRITE)
+    (refused,) = [row["reason"] for row in found if row["kind"] == task.REFUSED]
     assert count > 3000
     assert refused.startswith(f"{path}: behind line ")
 
@@ -242,14 +242,14 @@ def test_large_plain_logs_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"key {n}" for n in range(100)]
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"key {n}" for n in range(100)]
     assert len({row["piece"] for row in found}) > 5
-    assert sum(row["count"] for row in found if row["kind"] == reading.LINES) == 100
+    assert sum(row["count"] for row in found if row["kind"] == task.LINES) == 100
 
 
 def test_dropped_lines_are_counted_with_the_first_few() -> None:
     """A reason has its count and three examples, which can be printed; beyond a hundred reasons they share one."""
-    tally = reading.DropTally()
+    tally = task.DropTally()
     for n in range(1000):
         tally.add("often", FoundLine(n + 1, (), "x\n\x1b\udcff" * 100))
     for n in range(500):
@@ -262,7 +262,7 @@ def test_dropped_lines_are_counted_with_the_first_few() -> None:
     assert [row[12] for row in often] == [1000, 0, 0]
     assert all(row[13].isprintable() and row[13].isascii() for row in often)
     assert sum(row[12] for row in found) == 1500
-    assert len({row[11] for row in found}) == reading.MOST_REASONS + 1
+    assert len({row[11] for row in found}) == task.MOST_REASONS + 1
 
 
 # ------------------------------------------------------------------------------------ which format
@@ -453,7 +453,7 @@ def test_parquet_is_read_by_row_groups(tmp_path: Path) -> None:
 
     found = rows(sources.found([path]), "parquet")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"k{n}" for n in range(100)]
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"k{n}" for n in range(100)]
     assert len({row["piece"] for row in found}) == 4
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ReplayRefused, match=r"t\.parquet: not a whole Parquet file"):

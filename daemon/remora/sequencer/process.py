@@ -20,7 +20,7 @@ from remora import __version__
 from remora.app import open_logs
 from remora.codec import speedups
 from remora.config import SequencerSettings, Settings
-from remora.engine.sequencing.sequencing import Sequencing, ServedTotals
+from remora.engine.sequencer import Sequencing, ServedTotals
 from remora.metrics import configure_logging
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.errors import ConfigError

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
-from remora.replay.prepare.mapping import Mapping
+from remora.replay.prepare.column_map import Mapping
 from remora.replay.shape import DELETE, WRITES
 
 MALFORMED = "malformed: "

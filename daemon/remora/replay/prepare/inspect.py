@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remora.replay.errors import ReplayRefused
+from remora.replay.prepare.column_map import Mapping
 from remora.replay.prepare.entry import MALFORMED, FormatContext, Write, is_malformed
 from remora.replay.prepare.formats import FORMATS, Format, detect
-from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import PrepareOptions
 from remora.replay.prepare.sources import FilePiece, SourceFile, bare, found, head, lines_in, opened, pieces, shown
 

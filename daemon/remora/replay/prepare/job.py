@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import HotKey, PreparedDirectory, Trace, write
 from remora.replay.paths import location, pattern
-from remora.replay.prepare import frames, reading
+from remora.replay.prepare import frames, task
 from remora.replay.prepare.entry import MALFORMED
 from remora.replay.prepare.formats import Format
 from remora.replay.prepare.inspect import Input, Unread
@@ -116,16 +116,16 @@ def _read(spark: SparkSession, work: Path, given: Input, options: PrepareOptions
             (piece.index, bytearray(piece.path), piece.compression, piece.start, piece.end, lot)
             for piece, lot in zip(cut, lots, strict=True)
         ],
-        reading.PIECES,
+        task.PIECES,
     )
-    task = reading.reader(given.format.name, options.bucket, options.mapping)
+    read = task.reader(given.format.name, options.bucket, options.mapping)
     lotted = pieces.repartitionById(max(lots, default=0) + 1, "lot")
-    rows = _kept(spark, lotted.mapInArrow(task, reading.READ), work / "read")
-    summary = frames.summary(rows, reading.EXAMPLES, _MOST_REASONS).collect()
-    is_cut = any(row["kind"] == reading.REFUSED for row in summary)
+    rows = _kept(spark, lotted.mapInArrow(read, task.READ), work / "read")
+    summary = frames.summary(rows, task.EXAMPLES, _MOST_REASONS).collect()
+    is_cut = any(row["kind"] == task.REFUSED for row in summary)
     unread = {shown(each.path): each.reason for each in given.unread} | (_cut_short(rows, given) if is_cut else {})
-    counts, examples = _dropped(rows, [row for row in summary if row["kind"] == reading.DROPPED], cut)
-    writes = next((row for row in summary if row["kind"] == reading.WRITE), None)
+    counts, examples = _dropped(rows, [row for row in summary if row["kind"] == task.DROPPED], cut)
+    writes = next((row for row in summary if row["kind"] == task.WRITE), None)
     if any(reason.startswith(MALFORMED) for reason in counts):
         unread |= _other_files(rows, given, writes["count"] if writes else 0, counts, examples)
     _count_left_out(given.unread, counts, examples)
@@ -180,7 +180,7 @@ def _count_left_out(
     if any(each.lines for each in unread):
         counts[LEFT_OUT] = sum(each.lines for each in unread)
         examples[LEFT_OUT] = tuple(
-            DroppedLine(shown(each.path), each.reason) for each in unread[: reading.EXAMPLES] if each.lines
+            DroppedLine(shown(each.path), each.reason) for each in unread[: task.EXAMPLES] if each.lines
         )
 
 
@@ -217,7 +217,7 @@ def _dropped(
     counts: dict[str, int] = {row["reason"]: row["count"] for row in told}
     if len(told) >= _MOST_REASONS - 1:
         rest = _only(frames.dropped_lines(rows).collect())["count"] - sum(counts.values())
-        counts[reading.OTHER_REASONS] = counts.get(reading.OTHER_REASONS, 0) + rest
+        counts[task.OTHER_REASONS] = counts.get(task.OTHER_REASONS, 0) + rest
     before = _lines_before(rows, cut)
     paths = {piece.index: shown(piece.path) for piece in cut}
     examples = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from remora.replay.prepare.mapping import Mapping
+from remora.replay.prepare.column_map import Mapping
 
 NONE, EVEN, RANDOM = "none", "even", "random"
 

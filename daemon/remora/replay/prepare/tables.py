@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from remora.replay.errors import ReplayRefused
+from remora.replay.prepare.column_map import ISO, READS, UNITS_NS, Columns, columns, operation
 from remora.replay.prepare.entry import (
     NOT_UTF8,
     READ,
@@ -26,7 +27,6 @@ from remora.replay.prepare.entry import (
     malformed,
     write,
 )
-from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Columns, columns, operation
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader  # the csv module does not name it before 3.13

@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from remora.replay.layout import ReplayRun
 from remora.replay.results import Example, TimelineMark, TopicVerdict
-from remora.replay.verify import chain, counting, examples, numbers, series
+from remora.replay.verify import aggregates, chain, examples, numbers, series
 from remora.replay.verify.caveats import caveats
 from remora.replay.verify.judgement import judge
 from remora.replay.verify.question import Findings
-from remora.replay.verify.reading import FrozenTopic
+from remora.replay.verify.record_frames import FrozenTopic
 from remora.replay.verify.records import NOT_BEHIND
 from remora.replay.verify.series import Axis, Measured
 
@@ -23,7 +23,7 @@ from remora.replay.verify.series import Axis, Measured
 class Observations:
     """What a topic's records show: their log, counts and measurements, and for each count what picks its examples."""
 
-    log: counting.Log
+    log: aggregates.Log
     counts: dict[str, int]
     shown: Mapping[str, Callable[[], tuple[Example, ...]]]
     measured: Measured
@@ -98,7 +98,7 @@ def numbers_of(topic: FrozenTopic, numbered: int, elsewhere: DataFrame | None = 
     every = numbers.entries(placed, topic.letters)
     judged, repeated = every.filter(holds), numbers.repeated(every).filter(holds)
     gaps = numbers.gaps(placed, topic.letters).filter(holds)
-    wrong, missing = counting.row(counting.count_numbers(judged)), counting.row(counting.count_gaps(gaps))
+    wrong, missing = aggregates.row(aggregates.count_numbers(judged)), aggregates.row(aggregates.count_gaps(gaps))
     explained = missing.chain_gaps_explained
     if unexplained := missing.chain_gaps - explained:
         explained += min(unexplained, numbers.without_number(topic.letters, every))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from remora.codec.sequencer import Answer, Core, has_more
 from remora.model.log import LogName
-from remora.servers.sequencer.closing import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.closed import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
 from remora.servers.sequencer.connection import FIRST_READS, READ, Connection
 from remora.servers.sequencer.secure import SecureConnections
 

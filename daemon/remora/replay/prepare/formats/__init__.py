@@ -8,11 +8,11 @@ from io import BytesIO
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import tables
+from remora.replay.prepare.column_map import UNITS_NS, Mapping
 from remora.replay.prepare.entry import Dropped, FormatContext, Records, is_malformed
 from remora.replay.prepare.formats import cloudtrail, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
 from remora.replay.prepare.formats.s3_operations import begins
 from remora.replay.prepare.lines import BLANK, each_joined, each_line, each_line_of
-from remora.replay.prepare.mapping import UNITS_NS, Mapping
 
 _TRIED_LINES = 20
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from remora.replay.errors import ReplayRefused
+from remora.replay.prepare.column_map import Mapping
 from remora.replay.prepare.entry import FormatContext, FoundLine, Write
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.sources import opened, shown
 
 WRITE, DROPPED, LINES, REFUSED = "write", "dropped", "lines", "refused"
