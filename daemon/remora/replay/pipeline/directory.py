@@ -200,7 +200,11 @@ class LandedDirectory:
         for table in ("events", "bad"):
             files = sorted((staged.path / table).rglob("part-*.parquet"))
             for number, file in enumerate(files):
-                target = Path(table) / file.relative_to(staged.path / table).parent / _name(batch, number)
+                target = (
+                    Path(table)
+                    / file.relative_to(staged.path / table).parent
+                    / f"batch-{batch:08d}-{number:04d}.parquet"
+                )
                 moves.append(FileMove(str(file.relative_to(self.path)), str(target)))
         commit = Commit(batch, before.events + staged.events, before.bad + staged.bad, tuple(moves))
         write(self.path / "_commit.json", commit)
@@ -238,7 +242,3 @@ def _is_landing(path: Path) -> bool:
         return bool(read(path, Landing))
     except ReplayRefused:
         return False
-
-
-def _name(batch: int, number: int) -> str:
-    return f"batch-{batch:08d}-{number:04d}.parquet"

@@ -135,7 +135,7 @@ def parquet_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLi
     has_times = ts in schema.names and pa.types.is_timestamp(schema.field(ts).type)
     named = columns(source.mapping, schema.names, source.name, bucket=source.bucket, has_times=has_times)
     if has_times:
-        named = _in_microseconds(named)
+        named = Columns(named.ts, "us", named.op, named.key, named.bucket, named.size)
     row = _Row(named, source)
     line = 0
     try:
@@ -146,10 +146,6 @@ def parquet_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLi
                 yield FoundLine(line, (row.outcome(values),), shown)
     except (pa.ArrowException, OSError) as exc:
         raise ReplayRefused(f"{source.name}: behind row {line}: {exc}") from exc
-
-
-def _in_microseconds(named: Columns) -> Columns:
-    return Columns(named.ts, "us", named.op, named.key, named.bucket, named.size)
 
 
 def _values(batch: pa.RecordBatch, times: str | None) -> Iterator[dict[str, Any]]:

@@ -155,7 +155,9 @@ def timed(
     figure, axes = frame(title, heights, legends=legends, lanes=1 + max((flag.lane for flag in flags), default=-1))
     axes[0].set_xlim(0, end)
     axes[-1].set_xlabel(f"time since the {'replay began' if subject.run else 'first record'} ({unit.name})")
-    axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, steps=_steps(unit)))
+    axes[-1].xaxis.set_major_locator(
+        MaxNLocator(nbins=10, steps=[1, 1.5, 2, 3, 6, 10] if unit.name == "min" else [1, 2, 2.5, 5, 10])
+    )
     shade = 0.2 if len(spans) <= _FEW_FAULTS else 0.07  # so that many at a time do not hide what lies behind them
     for each in axes:
         for span in spans:
@@ -164,10 +166,6 @@ def timed(
             each.axvline(span.end, color=ORANGE, linewidth=0.9)
     _raise(figure, axes[0], flags)
     return figure, axes, unit
-
-
-def _steps(unit: TimeUnit) -> list[float]:
-    return [1, 1.5, 2, 3, 6, 10] if unit.name == "min" else [1, 2, 2.5, 5, 10]
 
 
 class RoundDurations(Locator):

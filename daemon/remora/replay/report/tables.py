@@ -125,15 +125,11 @@ def rate_table(summary: Summary) -> ReportTable:
                     Cell(offset(found.over_us), found.over_us),
                     Cell(rate(found.mean_per_s), found.mean_per_s),
                     Cell(rate(found.peak_per_s), found.peak_per_s),
-                    *_backlog_cell(name, each.backlogs),
+                    Cell(count(each.backlogs[name]), each.backlogs[name]) if name in each.backlogs else Cell("–"),
                 ]
                 rows.append(TableRow(words + whose, cells, "", f"rate-{name}"))
     width = tick(summary.interval_us)
     return ReportTable("Rates", ("events", "within", "events/s over all", f"most in {width}", "largest backlog"), rows)
-
-
-def _backlog_cell(name: str, backlogs: Mapping[str, int]) -> list[Cell]:
-    return [Cell(count(backlogs[name]), backlogs[name]) if name in backlogs else Cell("–")]
 
 
 # ------------------------------------------------------------------------------------------ names and places

@@ -115,7 +115,9 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
     sent = frames.ordered(parted, parts).mapInArrow(sending(plan), SUMMARY, barrier=True)
     with in_one_line():
         sent.write.parquet(location(folder))
-    return _punctuality(folder)
+    rows = pq.read_table(folder, columns=["lateness"]).to_pylist()
+    counts = merged(dict(row["lateness"]) for row in rows)
+    return Punctuality(sum(counts.values()), percentile_us(counts, 0.5), percentile_us(counts, 0.99))
 
 
 def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:
@@ -123,9 +125,3 @@ def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:
     # The part is in the folder's name and in the first line; Spark is not to make a column of the former.
     lines = spark.read.schema(JOURNAL).option("recursiveFileLookup", "true").json(pattern(run.journal))
     return lines.where(F.col("kind").isNotNull()).select(*JOURNAL.fieldNames())
-
-
-def _punctuality(folder: Path) -> Punctuality:
-    rows = pq.read_table(folder, columns=["lateness"]).to_pylist()
-    counts = merged(dict(row["lateness"]) for row in rows)
-    return Punctuality(sum(counts.values()), percentile_us(counts, 0.5), percentile_us(counts, 0.99))

@@ -172,7 +172,8 @@ class Sender:
         if self._limits.overload == DROP:
             await asyncio.sleep(0)
             if self._held >= self._limits.window:
-                self._drop(event)
+                self._dropped.append(event.seq)
+                self.tally.outcomes[DROPPED] += 1
                 return False
         elif self._limits.overload == ABORT:
             raise Overloaded(
@@ -183,10 +184,6 @@ class Sender:
             self._room.clear()
             await self._room.wait()
         return True
-
-    def _drop(self, event: DueEvent) -> None:
-        self._dropped.append(event.seq)
-        self.tally.outcomes[DROPPED] += 1
 
     # --------------------------------------------------------------------------------------- requests
 

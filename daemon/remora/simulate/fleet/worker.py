@@ -258,7 +258,8 @@ class FleetWorker:
         if self._settings.is_thrifty and not self._has_to_plan():
             return
         around, members = self._around, self.members
-        plan, offers, skew = transfers(self._view()), dict(members.offers), members.skew
+        plan = transfers(View(around.now, around.places, self.owned, {}, members))
+        offers, skew = dict(members.offers), members.skew
         for shard in plan.withdraw:
             withdrawn = offers.pop(shard)
             skew -= withdrawn.begun and withdrawn.load is not None
@@ -295,9 +296,6 @@ class FleetWorker:
                 return True
         fair = board.fair()
         return fair.counts[self.cookie] > fair.targets[self.cookie]
-
-    def _view(self) -> View:
-        return View(self._around.now, self._around.places, self.owned, {}, self.members)
 
     def _aim(self) -> None:
         """How many shards it may still take."""

@@ -40,7 +40,10 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
     def recognises(head: bytes) -> bool:
         tried = 0
         for found in records(BytesIO(head), FormatContext("")):
-            if any(not (isinstance(each, Dropped) and _says_nothing(each)) for each in found.outcomes):
+            if any(
+                not (isinstance(each, Dropped) and (each in (BLANK, rgw_ops.FRAME) or is_malformed(each)))
+                for each in found.outcomes
+            ):
                 return True
             tried += found.outcomes != (BLANK,)
             if tried == _TRIED_LINES:
@@ -48,10 +51,6 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
         return False
 
     return recognises
-
-
-def _says_nothing(dropped: Dropped) -> bool:
-    return dropped in (BLANK, rgw_ops.FRAME) or is_malformed(dropped)
 
 
 def _lines(name: str, title: str, records: Records, *, has_requests: bool = False) -> Format:
