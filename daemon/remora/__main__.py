@@ -16,8 +16,9 @@ of a start's processor time, and of a busy worker's."""
 def main() -> None:
     """Run the command that the arguments name."""
     gc.set_threshold(COLLECT_AFTER)
-    if sys.argv[1:2] == ["worker"]:
-        _work(int(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["worker", channel] if channel.isdecimal():
+            _work(int(channel))
     from remora import cli
 
     cli.main()
