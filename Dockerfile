@@ -6,8 +6,8 @@
 # no topic logs in to Kafka with Kerberos.
 #
 #   docker build --build-arg DEBIAN_RELEASE=forky -t remora .
-#   docker run -v remora:/var/lib/remora -v remora-sockets:/run/remora remora
-#   docker run -v /etc/ceph:/etc/ceph:ro -v ./remora.toml:/etc/remora/remora.toml:ro remora
+#   docker run -p 127.0.0.1:9750:9750 -v remora:/var/lib/remora -v remora-sockets:/run/remora remora
+#   docker run -p 127.0.0.1:9750:9750 -v /etc/ceph:/etc/ceph:ro -v ./remora.toml:/etc/remora/remora.toml:ro remora
 ARG DEBIAN_RELEASE=bookworm
 ARG CEPH_PACKAGES=librados2
 ARG KERBEROS_PACKAGES=python3-gssapi
@@ -20,7 +20,9 @@ RUN apt-get update \
 RUN python3 -m venv /opt/pip \
     && python3 -m venv --without-pip /opt/remora
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE deploy/constraints.txt ./
+COPY pyproject.toml setup.py README.md LICENSE CHANGELOG.md deploy/constraints.txt ./
+COPY config config
+COPY systemd systemd
 COPY daemon daemon
 # With a time given, compiled files of Python name what they were compiled from by hash: an image whose times are set to
 # one of a release still has them valid. Without -g0 the codec would name folders of the build.
@@ -29,7 +31,7 @@ RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 PIP_CONSTRAINT=/src/constraints.txt P
     /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir ".[traces]"
 
 FROM debian:${DEBIAN_RELEASE}-slim
-LABEL org.opencontainers.image.title="remora" \
+LABEL org.opencontainers.image.title="remorad" \
       org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka" \
       org.opencontainers.image.licenses="Apache-2.0"
 ARG CEPH_PACKAGES
@@ -41,10 +43,13 @@ COPY --from=build /opt/remora /opt/remora
 # Debian's own build of gssapi; where it was left out, the links lead nowhere.
 RUN ln -s /usr/lib/python3/dist-packages/gssapi /usr/lib/python3/dist-packages/decorator.py \
     /opt/remora/lib/python3.*/site-packages/
-COPY config/remora.toml /etc/remora/remora.toml
+COPY --from=build /src/config/remora.toml /etc/remora/remora.toml
 ENV PATH=/opt/remora/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
+# Metrics, health and the status page: with the default, this container's own loopback, no published port would reach them.
+# They only show; what changes the daemon goes over the control socket. It stands over the file, as each variable does.
+ENV REMORA_ADMIN_LISTEN=0.0.0.0:9750
 # A number, so that an orchestrator can see that it is not root. It owns nothing but the folders of the queues and of the
 # sockets: with volumes for these the file system may be read-only. Group 0 may use both, for OpenShift, which runs a
 # container as another user of that group. The queues lie a folder deeper than the volume, which may have to stay root's.
@@ -56,7 +61,7 @@ VOLUME /var/lib/remora
 USER 10001:10001
 EXPOSE 9750
 STOPSIGNAL SIGTERM
-# Asks the port of admin.listen's default; a daemon that listens elsewhere needs another --health-cmd.
+# Asks the port of REMORA_ADMIN_LISTEN above; a daemon that listens elsewhere needs another --health-cmd.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=3 \
     CMD ["/opt/remora/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9750/-/live', timeout=4)"]
 ENTRYPOINT ["/opt/remora/bin/remora"]

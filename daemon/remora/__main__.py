@@ -12,16 +12,42 @@ COLLECT_AFTER = 50_000
 themselves, and so do the imports of a start, which make only what stays: by default, seven hundred, that was a tenth
 of a start's processor time, and of a busy worker's."""
 
+OTHER = "remora"
+"""A distribution of the package index that has nothing to do with this one, and whose import package has the same name.
+
+This one is called remorad there. Release 0.1.0, which was on no index, was called as the other one is.
+"""
+
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command that the arguments name, unless files of another distribution lie among those of this one."""
     gc.set_threshold(COLLECT_AFTER)
     match sys.argv[1:]:
         case ["worker", channel] if channel.isdecimal():
             _work(int(channel))
+    if folder := shared_folder(os.path.dirname(__file__)):
+        sys.stderr.write(
+            f"remora: the distribution {OTHER} is installed beside remorad, and both have files in {folder}: which are"
+            " whose depends on what was installed last. Remove both and install one:"
+            f" pip uninstall {OTHER} remorad && pip install remorad\n"
+        )
+        sys.exit(1)
+    # Only now, as this may fail in a folder with the files of two.
     from remora import cli
 
     cli.main()
+
+
+def shared_folder(package: str) -> str | None:
+    """Returns the folder of this package where the other distribution has files in it, too; None where it has none."""
+    if not any(name.startswith(f"{OTHER}-") and name.endswith(".dist-info") for name in os.listdir(f"{package}/..")):
+        return None  # to ask the installed packages takes each command 20 ms
+    from importlib.metadata import distributions
+
+    for each in distributions(name=OTHER):
+        if any(os.path.dirname(str(file.locate())) == package for file in each.files or ()):
+            return package
+    return None
 
 
 def _work(channel: int) -> NoReturn:

@@ -176,17 +176,22 @@ def make_store(
         case "rados":
             from remora.storage.rados import RadosStore
 
-            return RadosStore(settings.rados, on_state, tracer=tracer)
+            age_s = settings.ownership.reservation_age_s
+            return RadosStore(settings.rados, on_state, tracer=tracer, reservation_age_s=age_s)
 
 
 @asynccontextmanager
 async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[ShardStore]:
     """The store, for one command: a cluster is given its mount time-out to answer, files are there or not.
 
-    A command that only looks makes no embedded store: it would belong to the command's user, and not to the daemon.
+    A command that only looks makes no embedded store: it would belong to the command's user, and not to the daemon. One
+    that root runs goes on as the owner of an embedded store.
     """
     known = asyncio.Event()
-    async with make_store(settings, lambda connected, _: known.set() if connected else None, make=make) as store:
+    store = make_store(settings, lambda connected, _: known.set() if connected else None, make=make)
+    # Not before its modules are loaded, which the owner may have no right to read.
+    _become_owner_of_store(settings)
+    async with store:
         if settings.store.kind == "rados":
             await _within(known, settings.rados.mount_timeout_s + 1)
         yield store
@@ -200,8 +205,10 @@ def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[Report]:
     from remora.storage.sqlite.checking import check_directory, check_file
 
     if files:
+        _become_owner(files[0])
         return [check_file(each) for each in files]
     directory = _embedded(settings)
+    _become_owner(directory)
     reports = check_directory(directory)
     if not reports:
         raise StoreMisconfigured(f"{directory} has no files of a store: queues-000.db is missing")
@@ -215,7 +222,19 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
     """
     from remora.storage.sqlite.salvaging import salvage
 
+    _become_owner(damaged)
     return salvage(damaged, new)
+
+
+def _become_owner_of_store(settings: Settings) -> None:
+    if settings.store.kind == "sqlite":
+        _become_owner(Path(settings.sqlite.directory))
+
+
+def _become_owner(path: Path) -> None:
+    from remora.storage.sqlite.owner import become_owner
+
+    become_owner(path)
 
 
 def _embedded(settings: Settings) -> Path:
@@ -231,7 +250,7 @@ async def open_logs(
     """The shared logs of the store; one that `waits` is used as soon as the store is there.
 
     Without `waits` a cluster is given its mount time-out to answer, and files are there or not. `is_dead` says of the
-    owner of a log that its process has ended on this host.
+    owner of a log that its process has ended on this host. What does not wait is a command, see `store_of`.
     """
     if settings.store.kind == "rados":
         async with _logs_in_rados(settings, is_dead, waits=waits) as logs:
@@ -239,6 +258,8 @@ async def open_logs(
         return
     from remora.storage.sqlite import SqliteStore
 
+    if not waits:
+        _become_owner_of_store(settings)
     make = settings.sqlite.if_missing == "make"
     async with SqliteStore(settings.sqlite, lambda _, __: None, make=make, waits=waits) as store:
         yield store.logs

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from devkit.processes.ports import free_port
+from devkit.waits import until
 
 if TYPE_CHECKING:
     from devkit.clusters.kafka import Kafka
@@ -28,3 +37,64 @@ def join_realm(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("needs Debian's packages krb5-kdc and krb5-admin-server: run scripts/setup")
     monkeypatch.setenv("KRB5_CONFIG", kafka.env["krb5_config"])
     monkeypatch.setenv("KRB5CCNAME", "FILE:/nonexistent")  # nobody's tickets but those of the keytabs
+
+
+class Kdc:
+    """A second KDC over the realm's own database: for the tests that hurt one, while others log in with the first."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Starts it; returns when it takes connections."""
+        self._process = self._launched()
+        await until(self._listens, "the second KDC listens")
+
+    def stop(self) -> None:
+        """Kills it, frozen or not."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Freezes it: connections to it are opened, and none is answered."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        places = {"KRB5_CONFIG": self._folder / "krb5.conf", "KRB5_KDC_PROFILE": self._folder / "kdc.conf"}
+        program = shutil.which("krb5kdc", path=SBIN)
+        assert program
+        return subprocess.Popen([program, "-n"], env=os.environ | places, start_new_session=True)
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            return True
+        return False
+
+
+@contextlib.asynccontextmanager
+async def second_kdc(kafka: Kafka, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kdc]:
+    """Runs a second KDC, which this process asks instead of the first; its files lie in `folder`."""
+    join_realm(kafka, monkeypatch)
+    port = free_port()
+    first, shared = str(kafka.env["ports"]["kdc"]), Path(kafka.env["krb5_config"]).parent
+    for name in ("krb5.conf", "kdc.conf"):
+        text = (shared / name).read_text().replace(f"127.0.0.1:{first}", f"127.0.0.1:{port}")
+        (folder / name).write_text(text.replace(str(Path(kafka.env["logs"]) / "kdc.log"), str(folder / "kdc.log")))
+    monkeypatch.setenv("KRB5_CONFIG", str(folder / "krb5.conf"))
+    kdc = Kdc(folder, port)
+    await kdc.start()
+    try:
+        yield kdc
+    finally:
+        kdc.stop()

@@ -103,7 +103,7 @@ async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[s
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(2 * PATIENT_S):
             out, err = await process.communicate(stdin)
     finally:
         with contextlib.suppress(ProcessLookupError):

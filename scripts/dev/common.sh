@@ -5,6 +5,12 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${REMORA_DEV_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/remora-dev}
 export repo cache
 
+# The version of the sources as Python's packages write it (0.2.0.dev0), as Helm's charts do (0.2.0-dev0), and as Debian
+# does, for which what comes before a release must sort before it (0.2.0~dev0).
+python_version() { sed -n 's/^version = "\(.*\)"$/\1/p' "$repo/pyproject.toml"; }
+chart_version() { python_version | sed -E 's/([0-9])\.?((dev|a|b|rc)[0-9]+)$/\1-\2/'; }
+deb_version() { chart_version | tr - '~'; }
+
 say() { echo "remora: $*" >&2; }
 
 die() {

@@ -50,7 +50,7 @@ def _commands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 def _page(context: click.Context, others: list[str]) -> str:
     name = context.command_path.replace(" ", "-")
     date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
-    lines = [f'.TH "{name.upper()}" "1" "{date}" "remora {version("remora")}" "User Commands"', ".SH NAME"]
+    lines = [f'.TH "{name.upper()}" "1" "{date}" "remora {version("remorad")}" "User Commands"', ".SH NAME"]
     lines += [f"{_plain(name)} \\- {_plain(context.command.get_short_help_str(limit=200).rstrip('.'))}", ".SH SYNOPSIS"]
     lines += [*_synopsis(context), ".SH DESCRIPTION", *_text(context.command.help or "")]
     lines += _options(context, ".SH OPTIONS")

@@ -20,6 +20,7 @@ from devkit.entries.queues import LEASE_S
 from devkit.processes.daemon import Daemon, running_daemon
 from devkit.readers.consumer import Delivered, read_all
 from devkit.testing.cases import cases
+from devkit.waits import PATIENT_S
 from remora.client import Checkpoint, CommitOrderReader, IngestClient
 from support.ingest import record
 
@@ -64,7 +65,7 @@ class Sender:
     async def until(self, more: int) -> None:
         """Return when this many more requests have been answered."""
         wanted = len(self.answered) + more
-        async with asyncio.timeout(600):
+        async with asyncio.timeout(5 * PATIENT_S):
             while len(self.answered) < wanted:  # noqa: ASYNC110 - each is answered in a task of its own
                 await asyncio.sleep(0.01)
 

@@ -20,6 +20,7 @@ from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
 from devkit.readers.consumer import check, read_until
 from remora.codec.shard_hash import shard
 from remora.model.exits import Exit
+from remora.policy.shedding import RESOURCES
 from support.ingest import record
 
 SHARDS = 6
@@ -32,7 +33,7 @@ def sections(folder: Path, what: str = "network_out") -> Mapping[str, Mapping[st
 
     What a processor does on a machine that runs other tests, too, would be chance.
     """
-    others = dict.fromkeys(("cpu", "host_cpu", "memory", "held", "network_in", "network_out"), 0.0)
+    others = dict.fromkeys(RESOURCES, 0.0)
     return {
         "supervisor": {"workers": 2},
         "store": {"kind": "sqlite"},

@@ -97,9 +97,9 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         of_queue = await explained(daemon, queue, "--as", "queue")
         (found,) = of_queue["queues"]
         assert found["state"] == "retrying"
-        assert found["why"].startswith("attempts have failed for ")
+        assert found["why"].startswith("retrying for ")
         assert found["reason"] in found["why"]
-        assert found["command"] == "remora topic show orders"
+        assert found["command"] == "remora topic test orders"
         assert found["last_failure"] == found["last_failure"] | {
             "of": "queue", "kind": "transient", "reason": found["reason"]
         }  # fmt: skip
@@ -108,7 +108,7 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         assert f"{found['owner']['lease_left_seconds']:.0f}" != "0"
         shown = await text(daemon, "orders")
         assert shown.startswith("topic orders: 3 queues, 3 entries, oldest ")
-        assert "try: remora topic show orders" in shown
+        assert "try: remora topic test orders" in shown
         assert " failed in a row; the last failure was " in await text(daemon, "id-first")
         assert "QUEUE" not in shown, "the topic's name is not taken for that of its first queue"
 
@@ -238,7 +238,7 @@ async def test_a_queue_of_a_radosgw_is_explained(zone16: Zone, kafka: Kafka, tmp
     async with stuck(zone16, kafka, tmp_path, "a", "b") as one:
         (found,) = (await explained(one.daemon, one.queue, "--as", "queue"))["queues"]
         assert (found["state"], found["origin"]) == ("retrying", "radosgw")
-        assert found["why"].startswith("attempts have failed for ")
+        assert found["why"].startswith("retrying for ")
 
         event = await explained(one.daemon, f"{one.topic}/b")
         (place,) = event["waiting"]

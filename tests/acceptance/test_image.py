@@ -133,7 +133,7 @@ async def test_the_packages_of_the_image_are_those_of_the_constraints(image: Ima
 
     of_debian = {each for each in found if each.startswith(("gssapi==", "decorator=="))}
     assert len(found - of_debian) >= 20
-    assert {each for each in found - of_debian - wanted if not each.startswith("remora==")} == set()
+    assert {each for each in found - of_debian - wanted if not each.startswith("remorad==")} == set()
 
 
 def canonical(package: str) -> str:

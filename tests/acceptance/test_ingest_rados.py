@@ -17,6 +17,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.queues import Queues, calm
 from devkit.processes.daemon import Daemon, running_daemon
 from devkit.readers.consumer import check, read_until
+from devkit.waits import PATIENT_S
 from remora.model.exits import Exit
 from support.ingest import ndjson, record
 
@@ -75,7 +76,7 @@ async def test_each_event_is_stored_once_though_a_daemon_is_killed(
 
         async def surely(request: int) -> None:
             """Publish a request, again and again with the same key, until the first daemon has taken it."""
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(3 * PATIENT_S):
                 while not await publish(first, topic, request):  # noqa: ASYNC110 - each one asks
                     await asyncio.sleep(0.1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -15,10 +16,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from cryptography import x509
 
 from devkit.processes.programs import program
 from remora import config
 from remora.config import Settings
+from remora.servers import tokens
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/remora"
@@ -51,7 +54,7 @@ def helm() -> str:
 def rendered(helm: str, *options: str | Path) -> list[Object]:
     """Every object that the chart gives with these options."""
     done = subprocess.run(
-        [helm, "template", "remora", CHART, "--kube-version", RELEASES[0], *options],
+        [helm, "template", "remora", CHART, *options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -152,7 +155,7 @@ def test_the_embedded_store_has_a_volume_of_its_own(helm: str) -> None:
     assert settings_of(objects).sqlite.directory == "/var/lib/remora/queues"
     assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     assert container["readinessProbe"]["httpGet"]["path"] == "/-/ready/ingest"
-    assert only(objects, "Service")["metadata"]["name"] == workload["serviceName"]
+    assert workload["serviceName"] in [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
 
 
 def test_pods_on_a_cluster_hand_over_before_they_stop(helm: str) -> None:
@@ -251,7 +254,7 @@ def test_rules_and_dashboard_are_those_of_config(helm: str) -> None:
 
 
 def test_events_from_other_pods_need_a_certificate_and_tokens(helm: str) -> None:
-    """The ingest API has a Service where both Secrets are named, and is refused without."""
+    """The ingest API has a Service, with the certificate and the tokens of the Secrets that are named."""
     objects = rendered(helm, "--values", ROOT / "deploy/helm/values/sqlite.yaml")
     settings = settings_of(objects).ingest
     mounts = {each["mountPath"] for each in daemon(objects)[1]["volumeMounts"]}
@@ -260,7 +263,59 @@ def test_events_from_other_pods_need_a_certificate_and_tokens(helm: str) -> None
     assert settings.listen == "0.0.0.0:9751"
     assert {str(Path(each).parent) for each in (settings.tls_certificate, settings.tls_key, settings.tokens)} <= mounts
     assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "admin"}], [{"port": "ingest"}]]
-    assert "tokensSecret" in refusal(helm, "--set", "ingest.service=true", "--set", "ingest.tlsSecret=t")
+    assert "Secret" not in {each["kind"] for each in objects}
+
+
+def test_an_installation_takes_events_with_a_token_that_it_makes(helm: str) -> None:
+    """Without values the chart makes a token, its digest and a certificate, which the daemon reads."""
+    objects = rendered(helm)
+    secret = {name: base64.b64decode(value) for name, value in only(objects, "Secret")["data"].items()}
+    (volume,) = [each for each in daemon(objects)[0]["volumes"] if each["name"] == "ingest"]
+    certificate = x509.load_pem_x509_certificate(secret["tls.crt"])
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+    grant = tokens.parse(secret["tokens"], "tokens").grant(secret["token"].decode())
+    assert grant is not None
+    assert grant.allows("any")
+    assert secret["token"].startswith(tokens.PREFIX.encode())
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(secret["ca.crt"]))
+    assert {"remora", "remora.default.svc", "localhost"} <= set(names.get_values_for_type(x509.DNSName))
+    assert {each["secret"]["name"] for each in volume["projected"]["sources"]} == {"remora-ingest"}
+    assert settings_of(objects).ingest.listen == "0.0.0.0:9751"
+    without = rendered(helm, "--set", "ingest.service=false")
+    assert "Secret" not in {each["kind"] for each in without}
+    assert settings_of(without).ingest.listen == Settings().ingest.listen
+
+
+def test_topics_are_made_before_the_daemon_starts(helm: str, tmp_path: Path) -> None:
+    """The topics of the values are a file that `remora topic apply` takes, in a container before the daemon's; another
+    topic rolls the pods."""
+    values = tmp_path / "values.yaml"
+    given = {"endpoint": "kafka://broker:9093", "shards": 3, "args": {"use-ssl": True}, "time-to-live": "1d"}
+    values.write_text(yaml.safe_dump({"topics": {"orders": given, "audit": {"endpoint": "http://audit/"}}}))
+
+    objects = rendered(helm, "--values", values)
+
+    spec, _ = daemon(objects)
+    (text,) = [each["data"]["topics.toml"] for each in objects if "topics.toml" in each.get("data", {})]
+    assert tomllib.loads(text) == {"topic": {"orders": given, "audit": {"endpoint": "http://audit/"}}}
+    assert [each["name"] for each in spec["initContainers"]] == ["check-config", "topics"]
+    assert spec["initContainers"][1]["args"] == ["topic", "apply", "-f", "/etc/remora/topics.toml"]
+    assert_valid(objects)
+    assert_hardened(objects)
+    (tmp_path / "topics.toml").write_text(text)
+    (tmp_path / "remora.toml").write_text(f'[sqlite]\ndirectory = "{tmp_path}/queues"\n')
+    made = subprocess.run(
+        [sys.executable, "-m", "remora", "topic", "apply", "-f", "topics.toml", "-c", "remora.toml"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "orders" in made.stdout
+    checksums = {
+        only(each, "StatefulSet")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        for each in (objects, rendered(helm))
+    }
+    assert len(checksums) == 2
 
 
 @pytest.mark.parametrize(

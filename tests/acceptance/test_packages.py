@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.full("the package is a release's"), pytest.mark.timeout(900)]
 
-STEPS = 19
+STEPS = 22
 """How many things scripts/try-package looks at."""
+
+MAINTAINER = "The maintainers <maintainers@remora.example>"
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -31,7 +34,7 @@ def build(sources: Path, folder: Path, epoch: str) -> Path:
     """Build from a folder of sources into another one, with a time that stands for that of the last commit."""
     done = subprocess.run(
         [sources / "scripts/build", folder], capture_output=True, text=True, check=False,
-        env={**os.environ, "SOURCE_DATE_EPOCH": epoch},
+        env={**os.environ, "SOURCE_DATE_EPOCH": epoch, "REMORA_MAINTAINER": MAINTAINER},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
@@ -63,9 +66,21 @@ def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> No
     again = build(copy, tmp_path / "dist", "1700000000")
 
     assert digests(again) == digests(built)
-    assert sorted(each.suffix for each in built.iterdir()) == [".deb", ".json", ".json", ".tar", ".tgz", ".whl"]
+    assert sorted(each.suffix for each in built.iterdir()) == [".deb", ".gz", ".json", ".json", ".tar", ".tgz", ".whl"]
     (wheel,) = built.glob("*.whl")
     assert "manylinux_2_17_x86_64" in wheel.name
+
+
+def test_wheel_and_sources_are_whole(built: Path) -> None:
+    """The wheel has the files that an installation needs beside the program, and the sources have them and the docs."""
+    (wheel,), (sources,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sources) as sdist:
+        packed, files = set(archive.namelist()), {each.name.partition("/")[2] for each in sdist if each.isreg()}
+
+    shipped = {f"remora/shipped/{each.name}" for each in (ROOT / "daemon/remora/shipped").iterdir()}
+    assert shipped <= packed
+    assert {f"daemon/{each}" for each in shipped} | {"CHANGELOG.md", "docs/operations.md", "setup.py"} <= files
+    assert {"systemd/remora.service", "config/remora.toml", "daemon/remora/codec/_compiled.pyx"} <= files
 
 
 def test_the_image_is_a_valid_archive_without_a_compiler(built: Path, tmp_path: Path) -> None:
@@ -91,7 +106,7 @@ def test_the_image_is_a_valid_archive_without_a_compiler(built: Path, tmp_path: 
     assert not programs & {"cc", "gcc", "c99", "cpp", "g++", "as", "ld", "make", "pip", "pip3"}
     assert not names & {"etc/build-host-ca.pem", "etc/pip.conf"}
     listed = {each["name"] for each in json.loads(bill.read_text())["components"]}
-    assert {"remora", "aiokafka", "librados2", "libc6"} <= listed
+    assert {"remorad", "aiokafka", "librados2", "libc6"} <= listed
 
 
 def blob_of(layout: Path, descriptor: dict[str, str]) -> Path:

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Metric
 
 from devkit.processes.ports import free_port
 from devkit.processes.programs import program
+from devkit.waits import PATIENT_S
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.health import Health
@@ -155,7 +156,7 @@ async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) ->
         port = free_port()
         server = await stack.enter_async_context(prometheus(tmp_path, addresses[0], addresses[1], port))
         api = Api(await stack.enter_async_context(aiohttp.ClientSession()), port)
-        async with asyncio.timeout(240):
+        async with asyncio.timeout(2 * PATIENT_S):
             for each in (scrapes, others):
                 ends = [asyncio.create_task(each.three.wait()), asyncio.create_task(server.wait())]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -18,6 +18,7 @@ from devkit.clusters.s3 import User, Zone, fresh
 from devkit.processes.daemon import remora, running_daemon, write_config
 from devkit.readers.consumer import read_until
 from devkit.receivers.http_sink import http_sink
+from devkit.waits import PATIENT_S
 from remora.codec.event_entry import decode
 from remora.codec.rendering_cached import Renderer
 from remora.codec.rendering_plain import body
@@ -223,7 +224,7 @@ async def test_radosgw_publishes_the_same_messages(zone: Zone, rabbitmq: RabbitM
 async def messages(broker: RabbitMQ, queue: str, count: int) -> list[Message]:
     """What is in a queue, as soon as there are that many different bodies."""
     found: list[Message] = []
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(2 * PATIENT_S):
         while len({each.body for each in found}) < count:
             found += await broker.read(queue)
             await asyncio.sleep(0.1)

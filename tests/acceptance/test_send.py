@@ -19,6 +19,7 @@ import pytest
 from devkit.clusters.certificates import certificate
 from devkit.processes.daemon import REMORA, Daemon, Ended, remora, running_daemon
 from devkit.processes.ports import free_port
+from devkit.waits import PATIENT_S
 from remora.model.exits import Exit
 from support.ingest import record
 
@@ -178,7 +179,7 @@ async def test_records_are_sent_as_they_come_until_it_is_interrupted(folder: Pat
         await daemon.counted(30, "remora_ingested_events_total")
         process.send_signal(signal.SIGINT)
         # Its input stays open: the end does not wait for more of it.
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             out = await process.stdout.read() if process.stdout else b""
             err = await process.stderr.read() if process.stderr else b""
             code = await process.wait()

@@ -178,7 +178,7 @@ async def test_a_log_is_shown_as_its_own_sequencer_has_it(folder: Path) -> None:
     """At the address in its projection, though the configuration has another one; and once that server has ended."""
     async with a_server(folder, "other") as server, server.client() as client:
         await client.next_range(IDS, 5)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             while (shown := await of_ids(folder))["state"] == "not served":
                 pass  # a command gives a server 2 s
         assert (shown["address"], shown["state"], shown["tail"]) == (server.address, "serving epoch 1", 5)

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from devkit.clusters.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, Message, RabbitMQ, bodies
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import AmqpSettings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.tls import TlsFiles
@@ -47,7 +47,7 @@ def target(rabbitmq: RabbitMQ, exchange: str, topic: str = "events", args: str =
 
 
 async def deliver(endpoint: Endpoint, meant: Target, records: Sequence[Record]) -> None:
-    async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, meant) as route:
+    async with asyncio.timeout(PATIENT_S), endpoint.route(SHARD, INCARNATION, meant) as route:
         assert await push_all(route, records) == []
 
 

@@ -12,7 +12,7 @@ from pamqp import commands, frame
 
 from devkit.clusters.rabbitmq import Hearer
 from devkit.receivers.amqp_server import Peer, scripted
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import AmqpSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.amqp.frames import HEARTBEAT_FRAME
@@ -39,7 +39,7 @@ async def push(endpoint: AmqpEndpoint, address: str, records: list[Record]) -> N
 
 async def failure(script: Script, kind: type[EndpointError], settings: AmqpSettings = SETTINGS) -> str:
     """Why nothing can be delivered to a broker with this script."""
-    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(settings) as endpoint:
+    async with asyncio.timeout(PATIENT_S), scripted(script) as address, AmqpEndpoint(settings) as endpoint:
         with pytest.raises(kind) as caught:
             await push(endpoint, address, make_records(0, 3, keys=1))
     return str(caught.value)
@@ -151,7 +151,7 @@ async def test_byte_by_byte() -> None:
             peer.send(commands.Basic.Ack(message.tag))
 
     records = make_records(0, 3, keys=1, size=10_000)
-    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
+    async with asyncio.timeout(PATIENT_S), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
         await push(endpoint, address, records)
 
     assert got == [each.body for each in records]
@@ -214,7 +214,7 @@ async def test_confirms_in_any_order() -> None:
 
     records = make_records(0, 4, keys=4)
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         scripted(script) as address,
         AmqpEndpoint(SETTINGS) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(address)) as route,
@@ -242,7 +242,7 @@ async def test_one_message_of_a_lane() -> None:
             confirmed += 1
             peer.send(commands.Basic.Ack(number))
 
-    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
+    async with asyncio.timeout(PATIENT_S), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
         await push(endpoint, address, make_records(0, 5, keys=1))
 
     assert confirmed == 5
@@ -272,7 +272,7 @@ class LateBroker:
 async def given_up(record: Record) -> AsyncIterator[tuple[LateBroker, AmqpEndpoint, str]]:
     """A broker, at this address, that has a message which it did not confirm in time; what comes next has more time."""
     broker, settings = LateBroker(), replace(SETTINGS, delivery_timeout_s=0.3)
-    async with asyncio.timeout(120), scripted(broker.serve) as address, AmqpEndpoint(settings) as endpoint:
+    async with asyncio.timeout(PATIENT_S), scripted(broker.serve) as address, AmqpEndpoint(settings) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target(address)) as route:
             with pytest.raises(EndpointUnavailable, match="not confirmed within"):
                 await push_all(route, [record])
@@ -329,7 +329,7 @@ async def test_confirmed_too_late(arrives: bool) -> None:
 
     late, [record] = asyncio.Event(), make_records(0, 1)
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         scripted(script) as address,
         AmqpEndpoint(replace(SETTINGS, delivery_timeout_s=0.3)) as endpoint,
     ):
@@ -364,7 +364,7 @@ async def test_flow() -> None:
     stopped, pushed = asyncio.Event(), asyncio.Event()
     first, second = make_records(0, 2, keys=1)
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         scripted(script) as address,
         AmqpEndpoint(SETTINGS) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(address)) as route,
@@ -395,7 +395,7 @@ async def test_blocked_before_anything_was_sent() -> None:
     settings = replace(SETTINGS, delivery_timeout_s=0.3)
     first, second = make_records(0, 2, keys=1)
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         scripted(script) as address,
         AmqpEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(address)) as route,
@@ -418,7 +418,7 @@ async def test_two_heartbeats_missed() -> None:
     """A broker that sends no heartbeats any more is given up, and so are its messages."""
     hearer = Hearer()
     settings = replace(SETTINGS, delivery_timeout_s=60, heartbeat_s=0.2)
-    async with asyncio.timeout(120), scripted(answers()) as address, AmqpEndpoint(settings, hearer) as endpoint:
+    async with asyncio.timeout(PATIENT_S), scripted(answers()) as address, AmqpEndpoint(settings, hearer) as endpoint:
         with pytest.raises(EndpointUnavailable, match="two heartbeats were missed"):
             await push(endpoint, address, make_records(0, 1))
 
@@ -439,7 +439,7 @@ async def test_a_channel_that_is_closed_while_it_opens() -> None:
 
     hearer = Hearer()
     settings = replace(SETTINGS, connect_timeout_s=3)
-    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(settings, hearer) as endpoint:
+    async with asyncio.timeout(PATIENT_S), scripted(script) as address, AmqpEndpoint(settings, hearer) as endpoint:
         with pytest.raises(EndpointUnavailable, match="no answer in time"):
             await push(endpoint, address, make_records(0, 1))
         (slot,) = endpoint._pool._slots.values()

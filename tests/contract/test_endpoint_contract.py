@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from devkit.receivers.bad_endpoints import hanging_endpoint
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.codec.rendering_cached import Renderer
 from remora.endpoints.amqp import AmqpEndpoint, AmqpRoute
 from remora.endpoints.http import HttpEndpoint
@@ -59,7 +59,7 @@ async def _outlet(request: pytest.FixtureRequest, kind: str, prefix: str = "") -
 
 
 async def deliver(endpoint: Endpoint, to: Target, records: Sequence[Record], shard: Shard = SHARD) -> None:
-    async with asyncio.timeout(60), endpoint.route(shard, INCARNATION, to) as route:
+    async with asyncio.timeout(PATIENT_S), endpoint.route(shard, INCARNATION, to) as route:
         assert await push_all(route, records) == []
 
 
@@ -87,7 +87,7 @@ async def test_everything_once_in_order_and_with_its_place(outlet: Outlet) -> No
     to = await outlet.topic()
     records = {f"q.{number}": make_records(number, 300) for number in range(4)}
 
-    async with asyncio.timeout(60), outlet.running() as endpoint:
+    async with asyncio.timeout(PATIENT_S), outlet.running() as endpoint:
         senders = [ShardSender(endpoint, shard, to) for shard in records]
         await asyncio.gather(*(each.send(records[each.shard.queue], 50) for each in senders))
 
@@ -130,7 +130,7 @@ async def test_sizes(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
     others = iter(make_records(1, 10_000))
 
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(PATIENT_S),
         outlet.running() as endpoint,
         endpoint.route(Shard("other"), INCARNATION, to) as fellow,
     ):
@@ -165,7 +165,7 @@ async def test_refused_records_in_a_quiet_topic(outlet: Outlet) -> None:
     bad = [each._replace(body=each.body + Random(0).randbytes(outlet.largest_bytes + 5000)) for each in bad]
     left, refused, pushes = deque(bad), list[Record](), 0
 
-    async with asyncio.timeout(120), outlet.running(is_quick=True) as endpoint:
+    async with asyncio.timeout(PATIENT_S), outlet.running(is_quick=True) as endpoint:
         await _until_arrived(endpoint, to, good)
         while left:
             with suppress(EndpointUnavailable):  # the server may be busy, or need the next push
@@ -201,7 +201,7 @@ async def test_stopped_and_frozen_under_load(fragile: Outlet) -> None:
     and each fault makes at most as many copies as were under way."""
     to = await fragile.topic()
     records = {f"q.{number}": make_records(number, fragile.load) for number in range(2)}
-    async with asyncio.timeout(240), fragile.running(is_quick=True) as endpoint:
+    async with asyncio.timeout(2 * PATIENT_S), fragile.running(is_quick=True) as endpoint:
         while not await endpoint.up(to):  # a server that was just begun may need more than a look's time
             pass
         senders = [ShardSender(endpoint, shard, to) for shard in records]
@@ -236,7 +236,7 @@ def _failed_since(senders: Sequence[ShardSender], before: Sequence[int]) -> bool
 async def test_a_port_that_accepts_and_is_silent(outlet: Outlet) -> None:
     """Shards of a topic whose server never says a word fail in time, over few connections, of which none stays."""
     async with hanging_endpoint() as mute:
-        async with asyncio.timeout(60), outlet.running(is_quick=True) as endpoint:
+        async with asyncio.timeout(PATIENT_S), outlet.running(is_quick=True) as endpoint:
             shards = [Shard(f"bad.{number}") for number in range(20)]
             failed = await asyncio.gather(
                 *(deliver(endpoint, outlet.elsewhere(mute.address), make_records(0, 1), each) for each in shards),
@@ -315,7 +315,7 @@ async def test_an_idle_connection(outlet: Outlet) -> None:
 async def test_cancelled_pushes(outlet: Outlet) -> None:
     """Cancelled pushes leave nothing behind that arrives later, or troubles those that follow."""
     to = await outlet.topic()
-    async with asyncio.timeout(60), outlet.running() as endpoint:
+    async with asyncio.timeout(PATIENT_S), outlet.running() as endpoint:
         async with endpoint.route(SHARD, INCARNATION, to) as route:
             for batch in route.pack(make_records(0, 20, keys=1))[0]:
                 await route.push(batch)
@@ -340,7 +340,7 @@ async def test_an_answer_that_comes_too_late(fragile: Outlet) -> None:
     """A push without an answer says that its record may have arrived; where the connection outlives it, the record has
     once the server answers over it, and is told as that once."""
     to, number = await fragile.topic(), 0
-    async with asyncio.timeout(240), fragile.running(is_quick=True) as endpoint:
+    async with asyncio.timeout(2 * PATIENT_S), fragile.running(is_quick=True) as endpoint:
         assert isinstance(endpoint, LateEndpoint)
         while True:
             number += 1
@@ -379,7 +379,7 @@ async def test_an_endpoint_that_is_closed(fragile: Outlet) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     try:
-        async with asyncio.timeout(60), fragile.running() as endpoint:
+        async with asyncio.timeout(PATIENT_S), fragile.running() as endpoint:
             context = endpoint.route(SHARD, INCARNATION, to)
             route = await context.__aenter__()
             await push_all(route, make_records(0, 5, keys=1))

@@ -14,6 +14,7 @@ import pytest
 
 from devkit.clusters.certificates import Certificate, certificate
 from devkit.receivers.streams import serving_streams
+from devkit.waits import PATIENT_S
 from remora.config import AmqpSettings, HttpSettings, KafkaSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
@@ -54,7 +55,7 @@ async def failure(endpoint: Endpoint, scheme: str, port: int, trusted: Certifica
     """Why nothing is delivered there."""
     target = Target(f"{scheme}://localhost:{port}", f"amqp-exchange=x&ca-location={trusted.certificate}", "t")
     with pytest.raises(EndpointError) as caught:
-        async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, target) as route:
+        async with asyncio.timeout(PATIENT_S), endpoint.route(SHARD, INCARNATION, target) as route:
             await push_all(route, make_records(0, 1))
     return caught.value
 

@@ -18,7 +18,7 @@ from devkit.clusters.certificates import certificate
 from devkit.clusters.nginx import nginx
 from devkit.receivers.bad_endpoints import hanging_endpoint
 from devkit.receivers.receiver import DROPPED, OK, Arrival, Reply, receiving, status
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import (
     AdminSettings,
     CredentialsSettings,
@@ -293,7 +293,7 @@ async def test_answers_that_are_no_acknowledgement(watcher: Watcher, kind: str) 
         return ANSWERS[kind]
 
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         HttpEndpoint(Settings(http=PATIENT), watcher) as endpoint,
         receiving(plan) as receiver,
         endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
@@ -330,7 +330,7 @@ async def test_answers_that_come_too_late(endpoint: HttpEndpoint, answer: Reply,
         overdue(endpoint)
         return replace(answer, until=late)
 
-    async with asyncio.timeout(120), receiving(plan) as receiver:
+    async with asyncio.timeout(PATIENT_S), receiving(plan) as receiver:
         to, positions = target(receiver.url), [each.position for each in records]
         async with endpoint.route(SHARD, INCARNATION, to) as route:
             (batch,), _ = route.pack(records)
@@ -391,7 +391,7 @@ async def test_a_record_that_arrived_late_is_not_posted_again(endpoint: HttpEndp
         overdue(endpoint)
         return Reply(until=late)
 
-    async with asyncio.timeout(120), receiving(plan) as receiver:
+    async with asyncio.timeout(PATIENT_S), receiving(plan) as receiver:
         to = target(receiver.url)
         async with endpoint.route(SHARD, INCARNATION, to) as route:
             (batch,), _ = route.pack(records)
@@ -435,7 +435,7 @@ async def test_who_waits_gets_the_place_of_a_late_connection(watcher: Watcher) -
     """A request that waited for a connection before another one was given up is posted as soon as that one is."""
     http, hang, came = replace(PATIENT, connections=1), asyncio.Event(), asyncio.Event()
     first, second = make_records(0, 2, keys=1)
-    async with asyncio.timeout(120), HttpEndpoint(Settings(http=http), watcher) as endpoint:
+    async with asyncio.timeout(PATIENT_S), HttpEndpoint(Settings(http=http), watcher) as endpoint:
 
         def plan(arrival: Arrival) -> Reply:
             if arrival.body != first.body:
@@ -465,7 +465,7 @@ async def test_connections_that_wait_for_late_answers_make_way(watcher: Watcher)
     """Where as many connections are open as may be, one that only waits for a late answer is closed for another one."""
     http, hang = replace(PATIENT, connections=1), asyncio.Event()
     first, second = make_records(0, 2, keys=1)
-    async with asyncio.timeout(120), HttpEndpoint(Settings(http=http), watcher) as endpoint:
+    async with asyncio.timeout(PATIENT_S), HttpEndpoint(Settings(http=http), watcher) as endpoint:
 
         def plan(arrival: Arrival) -> Reply:
             if arrival.body != first.body:

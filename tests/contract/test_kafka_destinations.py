@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, read_topic
+from devkit.waits import PATIENT_S
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointDenied
 from remora.model.shard import Shard
@@ -24,7 +25,7 @@ SHARD = Shard("shard")
 async def refusals(uri: str, rules: DestinationRules) -> set[str]:
     """Why a target is denied, to deliver to it in either mode; none of its brokers counts as up then."""
     target, whys = Target(uri, "", "events"), set()
-    async with asyncio.timeout(120), KafkaEndpoint(PATIENT, rules=rules) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(PATIENT, rules=rules) as endpoint:
         for way in (endpoint.route, endpoint.exact):
             with pytest.raises(EndpointDenied) as caught:
                 async with way(SHARD, INCARNATION, target):

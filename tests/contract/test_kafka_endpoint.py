@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, delete_topic, grow_topic, limit_topic, read_topic
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.shard import Shard
@@ -84,14 +84,14 @@ async def test_order_of_many_shards(kafka: Kafka, producers: int) -> None:
 async def test_missing_then_created(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
     """A missing topic is named and not created; once it exists, the next route works."""
     name = "missing-then-created"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointMisconfigured, match=f"topic {name} at .* no such topic"):
             async with endpoint.route(SHARD, INCARNATION, target(kafka, name)):
                 pass
 
     await create_topic(kafka.address, name)
 
-    async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, target(kafka, name)) as route:
+    async with asyncio.timeout(PATIENT_S), endpoint.route(SHARD, INCARNATION, target(kafka, name)) as route:
         await push_all(route, make_records(0, 10))
     assert len(await read_topic(kafka.address, name)) == 10
 
@@ -110,7 +110,7 @@ async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None
             await push_all(route, make_records(0, 10))
             await delete_topic(kafka.address, topic)
             route._settings = replace(PATIENT, delivery_timeout_s=2)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENT_S):
                 with pytest.raises(EndpointUnavailable):
                     await push_on(route)
         with pytest.raises(EndpointMisconfigured, match="no such topic"):
@@ -118,7 +118,7 @@ async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None
                 pass
         await create_topic(kafka.address, topic, partitions=2)
 
-        async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
+        async with asyncio.timeout(PATIENT_S), endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
             await push_all(route, make_records(0, 10, start=20))
 
     assert len(await read_topic(kafka.address, topic)) == 10
@@ -333,7 +333,7 @@ async def test_idle(kafka: Kafka, watcher: Watcher) -> None:
     ):
         await push_all(route, make_records(0, 5))
         await until(lambda: watcher.closed == 1, "the idle producer is closed")
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             await push_all(route, make_records(0, 5, start=5))
 
     assert watcher.opened == watcher.closed == 2

@@ -15,7 +15,7 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_committed, read_topic, running_kafka
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointUnavailable, EntryRefused
@@ -156,7 +156,7 @@ async def test_frozen(fragile_kafka: Kafka) -> None:
             finally:
                 fragile_kafka.stop(how=signal.SIGCONT)
         sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             await sender.send(records[100:])
 
     lost, doubled, moved = verdict(await read_topic(fragile_kafka.address, topic), records)
@@ -177,7 +177,7 @@ async def test_given_up_batches_are_not_sent_later(fragile_kafka: Kafka) -> None
         packed = [route.pack(make_records(0, 10, start=10 + 10 * number))[0] for number in range(4)]
         outcomes = await asyncio.gather(*(push_lanes(route, each) for each in packed), return_exceptions=True)
         await fragile_kafka.start()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
             await sender.send(make_records(0, 10, start=100))
         await until(lambda: watcher.closed == len(watcher.retired), "the old producer is closed")
@@ -293,7 +293,7 @@ async def test_long_outage(fragile_kafka: Kafka, caplog: pytest.LogCaptureFixtur
                     pass
         lines = [each for each in caplog.records if each.name.startswith("remora")]
         await fragile_kafka.start()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
             await sender.send(make_records(0, 10, start=10))
 

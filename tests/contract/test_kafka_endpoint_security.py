@@ -22,6 +22,7 @@ import uvloop
 
 from devkit.clusters.certificates import certificate, encrypt
 from devkit.clusters.kafka import Kafka, create_topic, read_topic, running_kafka
+from devkit.waits import PATIENT_S
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
@@ -59,7 +60,7 @@ def tls(kafka: Kafka, ca: str = "ca") -> str:
 
 async def deliver(uri: str, args: str, topic: str, settings: KafkaSettings = ANYWHERE) -> None:
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         KafkaEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, Target(uri, args, topic)) as route,
     ):
@@ -68,7 +69,7 @@ async def deliver(uri: str, args: str, topic: str, settings: KafkaSettings = ANY
 
 async def refusal(uri: str, args: str, settings: KafkaSettings | None = None) -> str:
     """Why a target is misconfigured."""
-    async with KafkaEndpoint(settings or ANYWHERE) as endpoint, asyncio.timeout(120):
+    async with KafkaEndpoint(settings or ANYWHERE) as endpoint, asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointMisconfigured) as caught:
             async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "events")):
                 pass
@@ -130,7 +131,7 @@ async def test_client_certificate(kafka: Kafka) -> None:
     topic, records = await create_topic(kafka.address), make_records(0, 20)
     target = Target(f"kafka://{kafka.env['mutual_ssl_bootstrap']}", client(kafka), topic)
 
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target) as route:
             await push_all(route, records[:10])
         async with endpoint.exact(SHARD, INCARNATION, target) as exact:
@@ -165,7 +166,7 @@ async def test_replaced_client_certificate(kafka: Kafka, tmp_path: Path) -> None
         for kind in ("crt", "key"):
             shutil.copy(f"{kafka.env[who]}.{kind}", f"{place}.{kind}")
 
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         for who in ("stranger", "client"):
             renew(who)
             with pytest.raises(EndpointMisconfigured) if who == "stranger" else nullcontext():
@@ -196,7 +197,7 @@ async def test_one_broker_of_the_list_suffices(kafka: Kafka) -> None:
     topic = await create_topic(kafka.address)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         hosts = f"127.0.0.1:1,127.0.0.1:{mute.getsockname()[1]}"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             settings = replace(ANYWHERE, connect_timeout_s=60)
             await deliver(f"kafka://{hosts}", f"kafka-brokers={kafka.address}", topic, settings)
 
@@ -397,7 +398,7 @@ async def test_permissions(strict_kafka: Kafka) -> None:
         await strict_kafka.tool("AclCommand", *allow, topic, "--operation", "Write")
         noisy = [each._replace(body=b"%d," % each.ordinal + Random(0).randbytes(9000)) for each in make_records(0, 20)]
         sender = ShardSender(endpoint, "shard", target)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             await sender.send(noisy)
 
     assert watcher.assumed == [(topic, 1_048_588)]
@@ -429,7 +430,10 @@ def test_frozen_tls_broker_on_uvloop(strict_kafka: Kafka) -> None:
 
 async def test_nobody_listens() -> None:
     """A closed port is transient and known at once."""
-    async with KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=60)) as endpoint, asyncio.timeout(30):
+    async with (
+        KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=2 * PATIENT_S)) as endpoint,
+        asyncio.timeout(PATIENT_S),
+    ):
         with pytest.raises(EndpointUnavailable, match=r"127.0.0.1:1: .*refused"):
             async with endpoint.route(SHARD, INCARNATION, Target("kafka://127.0.0.1:1", "", "t")):
                 pass
@@ -439,7 +443,7 @@ async def test_nobody_answers() -> None:
     """A host that accepts and never answers is transient, within the time to connect."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         target = Target(f"kafka://127.0.0.1:{mute.getsockname()[1]}", "", "t")
-        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint, asyncio.timeout(30):
+        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint, asyncio.timeout(PATIENT_S):
             with pytest.raises(EndpointUnavailable, match="no answer in time"):
                 async with endpoint.route(SHARD, INCARNATION, target):
                     pass
@@ -447,7 +451,7 @@ async def test_nobody_answers() -> None:
 
 async def test_unknown_host() -> None:
     """A host name that does not resolve is transient and named."""
-    async with KafkaEndpoint(ANYWHERE) as endpoint, asyncio.timeout(60):
+    async with KafkaEndpoint(ANYWHERE) as endpoint, asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointUnavailable, match=r"no-such-host\.invalid:9092"):
             async with endpoint.route(SHARD, INCARNATION, Target("kafka://no-such-host.invalid", "", "t")):
                 pass
@@ -463,7 +467,7 @@ async def test_not_kafka() -> None:
 
     async with await asyncio.start_server(speak_http, "127.0.0.1", 0) as server:
         uri = f"kafka://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=2)) as endpoint, asyncio.timeout(60):
+        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=2)) as endpoint, asyncio.timeout(PATIENT_S):
             for args in ("", "use-ssl=true"):
                 with pytest.raises((EndpointUnavailable, EndpointMisconfigured)):
                     async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):

@@ -24,7 +24,7 @@ from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_committ
 from devkit.entries.entries import raw_entry
 from devkit.processes.processes import state
 from devkit.processes.programs import ENVIRONMENT
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
 from remora.endpoints.kafka.exact import mark_of, position_of, producer_name
 from remora.endpoints.kafka.transactions import Mark, TransactionalProducer
@@ -212,11 +212,11 @@ async def test_frozen_process(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
         stdout=subprocess.PIPE,
     )
     try:
-        await until(lambda: state(frozen.pid) == "T", "the process has frozen", within_s=300)
+        await until(lambda: state(frozen.pid) == "T", "the process has frozen", within_s=2 * PATIENT_S)
         async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
             assert route.reached is None
             frozen.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(3 * PATIENT_S):
                 told, _ = await frozen.communicate()
             await commit(route, make_records(0, 10))
     finally:

@@ -16,7 +16,7 @@ import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, read_topic
 from devkit.receivers.bad_endpoints import hanging_endpoint
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import KafkaSettings
 from remora.endpoints.blocking import MOST_OPEN
 from remora.endpoints.kafka import KafkaEndpoint
@@ -27,7 +27,7 @@ from support.kafka_sender import INCARNATION, ShardSender, make_records, verdict
 
 pytestmark = pytest.mark.kafka
 
-PATIENT = KafkaSettings(connect_timeout_s=60, delivery_timeout_s=60, ca_directories="/")
+PATIENT = KafkaSettings(connect_timeout_s=2 * PATIENT_S, delivery_timeout_s=2 * PATIENT_S, ca_directories="/")
 """Nobody who hangs gives up while a test runs."""
 
 SHARDS = 50
@@ -53,7 +53,7 @@ async def stuck(endpoint: KafkaEndpoint, targets: list[Target]) -> AsyncIterator
 async def assert_others_deliver(endpoint: KafkaEndpoint, uri: str, topic: str, address: str) -> None:
     """A shard of a healthy topic connects anew and delivers, and the threads that everybody shares are free."""
     records = make_records(0, 2000)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         await ShardSender(endpoint, "healthy", Target(uri, "", topic)).send(records)
         assert await asyncio.to_thread(lambda: "free") == "free"
     assert verdict(await read_topic(address, topic), records) == (set(), 0, [])
@@ -163,7 +163,7 @@ async def test_unreadable_authorities_are_given_up_in_time(tmp_path: Path) -> No
     file = tmp_path / "ca.mute"
     target = Target("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={file}", "t")
     settings = KafkaSettings(connect_timeout_s=0.05, ca_directories="/")
-    async with KafkaEndpoint(settings) as endpoint, asyncio.timeout(30):
+    async with KafkaEndpoint(settings) as endpoint, asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointUnavailable, match=f"{file}: no answer within"):
             async with endpoint.route(Shard("bad"), INCARNATION, target):
                 pass
@@ -177,7 +177,7 @@ async def test_brokers_that_never_answer(kafka: Kafka, args: str) -> None:
     async with hanging_endpoint() as mute, KafkaEndpoint(PATIENT) as endpoint:
         targets = [Target(f"kafka://{mute.address}", args, f"t{number}") for number in range(SHARDS)]
         async with stuck(endpoint, targets) as shards:
-            await asyncio.wait_for(mute.came.wait(), 30)
+            await asyncio.wait_for(mute.came.wait(), PATIENT_S)
 
             await assert_others_deliver(endpoint, f"kafka://{kafka.address}", topic, kafka.address)
 

@@ -7,8 +7,8 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -17,8 +17,8 @@ from threading import enumerate as enumerate_threads
 import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, read_committed, read_topic
-from devkit.clusters.kerberos import join_realm
-from devkit.waits import until
+from devkit.clusters.kerberos import Kdc, join_realm, second_kdc
+from devkit.waits import PATIENT_S, until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
@@ -64,7 +64,7 @@ def target(kafka: Kafka, topic: str, who: str = "remora", listener: str = "gssap
 async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
     """Ten records, at least once."""
     async with (
-        asyncio.timeout(120),
+        asyncio.timeout(PATIENT_S),
         KafkaEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, meant) as route,
     ):
@@ -73,7 +73,7 @@ async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
 
 async def refusal(meant: Target, settings: KafkaSettings = ANYWHERE) -> str:
     """Why a target is misconfigured."""
-    async with asyncio.timeout(120), KafkaEndpoint(settings) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(settings) as endpoint:
         with pytest.raises(EndpointMisconfigured) as caught:
             async with endpoint.route(SHARD, INCARNATION, meant):
                 pass
@@ -99,7 +99,7 @@ async def test_both_modes(realm: Kafka, listener: str) -> None:
     tls = f"&use-ssl=true&ca-location={realm.env['ca']}" if listener == "sasl_ssl" else ""
     meant = replace(target(realm, topic, listener=listener), args=args(realm) + principal + tls)
 
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         assert endpoint.check(meant) == []
         async with endpoint.route(SHARD, INCARNATION, meant) as route:
             await push_all(route, records[:10])
@@ -130,7 +130,7 @@ async def test_replaced_keytab(realm: Kafka, tmp_path: Path) -> None:
     arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={keytab}"
     meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
 
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         for who in ("remora", "brief", "remora"):
             shutil.copy(realm.env[f"{who}_keytab"], keytab)
             async with endpoint.route(SHARD, INCARNATION, meant) as route:
@@ -143,7 +143,7 @@ async def test_tickets_and_sessions_end(realm: Kafka) -> None:
     """While tickets end after seconds and the broker hangs up on each session after one, all arrives once, in order."""
     often, exactly = await create_topic(realm.address), await create_topic(realm.address)
     records, count = make_records(0, 20_000), 0
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         sender = ShardSender(endpoint, "often", target(realm, often, "brief", "gssapi_brief"))
         exact = ExactSender(endpoint, "exactly", target(realm, exactly, "brief", "gssapi_brief"))
         before = len(issued_to_brief(realm))
@@ -168,7 +168,7 @@ def issued_to_brief(kafka: Kafka) -> list[int]:
 async def test_wrong_key(realm: Kafka) -> None:
     """A keytab whose key was changed stops its topic with that reason; another topic of the broker is delivered."""
     topic = await create_topic(realm.address)
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="Kerberos: the KDC refuses the keytab's key"):
             async with endpoint.route(SHARD, INCARNATION, target(realm, topic, "stale")):
                 pass
@@ -215,7 +215,7 @@ async def test_the_extra_is_missing(kafka: Kafka, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "gssapi", None)
     topic = await create_topic(kafka.address)
 
-    assert "the extra remora[gssapi] has it" in await refusal(
+    assert "the extra remorad[gssapi] has it" in await refusal(
         Target(f"kafka://{kafka.address}", "mechanism=GSSAPI&sasl-kerberos-keytab=/k", topic)
     )
     await deliver(Target(f"kafka://{kafka.address}", "", topic))
@@ -226,60 +226,61 @@ async def test_the_extra_is_missing(kafka: Kafka, monkeypatch: pytest.MonkeyPatc
 # ------------------------------------------------------------------------------------ a KDC in trouble
 
 
-async def test_kdc_is_away(realm: Kafka, tmp_path: Path) -> None:
+@pytest.fixture
+async def kdc(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kdc]:
+    """A KDC that nobody else asks, so that it may be hurt."""
+    async with second_kdc(kafka, tmp_path, monkeypatch) as own:
+        yield own
+
+
+async def test_kdc_is_away(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     """While no KDC answers a topic waits with that reason, and it is delivered when the KDC is back."""
-    topic = await create_topic(realm.address)
-    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(realm, tmp_path)}"
-    meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
-    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
-        realm.stop("kdc")
-        try:
-            with pytest.raises(EndpointUnavailable, match=f"Cannot contact any KDC for realm '{realm.env['realm']}'"):
-                async with endpoint.route(SHARD, INCARNATION, meant):
-                    pass
-        finally:
-            await realm.start("kdc")
+    topic = await create_topic(kafka.address)
+    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(kafka, tmp_path)}"
+    meant = Target(f"kafka://{kafka.env['gssapi_bootstrap']}", arguments, topic)
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
+        kdc.stop()
+        with pytest.raises(EndpointUnavailable, match=f"Cannot contact any KDC for realm '{kafka.env['realm']}'"):
+            async with endpoint.route(SHARD, INCARNATION, meant):
+                pass
+        await kdc.start()
         async with endpoint.route(SHARD, INCARNATION, meant) as route:
             await push_all(route, make_records(0, 10))
 
-    assert len(await read_topic(realm.address, topic)) == 10
+    assert len(await read_topic(kafka.address, topic)) == 10
 
 
-async def test_kdc_is_silent(realm: Kafka, tmp_path: Path) -> None:
+async def test_kdc_is_silent(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     """A KDC that never answers delays only its own topics, which all together take one thread while they wait."""
-    topic = await create_topic(realm.address)
-    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(realm, tmp_path)}"
-    meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
-    patient = replace(ANYWHERE, connect_timeout_s=60)
+    topic = await create_topic(kafka.address)
+    arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={own_keytab(kafka, tmp_path)}"
+    meant = Target(f"kafka://{kafka.env['gssapi_bootstrap']}", arguments, topic)
+    patient = replace(ANYWHERE, connect_timeout_s=2 * PATIENT_S)
 
     async def wait(endpoint: KafkaEndpoint, number: int) -> None:
         async with endpoint.exact(Shard(f"shard.{number}"), INCARNATION, meant):
             pass
 
-    realm.stop("kdc", signal.SIGSTOP)
-    try:
-        async with asyncio.timeout(30), KafkaEndpoint(patient) as endpoint:
-            waiting = [asyncio.create_task(wait(endpoint, number)) for number in range(8)]
-            await until(lambda: bool(threads()), "a thread asks the KDC")
-            async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://{realm.address}", "", topic)) as route:
-                await push_all(route, make_records(0, 10))
-            assert not any(each.done() for each in waiting)
-            for each in waiting:
-                each.cancel()
-            await asyncio.wait(waiting)
-        brief = replace(ANYWHERE, connect_timeout_s=3)
-        async with asyncio.timeout(30), KafkaEndpoint(brief) as endpoint:
-            with pytest.raises(
-                EndpointUnavailable, match=r"Kerberos tickets: no answer within 2\.4 s|no answer in time"
-            ):
-                await wait(endpoint, 0)
-        asking = len(threads())
-    finally:
-        realm.stop("kdc", signal.SIGCONT)
-    await until(lambda: not threads(), "no thread waits for the KDC any more")
+    kdc.freeze()
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(patient) as endpoint:
+        waiting = [asyncio.create_task(wait(endpoint, number)) for number in range(8)]
+        await until(lambda: bool(threads()), "a thread asks the KDC")
+        async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://{kafka.address}", "", topic)) as route:
+            await push_all(route, make_records(0, 10))
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+    brief = replace(ANYWHERE, connect_timeout_s=3)
+    async with asyncio.timeout(PATIENT_S), KafkaEndpoint(brief) as endpoint:
+        with pytest.raises(EndpointUnavailable, match=r"Kerberos tickets: no answer within 2\.4 s|no answer in time"):
+            await wait(endpoint, 0)
+    asking = len(threads())
+    kdc.thaw()
+    await until(lambda: not threads(), "no thread waits for the KDC")
 
     assert asking == 1
-    assert len(await read_topic(realm.address, topic)) == 10
+    assert len(await read_topic(kafka.address, topic)) == 10
 
 
 def threads() -> list[Thread]:

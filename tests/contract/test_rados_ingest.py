@@ -15,7 +15,7 @@ import rados
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
 from devkit.entries.entries import delivered
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import RadosSettings
 from remora.model.errors import (
     OnceConflict,
@@ -506,7 +506,7 @@ async def test_removal_while_events_come(settings: RadosSettings, store: RadosSt
                 return
             begun.set()
 
-    async with reached(settings) as other, asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+    async with reached(settings) as other, asyncio.timeout(PATIENT_S), asyncio.TaskGroup() as tasks:
         for each in (store, other, store, other):
             tasks.create_task(publisher(each))
         await begun.wait()
@@ -534,7 +534,7 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, store: RadosStor
             frost.enter_context(ceph.frozen(*OSDS))
 
         with pytest.raises(StoreUnavailable):
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(PATIENT_S):
                 await armed(hasty.ingest.publish(topic, events, ONCE))
 
     await until(lambda: answers(store, topic))

@@ -16,7 +16,7 @@ import pytest
 
 from devkit.processes.mounts import with_mount
 from devkit.processes.programs import ENVIRONMENT, program
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.codec.sequence import number_of
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
@@ -276,7 +276,7 @@ async def test_two_processes(settings: SqliteSettings) -> None:
         topic = await store.own_topics.create(own_topic("t", 4))
         processes = [await peer(settings, topic, me, requests) for me in ("a", "b")]
         try:
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(3 * PATIENT_S):
                 expected = 2 * requests * sqlite_peer.PER_REQUEST
                 delivered = sorted(await delivered_by(processes, expected))
         finally:
@@ -333,7 +333,7 @@ async def delivered_by(processes: Sequence[Process], expected: int) -> list[tupl
 async def stopped(process: Process) -> bytes:
     """End a process by ending its input, or else by force; what it had to complain about."""
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             _, errors = await process.communicate()
             return errors
     except TimeoutError:

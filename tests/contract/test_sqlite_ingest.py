@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.entries.entries import delivered
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import SqliteSettings
 from remora.model.errors import (
     OnceConflict,
@@ -132,7 +132,7 @@ async def test_requests_without_a_coroutine_are_answered_as_others(store: Sqlite
     for request in (*requests, (topic, events, IdempotencyKey("k", b"e" * 16))):
         store.ingest.publish_soon(*request, done)
     assert told == []
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENT_S):
         await all_told.wait()
 
     assert told[:2] == [PublishResult(5), PublishResult(5, repeated=True)]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from devkit.processes.programs import ENVIRONMENT
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import RoutedEvent
@@ -63,7 +63,7 @@ async def holder(settings: SqliteSettings, topic: Topic, lease_s: float = FOR_EV
 
 async def answer(process: Process, expected: bytes) -> None:
     assert process.stdout is not None
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENT_S):
         assert await process.stdout.readline() == expected
 
 
@@ -191,7 +191,7 @@ async def test_traces_of_the_dead_are_swept(store: SqliteStore, settings: Sqlite
 async def arrived(store: SqliteStore, wanted: set[Shard]) -> set[Shard]:
     """The queues that announce themselves until all that are wanted have."""
     found: set[Shard] = set()
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENT_S):
         while not wanted <= found:
             answered = await store.arrivals.wait()
             assert len(set(answered)) == len(answered)
@@ -328,5 +328,5 @@ async def test_waiting_ends_with_the_store(settings: SqliteSettings) -> None:
         await asyncio.sleep(0)
 
     with pytest.raises(StoreUnavailable):
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENT_S):
             await waiting

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from devkit.clusters.browser import Tab, browsing, opened
+from remora.metrics.figures import TopicFigures
 from remora.model.health import Health
 from remora.process.sockets import listening_sockets
 from remora.servers.admin import Sources, serve_admin
+from remora.supervisor.merged import destination_shown, failing_destinations, topics_shown
 
 MOST_BYTES = 1 << 20
 ROW = "#topics > tbody > tr"
@@ -26,7 +29,7 @@ def queue(topic: str, name: str = "", state: str = "delivering", reason: str = "
         "queue": name or topic, "topic": topic, "endpoint": "kafka://broker:9092", "delivery": "exactly-once",
         "state": state, "reason": reason, "since_seconds": 12.0, "failures": 0, "failing_seconds": None,
         "last_failure": None, "next_attempt_seconds": None, "in_flight_bytes": 0, "has_work": True,
-        "progress_age_seconds": 1.0, "remarks": [], "worker": 1, **more,
+        "progress_age_seconds": 1.0, "remarks": [], "worker": 1, "trying": False, **more,
     }  # fmt: skip
 
 
@@ -35,7 +38,7 @@ def figures(topic: str, **more: Any) -> dict[str, Any]:
     return {
         "topic": topic, "delivered_entries": 0, "parked_entries": 0, "ingested_events": 0, "backlog_entries": 0,
         "backlog_exact": True, "backlog_bytes": 0, "oldest_age_seconds": None, "ledger": None, "last_failure": None,
-        **more,
+        "dead_letters": 0, **more,
     }  # fmt: skip
 
 
@@ -46,11 +49,14 @@ def status(*shards: dict[str, Any], topics: list[dict[str, Any]] | None = None, 
         "number": 1, "pid": 4711, "cookie": "remora/h/b/w", "answers": True, "ready": True, "reasons": [],
         "shards": len(shards), "in_flight_bytes": 2048,
     }  # fmt: skip
+    figured = [msgspec.convert(each, TopicFigures) for each in topics or []]
+    outages = [destination_shown(each) for each in failing_destinations(shards, figured)]
     return {
         "version": "1.2.3", "ready": True, "reasons": [], "ready_to_ingest": fine, "ready_to_deliver": fine,
         "draining": False, "ingest": "", "in_flight_bytes": 0, "workers": [worker], "members": [], "left": [],
         "store": {"description": "2 files in /q", "connected": True, "state": "", "damaged": []},
-        "shards": list(shards), "topics": topics or [], **more,
+        "shards": list(shards), "topics": topics_shown(figured, shards), "destinations": outages,
+        "dead_letters": sum(each.dead_letters for each in figured), **more,
     }  # fmt: skip
 
 
@@ -117,7 +123,7 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
                 backlog_exact=False,
                 oldest_age_seconds=300.0,
                 delivered_entries=9_000,
-                parked_entries=3,
+                dead_letters=3,
                 ledger={"committed": 10_000, "pending": 1_000, "unaccounted": 0, "delivered": 9_000},
                 last_failure={"kind": "transient", "reason": "refused", "age_seconds": 4.0},
             )
@@ -126,11 +132,14 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
     async with showing(shown) as (_, tab):
         cells = await tab.texts(f"{ROW} > td")
         assert cells == [
-            "orders", "retrying 1, delivering 1", "12 s", "2", "~12,345", "5 min", "–", "9,000", "3",
+            "orders", "retrying, 1 of 2 queues", "12 s", "2", "~12,345", "5 min", "–", "9,000", "3",
             "9,000 of 10,000", "kafka://broker:9092", "the broker is away",
             "4.0 s ago, transient: refused; next attempt in 6.0 s",
         ]  # fmt: skip
-        assert await tab.texts("#problem-list li") == ["orders, 1 queue, for 12 s, retrying: the broker is away"]
+        assert await tab.texts("#problem-list li") == [
+            "broker:9092: away: 1 topic, 12,345 events, retrying for 12 s, next attempt in 6.0 s: orders",
+            "orders: 3 dead letters: remora dlq list --topic orders",
+        ]
 
         await tab.page.click(f"{ROW} button")
 
@@ -141,6 +150,51 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
         ]  # fmt: skip
 
 
+async def test_queues_with_little_room_are_problems() -> None:
+    """A topic whose worst queue is full by a leak, with the command for it, or full within a day is named on top."""
+    rooms = {
+        "a": {"advice": "full by a leak of 127 MB of Ceph < 19.2.4", "leaks": True},
+        "b": {"advice": "full in 3 h at its present growth", "leaks": False},
+        "c": {"advice": "", "leaks": False},
+        "d": None,
+    }
+    shown = status(queue("a"), topics=[figures(name, room=room) for name, room in rooms.items()])
+    async with showing(shown) as (_, tab):
+        assert await tab.texts("#problem-list li") == [
+            "a: full by a leak of 127 MB of Ceph < 19.2.4: remora shard heal --topic a",
+            "b: full in 3 h at its present growth",
+        ]
+
+
+async def test_a_topic_that_is_being_tried_stays_among_those_that_fail() -> None:
+    """While an attempt is under way it is shown as stopped, since its first failure, and the filter keeps it."""
+    tried = queue("t", state="stopped", reason="no such topic", trying=True, since_seconds=273.0)
+    async with showing(status(tried, queue("u"), topics=[figures("t"), figures("u")])) as (_, tab):
+        await tab.page.check("#failing")
+
+        assert await names(tab) == ["t"]
+        assert (await tab.texts(f"{ROW} > td"))[1:3] == ["stopped, trying now", "5 min"]
+
+
+async def test_three_hundred_topics_behind_one_broker_are_one_line() -> None:
+    """The page has a block for the destination, with how many topics and events wait for it."""
+    many = [f"t{at:03}" for at in range(300)]
+    shards = [queue(each, state="retrying", reason="broker:9092: Connection refused") for each in many]
+    async with showing(status(*shards, topics=[figures(each, backlog_entries=2) for each in many])) as (_, tab):
+        [line] = await tab.texts("#problem-list li")
+
+    assert line.startswith("broker:9092: Connection refused: 300 topics, 600 events, retrying for 12 s: t000, t001, ")
+    assert line.endswith(" and 290 more")
+
+
+async def test_dead_letters_are_shown_as_long_as_they_are_stored() -> None:
+    """Those that lie in the store from before a restart are counted, and are none of the events that arrived."""
+    ledger = {"committed": 1, "pending": 0, "unaccounted": 0, "delivered": 0, "dead_lettered": 1}
+    async with showing(status(queue("t"), topics=[figures("t", dead_letters=1, ledger=ledger)])) as (_, tab):
+        assert await tab.texts("#problem-list li") == ["t: 1 dead letter: remora dlq list --topic t"]
+        assert (await tab.texts(f"{ROW} > td"))[8:10] == ["1", "0 of 1"]
+
+
 async def test_it_follows_the_status_by_itself() -> None:
     """The rate is that between two answers, a failure comes and goes, and an opened topic stays open."""
     shown = status(queue("t"), topics=[figures("t")])
@@ -149,7 +203,7 @@ async def test_it_follows_the_status_by_itself() -> None:
         await tab.page.click(f"{ROW} button")
 
         admin.status = status(queue("t", state="stopped", reason="wrong login"), topics=[figures("t")])
-        await tab.shows("#problem-list li", "stopped: wrong login")
+        await tab.shows("#problem-list li", "broker:9092: wrong login: 1 topic, 0 events, stopped for 12 s: t")
         admin.status, admin.delivers_entries = status(queue("t"), topics=[figures("t")]), 1_000_000
         await tab.hides("#problems")
 

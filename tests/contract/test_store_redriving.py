@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,36 @@ def again(letters: list[DeadLetter]) -> list[Redrive]:
 async def topic_of(bench: Bench, shard: Shard) -> Topic | None:
     """The topic of a queue where it is remora's own."""
     return await bench.store.own_topics.find(shard.queue) if bench.yard.origin == shard.origin == "remora" else None
+
+
+async def test_letters_are_counted_until_they_are_gone(bench: Bench) -> None:
+    """Each queue that has letters has their number, whoever asks, and none when the last one is dropped."""
+    shard, other = await bench.queue(), await bench.queue()
+    letters = await parked(bench, shard, 3)
+    await parked(bench, other, 1)
+    stores = [bench.store, await bench.another()]
+
+    def own(counts: Mapping[str, int]) -> dict[str, int]:
+        return {queue: count for queue, count in counts.items() if queue in (shard.queue, other.queue)}
+
+    assert [own(await each.letters.counts()) for each in stores] == [{shard.queue: 3, other.queue: 1}] * 2
+    await bench.store.letters.drop(letters[:2])
+    assert own(await bench.store.letters.counts()) == {shard.queue: 1, other.queue: 1}
+    await bench.store.letters.drop(letters)
+    assert own(await bench.store.letters.counts()) == {other.queue: 1}
+
+
+async def test_a_letter_keeps_its_last_failure(bench: Bench) -> None:
+    """What the last attempt failed with, and when, is read as it was stored."""
+    shard = await bench.queue()
+    await bench.commit(shard, b"a")
+    token = await bench.held(shard)
+    [letter] = letters_of(token, await bench.store.queue.read(token, b"", 1))
+    failed = replace(letter, last_failure="h:80: it answers with 503", failed_at=1_700_000_000.25)
+
+    await bench.store.letters.store(token, failed)
+
+    assert await left(bench, shard) == [failed]
 
 
 async def test_redriven_entries_are_committed_in_order(bench: Bench) -> None:

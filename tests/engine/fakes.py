@@ -7,7 +7,7 @@ late answers, unknown outcomes, partial arrival. The real adapters have the cont
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from remora.model.errors import (
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
+from remora.model.room import Mend, QueueRoom
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
@@ -86,7 +87,8 @@ class FakeStore:
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
         self.catalog = self.releases = self.locks = self.members = self.queue = self.attempts = self
-        self.arrivals = self.letters = self.inspection = self.ledger = self
+        self.arrivals = self.letters = self.inspection = self.ledger = self.healing = self
+        self.rooms: dict[str, QueueRoom] = {}
         self._made = 0
         self._told: dict[str, None] = {}
         self._news: dict[object, dict[str, None]] = {}
@@ -310,6 +312,9 @@ class FakeStore:
             if queue in (None, letter.queue):
                 yield letter
 
+    async def counts(self) -> Mapping[str, int]:
+        return Counter(each.queue for each in self.parked.values())
+
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
         raise StoreUnavailable("a scripted store keeps its letters")
 
@@ -344,7 +349,19 @@ class FakeStore:
     async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         async with self._call("balances"):
             queues = [(token.shard, self.queues.get(token.shard.queue)) for token in tokens]
-            return [Balance(each, len(q.entries), q.waiting, q.ledger) for each, q in queues if q is not None]
+            return [
+                Balance(each, len(q.entries), q.waiting, q.ledger, self.rooms.get(each.queue))
+                for each, q in queues
+                if q is not None
+            ]
+
+    async def mend(self, token: LockToken) -> Mend:
+        async with self._call("mend"):
+            self._held(token)
+            queue = token.shard.queue
+            before = self.rooms[queue]
+            self.rooms[queue] = after = replace(before, reserved_bytes=before.owed_bytes)
+            return Mend(token.shard, before, after)
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         queue = self._found(shard)

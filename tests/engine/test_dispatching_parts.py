@@ -16,8 +16,8 @@ from remora.engine.dispatching.oldest_entry import OldestEntry
 from remora.engine.dispatching.outlet import Outlet, Outlets
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
-from remora.engine.status import State
 from remora.model.errors import EndpointUnavailable
+from remora.policy.condition import State
 from remora.policy.eligible import Schemes
 from remora.policy.retry import Failure
 

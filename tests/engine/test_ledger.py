@@ -17,7 +17,7 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running
 from remora.config import SqliteSettings
-from remora.engine.worker import BACKLOG_INTERVAL_S
+from remora.engine.backlog import BACKLOG_INTERVAL_S
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
@@ -170,7 +170,7 @@ async def test_a_ledger_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
 @pytest.mark.guarantee("nothing-leaves-silently")
 async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that is deleted, and an entry that is removed without being booked, show in the metric of a real store."""
-    monkeypatch.setattr("remora.engine.worker.BACKLOG_INTERVAL_S", 0.05)
+    monkeypatch.setattr("remora.engine.backlog.BACKLOG_INTERVAL_S", 0.05)
     endpoint, telemetry, topic = FakeEndpoint(), Telemetry(), own_topic("t", 2)
     endpoint.opening = lambda _: EndpointUnavailable("away")
     async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:

@@ -64,6 +64,8 @@ async def test_entries_expire_where_no_way_opens(error: EndpointError) -> None:
         await drained(store, within_s=130)
 
     assert causes(store) == ["expired"] * 3
+    assert {letter.last_failure for letter in store.parked.values()} == {str(error)}
+    assert all(0 <= letter.parked_at - letter.failed_at < 40 for letter in store.parked.values())
     assert [letter.raw for letter in store.parked.values()] == store.queues["t"].entries
     assert endpoint.pushes == 0
 
@@ -149,6 +151,9 @@ async def test_attempts_count_whether_a_way_opens_or_not(opens: bool) -> None:
 
     assert causes(store) == ["exhausted"] * 10
     assert {letter.attempts for letter in store.parked.values()} == {4}
+    last = {"no answer" if opens else "no broker"}
+    assert {letter.last_failure for letter in store.parked.values()} == last
+    assert all(0 <= letter.parked_at - letter.failed_at < 1 for letter in store.parked.values())
 
 
 @pytest.mark.guarantee("no-loss")

@@ -16,10 +16,10 @@ from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
 from remora.engine.quarantines import Quarantines
-from remora.engine.status import State
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Topic
+from remora.policy.condition import State
 from remora.ports.endpoint import Batch
 
 HOST = "kafka://h:9092"

@@ -21,11 +21,11 @@ from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
 from remora.engine.quarantines import MOST_NAMED, Quarantines
-from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.caller import Caller
 from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.policy.condition import State
 from remora.ports.endpoint import Batch
 
 BAD, GOOD = "kafka://bad:9092", "kafka://good:9092"

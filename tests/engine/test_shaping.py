@@ -17,10 +17,10 @@ from engine.runs import a_topic, drained, until
 from engine.shaped import BOTH, MUCH, NOTHING, Shaped, of_backlogs
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import MetersSettings, ScopeSettings, ShapingSettings
-from remora.engine.status import State
 from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.topic import Delivery
+from remora.policy.condition import State
 from remora.ports.endpoint import Batch
 from support.credit import a_host, a_meter, shaping
 

@@ -11,10 +11,11 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, QuarantineSettings
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
+from remora.policy.condition import State
 
 PACE = DeliverySettings(retry_base_s=8, retry_cap_s=8)
 
@@ -107,6 +108,35 @@ async def test_no_attempt_is_waited_for_while_one_is_under_way() -> None:
         assert only(worker).next_attempt_s is None
         await until(lambda: only(worker).state is State.RETRYING, within_s=6)
         assert only(worker).next_attempt_s is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (EndpointUnavailable("no answer"), State.RETRYING),
+        (EndpointMisconfigured("not allowed"), State.STOPPED),
+    ],
+)
+@in_virtual_time
+async def test_a_queue_that_is_tried_goes_on_failing_since_its_first_failure(
+    error: EndpointError, state: State
+) -> None:
+    """Through attempts that open the way and fail, its state stays, and says when it is being tried; its time grows."""
+    worker, _, endpoint = a_failing_worker(error)
+    endpoint.opening = lambda _: None
+    endpoint.fate = lambda *_: Fate(arrives=0, error=error, wait_s=2)
+    async with running(worker):
+        await until(lambda: worker.shards and only(worker).failures, within_s=6)
+        seen = []
+        for _ in range(240):
+            await asyncio.sleep(0.25)
+            seen.append(only(worker))
+
+    assert {each.state for each in seen} == {state}
+    assert {each.reason for each in seen} == {str(error)}
+    assert [each.since_s for each in seen] == pytest.approx([0.25 * (each + 1) for each in range(240)], abs=0.1)
+    assert {each.is_trying for each in seen} == {True, False}
+    assert all(each.is_trying == (each.next_attempt_s is None) for each in seen)
 
 
 @in_virtual_time

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
+from devkit.waits import PATIENT_S
+
 Moment = Literal["waits", "woken"]
 """A wait is cancelled as it begins, or in the turn in which it would end: what was waited for has happened then."""
 
@@ -138,7 +140,7 @@ async def leaves_nothing(
         sockets, tasks = clients(), asyncio.all_tasks()
         steps = Steps(number, moment)
         with _stepping(steps):
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(PATIENT_S):
                 await attempt(steps)
         for _ in range(TURNS):
             await asyncio.sleep(0)

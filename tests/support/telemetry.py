@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
+from remora.metrics.series import RoomLeft
 from remora.model.caller import Caller
 from remora.model.ledger import Balance, Tally
+from remora.model.room import QueueRoom
 from remora.model.shard import Shard
 from remora.model.traffic import Meter
 
@@ -42,6 +44,9 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.dead_lettered("t", "t", "0/100", "undecodable", "cut short")
     telemetry.backlog("t", 7, True, 700, 1.5)
     telemetry.balances("t", [Balance(Shard("t"), 8, 1, Tally(delivered=5, expired=1))])
+    telemetry.room_left("t", RoomLeft(100, 1000, 50, 60.0))
+    telemetry.mended("t", "t", QueueRoom(1000, 0, 990, 0), QueueRoom(1000, 0, 0, 0))
+    telemetry.mend_failed("t", "t", "other clients always came first")
     telemetry.in_flight(12, 3)
     telemetry.unacked_waited("topic")
     telemetry.turned_back("client_low", 3)

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from prometheus_client import Metric
 
+from devkit.waits import PATIENT_S
 from remora.cli.admin_client import fetch_shaping
 from remora.config import AdminSettings
 from remora.metrics import Telemetry
@@ -260,7 +261,7 @@ async def test_the_socket_of_another_daemon_is_left_alone(tmp_path: Path) -> Non
 
 async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that never asks anything loses its connection, and one that asked gets one answer."""
-    async with asyncio.timeout(60), served(Daemon()) as address:
+    async with asyncio.timeout(PATIENT_S), served(Daemon()) as address:
         host, port = address.split(":")
         asking, asking_writer = await asyncio.open_connection(host, int(port))
         asking_writer.write(b"GET /-/live HTTP/1.1\r\nHost: x\r\n\r\nGET /-/live HTTP/1.1\r\nHost: x\r\n\r\n")

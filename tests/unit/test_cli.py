@@ -21,7 +21,7 @@ from remora import __version__, supervisor
 from remora.cli import group
 from remora.cli.output import duration, size
 from remora.cli.shard import as_json_row, owner_text
-from remora.cli.status import left_rows, status_lines, status_rows
+from remora.cli.status import destination_lines, left_rows, room_lines, status_lines, status_rows, what_is_wrong
 from remora.config import DEFAULT_FILE, document
 from remora.model.errors import (
     ConfigError,
@@ -299,26 +299,94 @@ def test_status_without_daemon(remora: Run, config: Path, tmp_path: Path) -> Non
         assert done.err == f"remora: no daemon answers on {listen} (admin.listen): {why}\n"
 
 
-def _shard(queue: str, topic: str, **others: Any) -> dict[str, Any]:
+def _shard(topic: str, **others: Any) -> dict[str, Any]:
     """What a status says of a queue."""
-    said = {"state": "idle", "endpoint": "kafka://b", "reason": "", "remarks": [], "since_seconds": 1.0}
-    return {"queue": queue, "topic": topic} | said | others
+    return {"queue": topic, "topic": topic, "endpoint": "kafka://b:9092", "remarks": []} | others
 
 
-def test_a_status_of_many_queues() -> None:
-    """Queues that say the same share a row with the time of the longest; what differs in anything has its own."""
-    shards = [
-        *(_shard(f"t.{number}" if number else "t", "t", since_seconds=number + 1.0) for number in range(1024)),
-        _shard("u", "u", state="retrying", reason="refused", remarks=["a remark"]),
-        _shard("u.1", "u", state="retrying", reason="no answer"),
-        _shard("x", "", endpoint=""),
+def _topic(topic: str, state: str | None = "idle", **others: Any) -> dict[str, Any]:
+    """What a status says of a topic."""
+    said = {"reason": "", "since_seconds": 1.0, "next_attempt_seconds": None, "trying": False, "queues": 11}
+    return {"topic": topic, "state": state, "backlog_entries": 0, "backlog_exact": True} | said | others
+
+
+def test_a_status_of_many_topics() -> None:
+    """Topics that fail alike share a row with the time of the longest; others have their own; the worst come first."""
+    refused = {"reason": "b:9092: refused", "backlog_entries": 2}
+    topics = [
+        _topic("a"),
+        *(_topic(f"t{at:03}", "stopped", **refused, since_seconds=at + 1.0, trying=at == 7) for at in range(300)),
+        _topic("u", "retrying", reason="no answer", next_attempt_seconds=4.0),
+        _topic("w", "delivering", backlog_entries=None),
+        _topic("gone", None),
+    ]
+    shards = [_shard(each["topic"]) for each in topics[:-1]]
+    shards[-1]["remarks"] = ["a remark"]
+
+    assert status_rows(topics, shards) == [
+        ("t000 +299", "stopped, trying now", "5m00s", "-", "3300", "600", "kafka://b:9092", "b:9092: refused"),
+        ("u", "retrying", "1.0s", "4.0s", "11", "0", "kafka://b:9092", "no answer"),
+        ("w", "delivering", "1.0s", "-", "11", "-", "kafka://b:9092", "a remark"),
+        ("a", "idle", "1.0s", "-", "11", "0", "kafka://b:9092", ""),
     ]
 
-    assert status_rows(shards) == [
-        ("t +1023", "t", "idle", "17m04s", "kafka://b", ""),
-        ("u", "u", "retrying", "1.0s", "kafka://b", "refused; a remark"),
-        ("u.1", "u", "retrying", "1.0s", "kafka://b", "no answer"),
-        ("x", "-", "idle", "1.0s", "-", ""),
+
+def test_a_status_of_a_destination_that_fails() -> None:
+    """Three hundred topics behind one broker are one line, with what waits for it."""
+    one = {
+        "destination": "127.0.0.1:24617", "cause": "Connection refused", "state_text": "retrying", "topics": 300,
+        "entries": 600, "since_seconds": 273.0, "next_attempt_seconds": 2.0,
+    }  # fmt: skip
+
+    assert destination_lines([one, one | {"topics": 1, "entries": None, "next_attempt_seconds": None}]) == [
+        "retrying: 127.0.0.1:24617: Connection refused: 300 topics, 600 events, for 4m33s, the next attempt in 2.0s",
+        "retrying: 127.0.0.1:24617: Connection refused: 1 topic, ? events, for 4m33s",
+    ]
+
+
+def test_a_check_of_the_status_names_what_is_wrong() -> None:
+    """Each reason not to be ready, silent worker and failing queue is a line; where all is well there is none."""
+    topics = [_topic("a", "delivering"), _topic("b"), _topic("c", "shaped", reason="turn")]
+    well = {
+        "reasons": [], "store": {"damaged": []}, "workers": [{"number": 1, "answers": True}], "ready_to_deliver": {},
+        "shards": [_shard(each["topic"]) for each in topics],
+        "topics": [*topics, {"topic": "f", "room": {"advice": "full in 3 h", "leaks": False}}],
+    }  # fmt: skip
+    ill = {
+        "reasons": ["the store is away"], "store": {"damaged": ["f"]}, "workers": [{"number": 2, "answers": False}],
+        "ready_to_deliver": {"reasons": ["the store is away", "all destinations fail"]},
+        "topics": [
+            *(_topic(name, "stopped", reason="no such topic") for name in "ab"),
+            {"topic": "l", "room": {"advice": "full by a leak", "leaks": True}},
+        ],
+        "shards": [_shard(name) for name in "ab"],
+    }  # fmt: skip
+
+    assert what_is_wrong(well) == []
+    assert what_is_wrong(ill) == [
+        "not ready: the store is away",
+        "damaged: f",
+        "delivery: all destinations fail",
+        "worker 2 does not answer",
+        "a +1: stopped: no such topic",
+        "room: topic l: full by a leak: remora shard heal --topic l",
+    ]
+
+
+def test_a_status_of_queues_with_little_room() -> None:
+    """A topic has a line where its worst queue is full within a day, or by a leak, which one command gives back."""
+    soon = {"advice": "full in 3 h at its present growth", "leaks": False}
+    leaky = {"advice": "full by a leak of 127 MB of Ceph < 19.2.4", "leaks": True}
+    topics: list[dict[str, Any]] = [
+        {"topic": "a b", "room": leaky},
+        {"topic": "b", "room": soon},
+        {"topic": "c", "room": {"advice": ""}},
+    ]
+    earlier: list[dict[str, Any]] = [{"topic": "of an earlier release"}, {"topic": "unknown", "room": None}]
+
+    assert room_lines([*topics, *earlier]) == [
+        "room: topic a b: full by a leak of 127 MB of Ceph < 19.2.4: remora shard heal --topic 'a b'",
+        "room: topic b: full in 3 h at its present growth",
     ]
 
 
@@ -457,7 +525,7 @@ def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
 
     assert done.returncode == Exit.FAILURE
     assert re.fullmatch(
-        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remora\[replay\]'\n", done.stderr
+        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remorad\[replay\]'\n", done.stderr
     )
 
 

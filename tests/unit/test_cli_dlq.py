@@ -7,10 +7,11 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from devkit.entries.entries import raw_entry
@@ -69,6 +70,7 @@ class Dlq:
         cause: str = "expired",
         age_s: float = 0.0,
         removed: bool = True,
+        **more: Any,
     ) -> None:
         """Commit and park entries, each in the queue that its key belongs into, garbage in the first."""
 
@@ -86,7 +88,7 @@ class Dlq:
                 position, after = (each.decode() for each in front.positions)
                 queue, incarnation = token.shard.queue, token.incarnation
                 await store.letters.store(
-                    token, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw)
+                    token, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw, **more)
                 )
                 if removed:
                     await store.queue.remove(token, front.positions[1], 1, Tally(dead_lettered=1))
@@ -151,6 +153,51 @@ def test_redriven_letters_are_in_order_per_key(dlq: Dlq) -> None:
             of_key = [each.event.object_size for each in entries if each.event.object_key == key]
             assert of_key == sorted(of_key)
     assert dlq.listed() == []
+
+
+def test_a_letter_is_shown_with_its_event_and_its_last_failure(dlq: Dlq) -> None:
+    """Bucket, key, event and what would have been sent stand beside what the last attempt failed with, and when."""
+    dlq.topic(shards=1)
+    dlq.park(*events(1), cause="exhausted", last_failure="b:9092: no answer", failed_at=1_700_000_000.0)
+    dlq.park(GARBAGE)
+    [letter, garbage] = dlq.listed()
+
+    shown = dlq("show", "orders", letter["position"]).json
+    unknown = dlq("show", "orders", garbage["position"]).json
+
+    assert {each: shown[each] for each in ("bucket", "key", "event", "event_id")} == {
+        "bucket": "bkt", "key": "k0", "event": "ObjectCreated:Put", "event_id": "id-0"
+    }  # fmt: skip
+    assert shown["body"]["Records"][0]["s3"]["object"]["key"] == "k0"
+    assert (shown["last_failure"], shown["failed_at"]) == ("b:9092: no answer", "2023-11-14T22:13:20+00:00")
+    assert unknown["event"].startswith("unknown: ")
+    assert unknown["last_failure"] is None
+    assert b"why; the last attempt failed: b:9092: no answer" in dlq("list").out
+
+
+def test_letters_of_other_releases_are_read(dlq: Dlq) -> None:
+    """One that was stored without its last failure has none, and a release without the field passes over it."""
+
+    @dataclass(frozen=True)
+    class Older:
+        queue: str
+        incarnation: str
+        position: str
+        next_position: str
+        cause: str
+        reason: str
+        attempts: int
+        first_seen: float
+        parked_at: float
+        raw: bytes
+        sequence: str = ""
+
+    places = {"queue": "q", "incarnation": "i", "position": "0/1", "next_position": "0/2", "cause": "expired"}
+    older = Older(**places, reason="why", attempts=1, first_seen=1.0, parked_at=2.0, raw=b"r")
+    newer = DeadLetter(**asdict(older), last_failure="no answer", failed_at=3.0)
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=DeadLetter) == DeadLetter(**asdict(older))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(newer), type=Older) == older
 
 
 def test_a_dry_run_changes_nothing(dlq: Dlq) -> None:

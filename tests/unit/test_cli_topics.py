@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -780,20 +779,6 @@ def test_a_host_without_ceph(topic: Callable[..., Any], config: Path, tmp_path: 
     said, loaded = rados.stderr.splitlines()
     assert "apt install librados2" in said
     assert "remora.storage.librados" in loaded
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
-def test_a_store_of_another_user(topic: Callable[..., Any], tmp_path: Path) -> None:
-    """Who runs a command as the wrong user is told in one line whose the store is, and how to become that one."""
-    topic("create", "orders", "--endpoint", ENDPOINT)
-    shutil.chown(tmp_path / "queues", "nobody")
-
-    done = topic("list")
-
-    assert done.code == Exit.NO_PERMISSION
-    (line,) = done.err.splitlines()
-    assert f"{tmp_path}/queues belongs to nobody" in line
-    assert "sudo -u nobody" in line
 
 
 def test_a_damaged_file(remora: Run, topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devkit.waits import PATIENT_S
 from remora.client import Checkpoint, CommitOrder, CommitOrderReader, IngestClient, SequenceEnded
 from unit.test_client import Reply, serving
 
@@ -216,7 +217,7 @@ def consumer() -> ScriptedConsumer:
 async def read(reader: CommitOrderReader, count: int) -> list[int]:
     """The first numbers that it gives; each with its own record."""
     numbers = []
-    async with aclosing(reader.__aiter__()) as records, asyncio.timeout(30):  # type: ignore[type-var]  # a generator
+    async with aclosing(reader.__aiter__()) as records, asyncio.timeout(PATIENT_S):  # type: ignore[type-var]  # a generator
         async for number, record in records:
             assert record.number == number
             numbers.append(number)
@@ -232,7 +233,7 @@ async def test_a_reader_passes_a_hole_when_all_partitions_are_read(tmp_path: Pat
     async with serving(tmp_path, *answers) as server, IngestClient(server.address) as client:
         reader = CommitOrderReader(client, "t", consumer, ask_s=0.001)
         reading = asyncio.create_task(read(reader, 6))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             while len(server.asked) < 3 or consumer.idle < 5:  # noqa: ASYNC110 - rounds of the loop are awaited
                 await asyncio.sleep(0)
         assert reader.order.upto == 2, "4 went on before 7 could be read, as 3 might have been"

@@ -35,7 +35,8 @@ from remora.model.traffic import Meter, Principal, Priority, Scope, ScopeKind, T
 from remora.policy.rates import Limit, Rate
 
 WORDS = ("", "x", "1s", "90s", "1KiB", "64MiB", "snappy", "-1s", "9999d", "\0", "ü")
-SHIPPED = Path(__file__).parents[2] / "config" / "remora.toml"
+SHIPPED = Path(__file__).parents[2] / "config" / "options.toml"
+COMMON = SHIPPED.with_name("remora.toml")
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -63,9 +64,21 @@ def test_the_shipped_file_names_every_option_at_its_default() -> None:
 
 
 def test_the_shipped_file_gives_the_defaults() -> None:
-    """The shipped file, as it is and with every option switched on, is accepted and means the defaults."""
-    assert config.load(SHIPPED) == Settings()
-    assert config.from_document(uncommented(SHIPPED.read_text())) == Settings()
+    """Both shipped files, as they are and with every option switched on, are accepted and mean the defaults."""
+    for file in (SHIPPED, COMMON):
+        assert config.load(file) == Settings()
+        assert config.from_document(uncommented(file.read_text())) == Settings()
+
+
+def test_an_installation_begins_with_some_thirty_options() -> None:
+    """Its file has those that people set, each explained as in the file of all options."""
+    begun_with, all_options = COMMON.read_text(), SHIPPED.read_text()
+    chosen = [line for line in begun_with.splitlines() if re.match(r"#[a-z_]+ = ", line)]
+    explained = [line for line in begun_with.partition("\n[")[2].splitlines() if line.startswith("# ")]
+
+    assert 25 <= len(chosen) <= 40
+    assert set(chosen) <= set(all_options.splitlines())
+    assert set(explained) <= set(all_options.splitlines())
 
 
 def test_the_shipped_file_explains_each_option() -> None:
@@ -127,6 +140,7 @@ def test_every_option_is_read_somewhere() -> None:
     [
         ("[ownership]\nrenew_intervall = '1s'", "ownership.renew_intervall", 'did you mean "renew_interval"?'),
         ("[delivery]\nlease = '1s'", "delivery.lease", "it belongs into [ownership]"),
+        ("[store]\ninterval = '1s'", "store.interval", "it belongs into [balance] or [quarantine]"),
         ("[ownrship]\n", "ownrship", 'did you mean "ownership"?'),
         ("lease = '1s'", "lease", "there is no such section"),
         ("rados = 'x'", "rados", "expected a section [rados], not text"),
@@ -719,9 +733,9 @@ def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
     settings = config.load(written(tmp_path, SHAPING.replace('burst = "1MB"', 'burst = "50000B"')))
 
     assert settings.shaping.remarks(workers=4) == [
-        f"{PATH}.client_low.guaranteed: 1MB is cut to its max, 500000B",
+        f"{PATH}.client_low.guaranteed: 1MB is cut to its max, 500KB",
         f"{PATH}: no credit for max, client_high, client_normal, background, idle: no shard moves at these",
-        f"{PATH}.priority_queue.burst: 50000B is less than 4 workers take in a tick of 10ms, {ALONE}",
+        f"{PATH}.priority_queue.burst: 50KB is less than 4 workers take in a tick of 10ms, {ALONE}",
     ]
     assert Settings().shaping.remarks(workers=4) == []
 

@@ -10,7 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from devkit import reference
+from remora import config
 from remora.cli import group
+from remora.metrics import Telemetry
+from remora.metrics.sequencer import SequencerTelemetry
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -109,6 +113,29 @@ def test_the_appendix_is_what_the_tests_say() -> None:
     done = subprocess.run([ROOT / "scripts/guarantees", "--check"], capture_output=True, text=True)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_made_of_the_code_is_not_stale() -> None:
+    """The pages of options and metrics, and the shipped configuration, are what scripts/reference makes."""
+    assert [name for name, made in reference.pages() if (ROOT / name).read_text() != made()] == []
+
+
+def test_every_option_and_metric_has_a_row() -> None:
+    """The pages name each option of the settings, and each family of the registries of daemon and sequencer."""
+    options, metrics = (ROOT / "docs/options.md").read_text(), (ROOT / "docs/metrics.md").read_text()
+
+    assert [path for path, _ in config.options() if f"| `{path}` |" not in options] == []
+    for registry in (Telemetry().registry, SequencerTelemetry().registry):
+        assert [each.name for each in reference.families(registry) if f"| `{each.name}` |" not in metrics] == []
+    assert len(re.findall(r"(?m)^\| `remora_", metrics)) > 100
+
+
+def test_a_label_of_a_metric_is_named() -> None:
+    """A counter by topic, whose series begin later, and a gauge that is computed when it is asked for, name theirs."""
+    found = {each.name: each.labels for each in reference.families(Telemetry().registry)}
+
+    assert found["remora_parked_entries_total"] == ("topic", "cause")
+    assert found["remora_ledger_removed_entries"] == ("topic", "cause")
 
 
 PROMISES = "# Guarantees\n\n## No loss\n\n> Nothing is lost.\n\n## Background\n\nText.\n\n"

@@ -64,18 +64,46 @@ def test_a_batch_counts_entries_bytes_and_ages(telemetry: Telemetry) -> None:
     assert value(telemetry, "remora_progress_timestamp_seconds") == NOW_NS / 1e9
 
 
-def test_a_failing_topic_is_logged_once_and_then_once_a_minute(
-    telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Every failure is counted, the first is logged, and a minute later one line tells how many there were."""
+def test_a_failing_topic_is_logged_once(telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Every failure is counted, and the first is logged: the supervisor says once a minute what goes on failing."""
     for _ in range(100):
         telemetry.failed("t", "transient", "broker away")
     clock.now += 60
     telemetry.failed("t", "transient", "broker away")
 
     assert value(telemetry, "remora_failures_total", topic="t", kind="transient") == 101
-    assert events(caplog) == ["WARNING topic_failed", "WARNING topic_failed"]
-    assert caplog.records[1].__dict__["fields"]["repeated"] == 99
+    assert value(telemetry, "remora_topic_failing_seconds", topic="t") == 60
+    assert events(caplog) == ["WARNING topic_failed"]
+
+
+def test_topics_behind_one_destination_fail_and_recover_in_one_line(
+    telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 300 topics that one broker fails the first is logged, and the end of the last with their number."""
+    for at in range(300):
+        telemetry.failed(
+            f"t{at}", "transient", f"topic t{at} at b:9092: no answer", queue=f"t{at}", endpoint="kafka://b:9092"
+        )
+    clock.now += 9
+    for at in range(300):
+        telemetry.recovered(f"t{at}", f"t{at}")
+
+    assert events(caplog) == ["WARNING topic_failed", "INFO topic_recovered"]
+    said = caplog.records[1].__dict__["fields"]
+    assert (said["topics"], said["failures"], said["seconds"]) == (300, 300, 9)
+
+
+def test_a_topic_fails_while_one_of_its_queues_does(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """The gauge has the kind of the queue that is worst off, and ends when the last of them ends or moves away."""
+    telemetry.failed("t", "configuration", "refused", queue="t")
+    telemetry.failed("t", "transient", "no answer", queue="t.1")
+    telemetry.recovered("t", "t.1")
+    assert value(telemetry, "remora_topic_failing", topic="t", kind="configuration") == 1
+
+    telemetry.left("t", "t")
+
+    assert value(telemetry, "remora_topic_failing", topic="t", kind="configuration") is None
+    assert "INFO topic_recovered" not in events(caplog)
 
 
 def test_one_failing_topic_does_not_silence_another(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
@@ -203,12 +231,23 @@ def test_each_remark_is_made_once(telemetry: Telemetry, caplog: pytest.LogCaptur
 def test_queues_of_others_are_named_once(telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """A queue that stays with another owner is tried again and again, and is not logged again and again."""
     for _ in range(100):
-        telemetry.handed_off("t", "client.1 radosgw")
+        telemetry.handed_off({"t": "client.1 radosgw"})
         telemetry.left_alone("u", "http endpoints stay with radosgw")
         clock.now += 60
-    telemetry.handed_off("t", "client.2 radosgw")
+    telemetry.handed_off({"t": "client.2 radosgw"})
 
     assert events(caplog) == ["INFO shard_held", "INFO shard_left_alone", "INFO shard_held"]
+
+
+def test_queues_of_others_are_one_line_a_round(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """The queues of a topic that many workers share are counted by owner, and those that were said are left out."""
+    telemetry.handed_off({"t.0": "worker a of host h"})
+    telemetry.handed_off({f"t.{n}": f"worker {'ab'[n % 2]} of host h" for n in range(6)})
+    telemetry.handed_off({f"t.{n}": f"worker {'ab'[n % 2]} of host h" for n in range(6)})
+
+    first, second = caplog.records
+    assert vars(first)["fields"] == {"queue": "t.0", "owner": "worker a of host h"}
+    assert vars(second)["fields"] == {"queues": 5, "owners": "worker b of host h: 3, worker a of host h: 2"}
 
 
 def test_remarks_that_differ_each_time_do_not_pile_up() -> None:

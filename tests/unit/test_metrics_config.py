@@ -156,8 +156,8 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
-    """A stopped topic, a parked, an old or an unaccounted entry, a queue without owner, a lost lock, a
-    log that is not served or changes its epoch and a change by command that lasts for an hour are seen."""
+    """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner, a lost
+    lock, a log that is not served or changes its epoch and a change by command that lasts for an hour are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -184,6 +184,14 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_owned_shards{job="remora",instance="y"}', "2x10 1x20"),
             series('remora_lock_losses_total{instance="x"}', "0x5 1x30"),
             series('remora_ledger_unaccounted_entries{topic="a",instance="x"}', "0x5 2x30"),
+            series('remora_queue_seconds_until_full{topic="a",instance="x"}', "1e12x10 3000x20"),
+            series('remora_queue_seconds_until_full{topic="a",instance="y"}', "1e12x30"),
+            series('remora_queue_leaked_bytes{topic="a",instance="x"}', "0+60000x90"),
+            series('remora_queue_room_bytes{topic="a",instance="x"}', "128000000-60000x90"),
+            series('remora_queue_leaked_bytes{topic="slow",instance="x"}', "0+3000x90"),
+            series('remora_queue_room_bytes{topic="slow",instance="x"}', "128000000-3000x90"),
+            series('remora_queue_leaked_bytes{topic="gone",instance="x"}', "127000000x90"),
+            series('remora_queue_room_bytes{topic="gone",instance="x"}', "0x90"),
             series('remora_shaping_overridden{scope="uplink",job="remora",instance="x"}', "0x5 1x90"),
             series('remora_shaping_overridden{scope="eu",job="remora",instance="x"}', "0x5 1x40 0x50"),
             series('remora_sequencer_waiting_logs{job="remora-sequencer",instance="x"}', "0x5 1x30"),
@@ -198,6 +206,8 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             quiet(8, "RemoraQueuesWithoutOwner"),
             quiet(4, "RemoraEventsOld"),
             quiet(30, "RemoraTopicFailing"),
+            quiet(14, "RemoraQueueFillsUp"),
+            quiet(9, "RemoraQueueLeaks"),
             quiet(5, "RemoraSequencerLogNotServed"),
             quiet(7, "RemoraSequencerEpochsChange"),
             quiet(30, "RemoraSequencerEpochsChange"),
@@ -205,6 +215,19 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
         ],
         "promql_expr_test": [
             fires(2, "RemoraTopicStopped", "critical", 'topic="a"'),
+            fires(17, "RemoraQueueFillsUp", "critical", 'topic="a"'),
+            {
+                "expr": 'sort(ALERTS{alertname="RemoraQueueLeaks",alertstate="firing"})',
+                "eval_time": "40m",
+                "exp_samples": [
+                    {
+                        "labels": 'ALERTS{alertname="RemoraQueueLeaks",alertstate="firing",severity="warning",'
+                        f'topic="{topic}"}}',
+                        "value": 1,
+                    }
+                    for topic in ("a", "gone")
+                ],
+            },
             fires(8, "RemoraSequencerLogNotServed", "critical", 'instance="x",job="remora-sequencer"'),
             fires(9, "RemoraSequencerEpochsChange", "warning", 'instance="x",job="remora-sequencer",log="p/a"'),
             fires(68, "RemoraShapingOverridden", "warning", 'instance="x",scope="uplink"'),

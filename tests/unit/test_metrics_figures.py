@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.metrics import Telemetry
-from remora.metrics.figures import LastFailure, TopicFigures, merged_figures
+from remora.metrics.figures import LastFailure, RoomFigures, TopicFigures, merged_figures
+from remora.metrics.series import RoomLeft
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import Shard
 
@@ -40,6 +44,27 @@ def test_a_topics_figures_are_those_of_its_series() -> None:
             last_failure=LastFailure(kind="transient", reason="refused", age_seconds=7.0),
         )
     ]  # fmt: skip
+
+
+def test_a_topics_room_is_that_of_its_worst_queue() -> None:
+    """The room of a topic stands with its other figures; of several workers' queues the worst counts in each."""
+    telemetry = Telemetry()
+    telemetry.balances("orders", [Balance(Shard("orders"), 6, 2, Tally(delivered=4))])
+    telemetry.room_left("orders", RoomLeft(90_000, 100_000, 1_000, math.inf))
+    telemetry.balances("other worker", [Balance(Shard("o"), 1, 1, Tally())])
+    telemetry.room_left("other worker", RoomLeft(1_000, 100_000, 99_000, 60.0))
+
+    calm, leaky = telemetry.topics()
+    assert calm.room == RoomFigures(
+        room_bytes=90_000, capacity_bytes=100_000, leaked_bytes=1_000, seconds_until_full=None
+    )
+    assert leaky.room is not None
+    both = merged_figures([calm, msgspec.structs.replace(leaky, topic="orders")])[0].room
+    assert both == leaky.room
+    assert (leaky.room.leaks, leaky.room.advice) == (True, "full by a leak of 0.1 MB of Ceph < 19.2.4")
+
+    telemetry.forget_topic("orders")
+    assert [each.topic for each in telemetry.topics()] == ["other worker"]
 
 
 def test_topics_beyond_the_limit_are_one_row() -> None:

@@ -216,6 +216,15 @@ def test_the_image_starts_the_daemon_without_a_shell() -> None:
     assert f"http://{Settings().admin.listen}/-/live" in script
 
 
+def test_what_the_image_exposes_can_be_reached() -> None:
+    """The exposed port is that of a listener on all of the container's addresses; the default is its loopback."""
+    (given,) = [each for each in arguments("ENV") if each.startswith("REMORA_ADMIN_LISTEN=")]
+    host, _, port = given.partition("=")[2].rpartition(":")
+
+    assert (host, arguments("EXPOSE")) == ("0.0.0.0", [port])
+    assert Settings().admin.listen == f"127.0.0.1:{port}"
+
+
 def test_the_image_has_librados_if_wanted_and_no_build_tools() -> None:
     """The image installs Python, the libraries of Ceph and Kerberos unless left out, and nothing that compiles."""
     installed = set(shlex.split(arguments("RUN")[0].partition("--no-install-recommends")[2].partition("&&")[0]))

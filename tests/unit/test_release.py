@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from datetime import date
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 RELEASE = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$", re.MULTILINE)
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 
-NUMBER = r"(\d+\.\d+\.\d+)"
+NUMBER = r"(\d+\.\d+\.\d+(?:\.?(?:dev|a|b|rc)\d+)?)"
+CHART_NUMBER = r"(\d+\.\d+\.\d+(?:-(?:dev|a|b|rc)\d+)?)"
 
 
 def test_the_installed_package_has_the_version_of_the_sources() -> None:
-    """What pip shows is the version of pyproject.toml."""
-    assert metadata.version("remora") == VERSION
+    """What `remora --version` and the metric of the build show is the version of pyproject.toml."""
+    assert metadata.version("remorad") == VERSION
 
 
 @pytest.mark.parametrize(
     ("file", "pattern"),
     [
         ("daemon/remora/__init__.py", rf'^__version__ = "{NUMBER}"$'),
-        ("deploy/helm/remora/Chart.yaml", rf"^version: {NUMBER}$"),
         ("deploy/helm/remora/Chart.yaml", rf'^appVersion: "{NUMBER}"$'),
         ("deploy/kustomize/sqlite/remora.yaml", rf'app\.kubernetes\.io/version: "{NUMBER}"'),
         ("deploy/kustomize/sqlite/remora.yaml", rf"image: remora:{NUMBER}"),
@@ -35,6 +37,7 @@ def test_the_installed_package_has_the_version_of_the_sources() -> None:
         ("deploy/kustomize/rados/remora.yaml", rf"image: remora:{NUMBER}"),
         ("deploy/kustomize/example/kustomization.yaml", rf'newTag: "{NUMBER}"'),
         ("deploy/cephadm/remora.yaml", rf"remora:{NUMBER}"),
+        ("deploy/compose/compose.yaml", rf"image: remora:{NUMBER}"),
         ("docs/kubernetes.md", rf"remora:{NUMBER}"),
         ("README.md", rf"remora_{NUMBER}_amd64\.deb"),
         ("README.md", rf"remora-{NUMBER}(?:-image\.tar|\.tgz)"),
@@ -48,18 +51,49 @@ def test_every_file_has_the_version_of_the_sources(file: str, pattern: str) -> N
     assert set(found) == {VERSION}
 
 
+@pytest.mark.parametrize(
+    ("written_as", "python", "other"),
+    [
+        ("chart_version", "0.2.0.dev0", "0.2.0-dev0"),
+        ("chart_version", "1.0.0rc2", "1.0.0-rc2"),
+        ("chart_version", "1.0.0", "1.0.0"),
+        ("deb_version", "0.2.0.dev0", "0.2.0~dev0"),
+        ("deb_version", "1.0.0", "1.0.0"),
+    ],
+)
+def test_a_version_is_written_as_charts_and_debian_do(tmp_path: Path, written_as: str, python: str, other: str) -> None:
+    """What comes before a release is one of Semantic Versioning's pre-releases, and sorts before it in Debian."""
+    (tmp_path / "pyproject.toml").write_text(f'version = "{python}"\n')
+    script = f"source {ROOT}/scripts/dev/common.sh; repo={tmp_path}; {written_as}"
+
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == f"{other}\n"
+
+
+def test_the_chart_has_the_version_of_the_sources() -> None:
+    """Its own version is that of pyproject.toml, as Semantic Versioning writes it."""
+    (found,) = re.findall(
+        rf"^version: {CHART_NUMBER}$", (ROOT / "deploy/helm/remora/Chart.yaml").read_text(), re.MULTILINE
+    )
+
+    assert Version(found) == Version(VERSION)
+
+
 def test_the_packages_take_their_version_from_the_sources() -> None:
     """The Debian package has a placeholder that scripts/build fills in, and no version of its own."""
     assert "Version: @VERSION@\n" in (ROOT / "deploy/deb/control.in").read_text()
 
 
-def test_the_newest_release_of_the_changelog_is_this_version() -> None:
-    """The releases stand newest first, each once, with days that do not go back, below what is not released yet."""
+def test_the_newest_release_of_the_changelog_is_this_version_or_before_it() -> None:
+    """The releases stand newest first, each once, with days that do not go back, below what is not released yet; what
+    is between two releases has a version of its own."""
     releases = RELEASE.findall(CHANGELOG)
     numbers = [tuple(map(int, number.split("."))) for number, _ in releases]
     days = [date.fromisoformat(day) for _, day in releases]
 
-    assert releases[0][0] == VERSION
+    if Version(VERSION).is_prerelease:
+        assert Version(releases[0][0]) < Version(VERSION)
+    else:
+        assert releases[0][0] == VERSION
     assert numbers == sorted(set(numbers), reverse=True)
     assert days == sorted(days, reverse=True)
     headings = re.findall(r"^## .*$", CHANGELOG, re.MULTILINE)

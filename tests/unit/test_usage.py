@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from devkit.clock import ClockLoop, in_virtual_time
-from remora.config import BalanceSettings
+from remora.config import AUTO, BalanceSettings
+from remora.model.host_limits import HostLimits
 from remora.process import usage as module
 from remora.process.groups import memory_limit
 from remora.process.lag import PROBE_S, Kept
+from remora.process.network import Card, default_card
 from remora.process.usage import PAGE_BYTES, Usage
 
 
@@ -30,13 +36,13 @@ def test_percents_are_of_the_time_since_the_last_look(tmp_path: Path, monkeypatc
     clock, process = iter([100.0, 110.0, 120.0]), iter([5.0, 10.0, 12.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(time, "process_time", lambda: next(process))
-    settings = BalanceSettings(memory_limit=64 << 20)
+    settings, idle = BalanceSettings(memory_limit=64 << 20), {"host_network_in": 0.0, "host_network_out": 0.0}
     used = Usage(1, host(tmp_path, "100 0 100 700 100 0 0 0 50 50", pages=0))
 
     host(tmp_path, "150 0 125 760 165 0 0 0 90 50", pages=(16 << 20) // PAGE_BYTES)
-    assert used.percents(settings) == {"cpu": 50.0, "host_cpu": 37.5, "memory": 25.0}
+    assert used.percents(settings) == {"cpu": 50.0, "host_cpu": 37.5, "memory": 25.0, **idle}
     host(tmp_path, "250 0 125 760 165 0 0 0 90 50", pages=(32 << 20) // PAGE_BYTES)
-    assert used.percents(settings) == {"cpu": 20.0, "host_cpu": 100.0, "memory": 50.0}
+    assert used.percents(settings) == {"cpu": 20.0, "host_cpu": 100.0, "memory": 50.0, **idle}
 
 
 @pytest.mark.parametrize(("used_s", "cpu"), [(0.0, 30.0), (1.0, 30.0), (3.0, 30.0), (4.0, 40.0)])
@@ -68,12 +74,13 @@ async def test_time_that_a_process_is_kept_from_running_counts_as_used(
 
 def test_what_cannot_be_read_counts_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without /proc, or without a limit, those resources are 0."""
-    monkeypatch.setattr(module, "memory_limit", lambda: 0)
+    monkeypatch.setattr(module, "memory_limit", lambda **_: 0)
     used = Usage(2, tmp_path / "none")
 
     percents = used.percents(BalanceSettings())
 
-    assert (percents["host_cpu"], percents["memory"]) == (0.0, 0.0)
+    assert (percents["host_cpu"], percents["memory"], percents["host_network_in"]) == (0.0, 0.0, 0.0)
+    assert used.limits(BalanceSettings()) == HostLimits()
     assert percents["cpu"] >= 0.0
 
 
@@ -90,3 +97,112 @@ def test_the_smallest_limit_of_memory_counts(tmp_path: Path, own: str, above: st
     (tmp_path / "cgroup").write_text("0::/system.slice/remora.service\n")
 
     assert memory_limit(tmp_path / "cgroup", tmp_path) == limit
+
+
+@pytest.mark.parametrize(
+    ("configured", "granted", "limit"),
+    [
+        (1 << 30, 0, (1 << 30, "balance.memory_limit")),
+        (AUTO, 512 << 20, (256 << 20, "control group")),
+        (AUTO, 0, (2 << 30, "host")),
+        (0, 512 << 20, (256 << 20, "control group")),
+        (0, 0, (0, "")),
+    ],
+)
+def test_what_memory_is_measured_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: int, granted: int, limit: tuple[int, str]
+) -> None:
+    """A configured limit is one worker's; a control group's, or with auto the host's, is divided by the workers."""
+    monkeypatch.setattr(module, "memory_limit", lambda **_: granted)
+    (tmp_path / "meminfo").write_text("MemFree: 17 kB\nMemTotal:        4194304 kB\n")
+
+    limits = Usage(2, tmp_path).limits(BalanceSettings(memory_limit=configured))
+
+    assert (limits.memory, limits.memory_from) == limit
+
+
+def test_a_unit_s_high_mark_counts_for_auto_alone(tmp_path: Path) -> None:
+    """systemd's MemoryHigh= is memory.high: beyond it a worker is throttled, so that is what it can use."""
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.high").write_text("1048576\n")
+    (tmp_path / "cgroup").write_text("0::/\n")
+
+    assert memory_limit(tmp_path / "cgroup", tmp_path) == 0
+    assert memory_limit(tmp_path / "cgroup", tmp_path, ("memory.max", "memory.high")) == 1048576
+
+
+def test_the_card_s_traffic_is_of_what_it_can_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 1 Gbit/s that receives 62.5 MB in a second is half used that way."""
+    clock = iter([100.0, 101.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    cards, (proc, sys) = {"eth0": (1000, 0, 0)}, (tmp_path / "proc", tmp_path / "sys")
+    network(proc, sys, cards, route="eth0")
+    used = Usage(1, proc, sys)
+    network(proc, sys, {"eth0": (1000, 62_500_000, 12_500_000)}, route="eth0")
+
+    percents = used.percents(BalanceSettings())
+
+    assert (percents["host_network_in"], percents["host_network_out"]) == (50.0, 10.0)
+    assert used.limits(BalanceSettings()).network == 125_000_000
+
+
+def network(proc: Path, sys: Path, cards: Mapping[str, tuple[int, int, int]], route: str) -> None:
+    """Folders like /proc and /sys/class/net: of each card speed in Mbit/s, bytes received and sent."""
+    (proc / "net").mkdir(parents=True, exist_ok=True)
+    head = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+    others = "far 00000000 01000A0A 0003 0 0 600 00000000 0 0 0\ndown 00000000 01000A0A 0002 0 0 0 00000000 0 0 0\n"
+    own = (
+        f"{route} 0000A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n{route} 00000000 0100A8C0 0003 0 0 100 00000000 0 0 0\n"
+    )
+    (proc / "net" / "route").write_text(head + others + own)
+    lines = [f"{name}:{came} 5 0 0 0 0 0 0 {went} 5 0 0 0 0 0 0" for name, (_, came, went) in cards.items()]
+    (proc / "net" / "dev").write_text("Inter-| Receive | Transmit\n face |bytes\n" + "\n".join(lines) + "\n")
+    for name, (speed, _, _) in cards.items():
+        (sys / name).mkdir(parents=True, exist_ok=True)
+        (sys / name / "speed").write_text(f"{speed}\n")
+
+
+def test_a_bond_that_tells_no_speed_has_that_of_its_cards(tmp_path: Path) -> None:
+    """A virtual card over others adds up theirs, and one over none is of unknown speed and named."""
+    proc, sys = tmp_path / "proc", tmp_path / "sys"
+    network(proc, sys, {"bond0": (-1, 7, 9), "a": (10_000, 0, 0), "b": (10_000, 0, 0)}, route="bond0")
+
+    assert default_card(proc, sys) == Card("bond0", 0, 7, 9)
+    for below in ("a", "b"):
+        (sys / "bond0" / f"lower_{below}").symlink_to(sys / below)
+    assert default_card(proc, sys) == Card("bond0", 2_500_000_000, 7, 9)
+    assert default_card(tmp_path / "none") is None
+
+
+def test_the_default_route_may_be_of_ipv6(tmp_path: Path) -> None:
+    """A host without a default route of IPv4 goes by that of IPv6."""
+    network(tmp_path, tmp_path / "sys", {"six": (100, 1, 2)}, route="six")
+    (tmp_path / "net" / "route").write_text("Iface Destination\n")
+    zeros = "0" * 32
+    nowhere = f"{zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200 lo\n"
+    way = f"{zeros} 00 {zeros} 00 fd{zeros[2:]} 00000400 3 0 00000003 six\n"
+    (tmp_path / "net" / "ipv6_route").write_text(nowhere + way)
+
+    assert default_card(tmp_path, tmp_path / "sys") == Card("six", 12_500_000, 1, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own needs root")
+def test_a_real_card_in_a_network_namespace(tmp_path: Path) -> None:
+    """In a namespace whose default route is a veth the speed is what the kernel says of it, and its traffic counts."""
+    script = """
+        mount -t sysfs none /sys && ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up
+        ip addr add 10.9.0.1/24 dev v0 && ip route add default via 10.9.0.2
+        python3 -c '
+from remora.process.network import default_card
+card = default_card()
+print(card.name, card.bytes_per_second, card.sent > 0)'
+    """
+    ran = subprocess.run(
+        ["unshare", "--net", "--mount", "sh", "-ec", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"},
+    )
+
+    assert ran.stdout.split() == ["v0", "1250000000", "True"]

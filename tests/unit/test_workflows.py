@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,34 @@ def test_each_push_runs_the_gate_and_each_night_everything() -> None:
     assert ours == ["scripts/check", "scripts/test"]
     assert "&& '--full' || ''" in text
     assert any(step.get("if") == "failure()" and "upload-artifact" in step["uses"] for step in steps(workflow))
+
+
+def test_a_release_waits_for_all_tests_and_keeps_no_password() -> None:
+    """Everything is tested first, each job has the rights that it needs, and only the forge's own token is used."""
+    (workflow,) = [each for each in WORKFLOWS if each.name == "release.yml"]
+    text = workflow.read_text()
+    parsed = yaml.safe_load(text)
+    jobs: dict[str, dict[str, Any]] = parsed["jobs"]
+
+    def before(name: str) -> set[str]:
+        needs = jobs[name].get("needs", [])
+        return {each for other in ([needs] if isinstance(needs, str) else needs) for each in (other, *before(other))}
+
+    assert parsed[True] == {"push": {"tags": ["v*"]}}
+    assert jobs["tests"]["uses"] == "./.github/workflows/tests.yml"
+    assert all("tests" in before(name) for name in jobs if name != "tests")
+    assert before("pypi") == {"release", "chart", "debs", "image", "wheels", "build", "tests"}
+    assert set(re.findall(r"secrets\.(\w+)", text)) == {"GITHUB_TOKEN"}
+    assert parsed["permissions"] == {"contents": "read"}
+    assert jobs["pypi"]["permissions"] == {"id-token": "write"}
+
+
+def test_wheels_are_built_for_each_python_that_is_promised() -> None:
+    """The Pythons of the classifiers are those of the wheels, and each wheel delivers events before it is published."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    promised = re.findall(r"Python :: 3\.(\d+)", " ".join(project["project"]["classifiers"]))
+    built = project["tool"]["cibuildwheel"]
+
+    assert built["build"] == [f"cp3{minor}-manylinux_*" for minor in promised]
+    assert promised == ["11", "12", "13", "14"]
+    assert built["test-command"] == "remora demo --pause 0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from importlib import import_module
@@ -22,6 +23,7 @@ COMMANDS = MappingProxyType(
         "check-config": "run:check_config",
         "status": "status:status",
         "explain": "explain:explain",
+        "demo": "demo:demo",
         "drain": "host:drain",
         "shaping": "shaping:shaping",
         "topic": "topic:topic",
@@ -39,6 +41,7 @@ COMMANDS = MappingProxyType(
         "replay": "replay:replay",
         "pipeline": "pipeline:pipeline",
         "simulate": "simulate:simulate",
+        "config": "config:config",
         "completion": "completion:completion",
     }
 )
@@ -63,7 +66,8 @@ class Commands(Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="remora")
-def group() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Say on standard error what a command does besides.")
+def group(verbose: bool) -> None:
     """Deliver persistent bucket notifications to Kafka, HTTP or AMQP, in order and without loss.
 
     Notifications wait in queues until their endpoint has acknowledged them. The queues lie in files of this host and
@@ -72,6 +76,7 @@ def group() -> None:
 
     \b
     Start with:
+      remora demo                    ten events through a daemon, in 20 seconds
       remora check-config -c FILE    is this configuration valid?
       remora topic create --help     make a topic of remora's own
       remora topic list              which topics does remora deliver, and which radosgw?
@@ -87,7 +92,11 @@ def group() -> None:
     verification, or topics differ from their file; 4 a replay proves nothing; 69 store or
     daemon not reachable; 71 no memory left; 75 try again; 77 no permission; 78 configuration
     refused. `remora log read` has codes of its own, 3 to 5.
+
+    A command that root runs, and that reads the embedded store, goes on as the store's owner.
     """
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="remora: %(message)s")
 
 
 def main() -> None:
@@ -95,6 +104,8 @@ def main() -> None:
 
     A configuration has a line for each of its problems.
     """
+    # What asyncio has to say is for a daemon's log, and without a handler it goes to standard error.
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())
     try:
         group(standalone_mode=True)
     except RemoraError as exc:

@@ -41,7 +41,7 @@ def show_command(settings: Settings, as_json: bool) -> None:
 
     Asks the daemon of this host what each of its workers would do; of workers on other hosts it shows what they
     announce. USAGE is that of a worker's busiest resource, MOVED the queues that it received for their load without
-    those that it gave.
+    those that it gave. Below stands what memory and network of this host are measured by.
 
     
     Example, the resources of each worker of this host:
@@ -63,7 +63,7 @@ def show_command(settings: Settings, as_json: bool) -> None:
     print_table(
         ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"), map(_row, workers)
     )
-    for line in _moves(workers):
+    for line in (*_moves(workers), *_limits(workers)):
         click.echo(line)
 
 
@@ -82,6 +82,7 @@ def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:
         "history": own.get("history", member.history if member.usage is not None else None),
         "bytes_per_second": own.get("bytes_per_second", round(member.bytes)),
         "resources": own.get("resources"),
+        "limits": own.get("limits"),
         "average": own.get("average"),
         "needed_bytes_per_second": own.get("needed_bytes_per_second"),
         "skipped": own.get("skipped"),
@@ -115,6 +116,22 @@ def _why_not(worker: Mapping[str, Any]) -> str:
     if worker["moves"]:
         return "-"
     return REASONS.get(worker["skipped"] or "", "-")
+
+
+def _limits(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the workers of this host measure their memory and network by; they all say the same."""
+    limits = next((each["limits"] for each in workers if each["limits"]), None)
+    if limits is None:
+        return []
+    memory = f"{size(limits['memory'])} for each worker ({limits['memory_from']})" if limits["memory"] else "not known"
+    return [f"this host: memory {memory}; network {_network(limits)}"]
+
+
+def _network(limits: Mapping[str, Any]) -> str:
+    if limits["network"]:
+        return f"{size(limits['network'])} per second each way ({limits['network_from']})"
+    card = f": {limits['network_from']} does not tell its speed" if limits["network_from"] else ""
+    return f"not known{card}; balance.network_bytes sets it"
 
 
 def _moves(workers: Sequence[Mapping[str, Any]]) -> list[str]:

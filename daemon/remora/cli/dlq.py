@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
+from remora.codec.event_entry import decode
+from remora.codec.rendering_plain import body
 from remora.config import Settings
 from remora.engine.redriving import Plan, carry_out, letter_place, plan
-from remora.model.errors import RemoraError
+from remora.model.errors import CodecError, RemoraError
 from remora.model.exits import Exit
 from remora.model.record import CorruptLetter, DeadLetter
 from remora.model.shard import Origin
@@ -86,11 +89,17 @@ def _print_letters(letters: Sequence[DeadLetter]) -> None:
                 each.attempts,
                 _time(each.parked_at) or "-",
                 size(len(each.raw)),
-                each.reason,
+                _reason(each),
             )
             for each in letters
         ],
     )
+
+
+def _reason(letter: DeadLetter) -> str:
+    """Why an entry was given up, and how the last attempt at it failed where that says more."""
+    says_more = letter.last_failure and letter.last_failure not in letter.reason
+    return f"{letter.reason}; the last attempt failed: {letter.last_failure}" if says_more else letter.reason
 
 
 def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None:
@@ -130,7 +139,9 @@ def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None
 @click.option("--raw", is_flag=True, help="Write the raw entry to standard output, as `entry decode` reads it.")
 @config_option
 def show_command(settings: Settings, queue: str, position: str, raw: bool) -> None:
-    """Show the dead letter of QUEUE at POSITION (as `dlq list` prints it).
+    """Show the dead letter of QUEUE at POSITION (as `dlq list` prints it), with the event that is in it.
+
+    `body` is what would have been sent. `event` says why there is none where the entry cannot be decoded.
 
     \b
     Example, with POSITION as `dlq list` has it:
@@ -141,7 +152,7 @@ def show_command(settings: Settings, queue: str, position: str, raw: bool) -> No
             if raw:
                 sys.stdout.buffer.write(each.raw)
             else:
-                print_json(as_json_row(each))
+                print_json(as_json_row(each) | event_of(each))
             _complain_of_corrupt([each])
             return
     raise UnknownLetter(f"there is no dead letter of {queue!r} at {position}; `remora dlq list {queue}` shows them")
@@ -318,9 +329,30 @@ def as_json_row(letter: DeadLetter) -> dict[str, object]:
         "reason": letter.reason,
         "sequence": letter.sequence or None,
         "attempts": letter.attempts,
+        "last_failure": letter.last_failure or None,
+        "failed_at": _time(letter.failed_at),
         "first_seen": _time(letter.first_seen),
         "parked_at": _time(letter.parked_at),
         "raw": base64.b64encode(letter.raw).decode(),
+    }
+
+
+def event_of(letter: DeadLetter) -> dict[str, object]:
+    """What the entry of a letter says: bucket, key, event and the notification; why not, where that cannot be known."""
+    if not letter.is_as_committed:
+        return {"event": "unknown: its bytes are not those that were committed"}
+    try:
+        entry = decode(letter.raw)
+        notification = json.loads(body(entry).decode(errors="surrogateescape"))
+    except (CodecError, ValueError) as exc:
+        return {"event": f"unknown: {exc}"}
+    event = entry.event
+    return {
+        "bucket": event.bucket_name.decode(errors="surrogateescape"),
+        "key": event.object_key.decode(errors="surrogateescape"),
+        "event": event.event_name.decode(errors="surrogateescape"),
+        "event_id": event.event_id.decode(errors="surrogateescape"),
+        "body": notification,
     }
 
 

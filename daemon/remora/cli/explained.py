@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remora.cli.output import duration, size
+from remora.cli.output import duration, several, size
 from remora.cli.rows import Row
 from remora.cli.shard import owner_text
 from remora.cli.status import some
 from remora.model.cookie import WorkerCookie
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
+from remora.model.room import QueueRoom
 from remora.model.shard import LockHolder, ShardStats
+from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
+from remora.policy.healing import is_full_by_leak, words
+from remora.policy.next_command import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class QueueView:
     """A queue with all that is known of it. `shard` is what the daemon's status has of it, None where it has none.
 
     `last_failure` is that of the queue's attempts, or of its topic's where the worker that holds it knows of none; `of`
-    in it says which. It is None where nothing has failed since the daemon's start.
+    in it says which. It is None where nothing has failed since the daemon's start. `room` is that of the topic's worst
+    queue, as the daemon has it.
     """
 
     row: Row
@@ -62,6 +68,7 @@ class QueueView:
     shard: dict[str, Any] | None
     advice: Advice
     last_failure: dict[str, Any] | None = None
+    room: dict[str, Any] | None = None
 
     @property
     def queue(self) -> str:
@@ -88,6 +95,8 @@ def view_queue(
         origin=row.origin,
         waiting=stats.entries,
         reservations=stats.reservations,
+        full=_full_by_leak(stats),
+        subject=subject_of(row),
         foreign=foreign,
         is_released=is_released,
         owner=_owner(stats.holder, said.host, is_here=shard is not None),
@@ -95,7 +104,19 @@ def view_queue(
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
         daemon=None if status is None else _daemon(queue, shard, status, last),
     )
-    return QueueView(row, stats, balance, shard, advice(known), last)
+    return QueueView(row, stats, balance, shard, advice(known), last, _room(row.label, status or {}))
+
+
+def _full_by_leak(stats: ShardStats) -> str:
+    """That a queue takes no events because of a leak; empty for one that is well or full of entries."""
+    room = QueueRoom(
+        stats.capacity_bytes, stats.used_bytes, stats.reserved_bytes + stats.leaked_bytes, stats.reserved_bytes
+    )
+    return words(room, math.inf) if is_full_by_leak(room) else ""
+
+
+def _room(topic: str, status: dict[str, Any]) -> dict[str, Any] | None:
+    return next((each.get("room") for each in status.get("topics", ()) if each["topic"] == topic), None)
 
 
 def _last_failure(topic: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -126,23 +147,36 @@ def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any], la
         return Daemon(is_draining=status["draining"], not_held=left)
     return Daemon(
         is_draining=status["draining"],
-        state=shard["state"],
-        reason="; ".join(filter(None, [shard["reason"], *shard["remarks"]])),
-        since_s=shard["since_seconds"],
+        condition=condition_of(shard),
         progress_age_s=shard["progress_age_seconds"],
         destination=shard["endpoint"],
-        failing_s=shard.get("failing_seconds"),  # a daemon of an earlier release says nothing of these
-        next_attempt_s=shard.get("next_attempt_seconds"),
         last_failure=last["reason"] if last else "",
     )
 
 
+def condition_of(shown: dict[str, Any]) -> Condition:
+    """How a queue or a topic does, as the daemon says."""
+    return Condition(
+        State.named(shown["state"]),
+        "; ".join(filter(None, [shown["reason"], *shown.get("remarks", ())])),
+        shown["since_seconds"],
+        shown.get("next_attempt_seconds"),
+        shown.get("trying", False),  # a daemon of an earlier release does not say
+    )
+
+
+def subject_of(row: Row) -> Subject:
+    """The topic as commands name it."""
+    target = row.topic.target if row.topic else None
+    return Subject(
+        topic=row.label,
+        origin=row.origin,
+        endpoint=target.redacted if target else "",
+        there=target.topic if target else "",
+    )
+
+
 # --------------------------------------------------------------------------------------------------------- text
-
-
-def several(count: int, one: str, more: str) -> str:
-    """A number with its noun."""
-    return f"{count} {one if count == 1 else more}"
 
 
 def queue_lines(view: QueueView) -> list[str]:
@@ -155,6 +189,7 @@ def queue_lines(view: QueueView) -> list[str]:
         *_state_lines(view),
         f"  lock: {_lock(stats.holder)}",
         f"  waiting: {_waiting(stats)}",
+        *_room_lines([view]),
         *_ledger_lines(view.balance),
     ]
 
@@ -170,7 +205,9 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     counted = f"{several(len(views), 'queue', 'queues')}, {tilde}{several(entries, 'entry', 'entries')}"
     lines = [
         f"topic {name}: {counted}, oldest {duration(max(ages, default=None))}",
+        *_topic_state_lines(views),
         *(f"  endpoint: {each}" for each in endpoints),
+        *_room_lines(views),
     ]
     groups: dict[tuple[str, str], list[QueueView]] = {}
     for each in sorted(views, key=_waits_s, reverse=True):
@@ -181,6 +218,21 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
         if command:
             lines.append(f"    try: {command}")
     return [*lines, *_given_up_lines(name, views)]
+
+
+def _room_lines(views: Sequence[QueueView]) -> list[str]:
+    """How long the topic's worst queue lasts, where that is not long; a leak is said as a queue's advice."""
+    room = next((each.room for each in views if each.room), {})
+    return [f"  room: {room['advice']}"] if room.get("advice") and not room["leaks"] else []
+
+
+def _topic_state_lines(views: Sequence[QueueView]) -> list[str]:
+    """The state of the topic, as status and page have it, of what this host holds of it."""
+    found = together(condition_of(each.shard) for each in views if each.shard)
+    if found is None:
+        return []
+    follows = "" if found.next_attempt_s is None else f", the next attempt in {duration(found.next_attempt_s)}"
+    return [f"  state: {found.text} for {duration(found.since_s)}{follows}"]
 
 
 def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
@@ -199,9 +251,9 @@ def _waits_s(view: QueueView) -> float:
 
 
 def _command(view: QueueView) -> str:
-    """The command with QUEUE for the queue's name, which may be the topic's, too: of a topic's command it is that."""
+    """The command, with QUEUE for the queue's name where it is about shards; elsewhere that name is the topic's."""
     command = view.advice.command
-    return command if command.startswith("remora topic ") else command.replace(view.queue, "QUEUE")
+    return command.replace(view.queue, "QUEUE") if command.startswith("remora shard ") else command
 
 
 def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
@@ -234,7 +286,7 @@ def _state_lines(view: QueueView) -> list[str]:
     if shard is None:
         return _attempt_lines(view)
     return [
-        f"  state: {shard['state']} for {duration(shard['since_seconds'])}, worker {shard['worker']}",
+        f"  state: {condition_of(shard).text} for {duration(shard['since_seconds'])}, worker {shard['worker']}",
         *_attempt_lines(view),
         f"  endpoint: {shard['endpoint'] or '-'}, {shard['delivery'] or 'no session yet'}",
     ]
@@ -262,7 +314,9 @@ def _lock(holder: LockHolder | None) -> str:
 def _waiting(stats: ShardStats) -> str:
     tilde = "" if stats.entries_exact else "~"
     reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
-    return f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}{reserved}"
+    room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room_bytes)}" if stats.leaked_bytes else ""
+    waits = f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"
+    return waits + reserved + room
 
 
 def _ledger_lines(balance: Balance | None) -> list[str]:
@@ -303,6 +357,9 @@ def as_json_queue(view: QueueView) -> dict[str, object]:
         "entries_exact": stats.entries_exact,
         "bytes": stats.used_bytes,
         "reservations": stats.reservations,
+        "leaked_bytes": stats.leaked_bytes,
+        "room_bytes": stats.room_bytes,
+        "seconds_until_full": (view.room or {}).get("seconds_until_full"),
         "oldest_age_seconds": stats.oldest_age_s,
         "ledger": view.balance
         and {

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import click
 
 _NO_LIMIT = 1000
 
 
 class Group(click.Group):
-    """Click itself cuts the sentences off where the terminal ends."""
+    """Click itself cuts the sentences off where the terminal ends, and does not say which command was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments begin with. The error for an unknown one names the most similar."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            close = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not close:
+                raise
+            raise click.UsageError(f"{exc.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with what they do."""

@@ -54,3 +54,8 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.0f}B" if unit == "B" else f"{nbytes:.1f}{unit}"
         nbytes /= 1024
     raise AssertionError("unreachable")
+
+
+def several(count: int, one: str, more: str) -> str:
+    """A number with its noun."""
+    return f"{count} {one if count == 1 else more}"

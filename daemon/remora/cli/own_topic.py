@@ -29,7 +29,7 @@ from remora.cli.options import config_option
 from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.config import DeliverySettings, Settings
-from remora.model.errors import RemoraError, TopicRefused
+from remora.model.errors import EndpointMisconfigured, RemoraError, TopicRefused
 from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
@@ -97,7 +97,7 @@ def create_command(
     """
     plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
-    remarks = app.check_target(asked.target, settings)
+    remarks = checked_target(asked.target, settings)
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:
@@ -177,7 +177,7 @@ def set_command(
         async with app.store_of(settings) as store:
             topic = await _own(store, name, "aws sns set-topic-attributes")
             asked = changed(topic)
-            remarks = app.check_target(asked.target, settings)
+            remarks = checked_target(asked.target, settings)
             if not differences(topic, asked):
                 return False, remarks
             await store.own_topics.change(asked)
@@ -221,6 +221,14 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
         sys.exit(Exit.DRAIN_TIMEOUT)
     given_up = f"; {removed.entries} entries were given up" if discard else ""
     click.echo(f"topic {name} is removed with {removed.shards} shards{given_up}")
+
+
+def checked_target(target: Target, settings: Settings) -> list[str]:
+    """Remarks on a target. One that cannot work is wrong usage, with all that is wrong with it."""
+    try:
+        return app.check_target(target, settings)
+    except EndpointMisconfigured as exc:
+        raise click.UsageError(str(exc)) from exc
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:

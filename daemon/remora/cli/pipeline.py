@@ -13,7 +13,7 @@ MODULES: dict[str, str] = {"land": "pipeline_land:land", "inventory": "pipeline_
 def pipeline() -> None:
     """Land notifications from Kafka as Parquet, and keep a table of each bucket's current objects.
 
-    Needs Java 17 and pip install 'remora[replay]'; runs on this host, or on a Spark cluster.
+    Needs Java 17 and pip install 'remorad[replay]'; runs on this host, or on a Spark cluster.
 
     \b
     Start with:

@@ -15,8 +15,10 @@ import click
 
 from remora import config, supervisor
 from remora.cli.options import config_file_option, load
+from remora.cli.output import run_async
 from remora.config import Settings
-from remora.supervisor.cores import usable_cores
+from remora.model.errors import StoreUnavailable
+from remora.supervisor.cores import default_workers
 
 
 @click.command()
@@ -24,7 +26,7 @@ from remora.supervisor.cores import usable_cores
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
-    help="Worker processes.  [default: supervisor.workers, else one for each core]",
+    help="Worker processes.  [default: supervisor.workers, else one for each core, at most 4]",
 )
 def run(config_file: Path | None, workers: int | None) -> None:
     """Take events in and deliver them until SIGTERM or SIGINT.
@@ -48,11 +50,25 @@ def run(config_file: Path | None, workers: int | None) -> None:
     sys.exit(supervisor.run(settings, config_file))
 
 
+async def _description(settings: Settings) -> str:
+    """What the store says of itself. Raises StoreUnavailable where it is away."""
+    from remora import app  # with all that a store needs, which `run` does not
+
+    async with app.store_of(settings) as store:
+        if why := "; ".join(store.failing.values()):
+            raise StoreUnavailable(why)
+        return store.description
+
+
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @config_file_option("The same as FILE, as other commands take it.")
-def check_config(file: Path | None, config_file: Path | None) -> None:
+@click.option("--store", "asks_store", is_flag=True, help="Open the store, too, and say which one it is.")
+def check_config(file: Path | None, config_file: Path | None, asks_store: bool) -> None:
     """Check a configuration file; nothing is contacted.
+
+    With --store the store is: of a cluster it names the pool and the release of the OSDs, and whether their queues leak
+    room. Nothing is changed. Exit code 69 where a cluster does not answer.
 
     Where no file is named and the default one is not there, the built-in configuration is checked, as `run` takes it.
 
@@ -75,7 +91,9 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     if overrides:
         said += f"; from the environment: {', '.join(overrides)}"
     click.echo(said)
+    if asks_store:
+        click.echo(f"store: {run_async(_description(settings))}")
     for variable, why in config.strangers(os.environ):
         click.echo(f"remark: {variable} is passed over: {why}")
-    for remark in settings.shaping.remarks(settings.supervisor.workers or usable_cores()):
+    for remark in settings.shaping.remarks(settings.supervisor.workers or default_workers()):
         click.echo(f"remark: {remark}")

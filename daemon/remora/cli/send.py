@@ -26,7 +26,7 @@ from remora.cli.records import Bad, Given, Piece, read_records
 from remora.cli.sending import Counts, Outcome, Plan, Sender, reservable
 from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
 from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
-from remora.model.errors import RemoraError
+from remora.model.errors import PermissionMissing, RemoraError
 from remora.model.exits import Exit
 
 IDLE_S = 0.2
@@ -87,7 +87,8 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
     are stored in their order. The first malformed one ends the sending after all before it are stored; the command
     reports its line. Of an input without records only the topic is checked. At the end the command counts the records
-    by outcome. Exit code 0 only if all are stored; 69 when the server could not be reached; else 1.
+    by outcome. Exit code 0 only if all are stored; 69 when the server could not be reached, 77 without permission;
+    else 1.
 
     \b
     Example:
@@ -285,5 +286,7 @@ def _report(outcome: Outcome, name: str, *, as_json: bool) -> None:
 def _exit_code(outcome: Outcome) -> Exit:
     if isinstance(outcome.failure, IngestUnavailable):
         return Exit.UNAVAILABLE
+    if isinstance(outcome.failure, PermissionMissing):
+        return Exit.NO_PERMISSION
     is_complete = outcome.counts.all_stored and outcome.failure is None and not outcome.interrupted
     return Exit.OK if is_complete else Exit.FAILURE

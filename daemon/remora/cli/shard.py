@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import click
 
 from remora import app
 from remora.cli.groups import Group
+from remora.cli.heal import heal_command
 from remora.cli.options import config_option, json_option
 from remora.cli.output import duration, print_json, print_table, run_async, size
-from remora.cli.rows import AT_ONCE, Row, complain, look_at, origin_option, row_named, rows_of
+from remora.cli.rows import complain, look_at, origin_option
 from remora.cli.trace import myself, trace
+from remora.cli.which import Which, find_queue, for_each, which_queues
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, is_workers, release
 from remora.engine.moves import move
 from remora.model.cookie import WorkerCookie
-from remora.model.errors import RemoraError, ShardGone
+from remora.model.errors import RemoraError
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
-from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.ports.store import ShardStore
 
 
 class NotOurs(RemoraError):
     """A queue that no worker would take."""
-
-
-class UnknownQueue(RemoraError):
-    """There is no registered queue of this name."""
-
-
-class AmbiguousQueue(RemoraError):
-    """radosgw and remora both have a queue of this name."""
 
 
 @click.group(cls=Group)
@@ -50,6 +38,9 @@ def shard() -> None:
       remora shard list
       remora shard claim --all    # on RADOS: take over what radosgw delivers
     """
+
+
+shard.add_command(heal_command)
 
 
 @shard.command("list")
@@ -96,99 +87,8 @@ def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard]) -> N
     )
 
 
-def _which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add QUEUE, or in its place `--topic` or `--all`; the command gets a `Which`."""
-
-    @click.argument("queue", required=False)
-    @click.option("--topic", help="All queues of this topic.")
-    @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
-    @click.option(
-        "--scheme",
-        type=click.Choice(sorted(app.SCHEMES)),
-        help="With --all: only those with such endpoints.",
-    )
-    @origin_option
-    @functools.wraps(function)
-    def command(queue: str | None, topic: str | None, every: bool, scheme: str | None, **others: Any) -> None:
-        if [queue is not None, topic is not None, every].count(True) != 1:
-            raise click.UsageError("name one QUEUE, or give --topic or --all")
-        if scheme is not None and not every:
-            raise click.UsageError("--scheme goes with --all")
-        function(which=Which(queue, topic, others.pop("origin"), scheme), **others)
-
-    return command
-
-
-@dataclass(frozen=True, slots=True)
-class Which:
-    """The queues that a command is about: one, those of a topic, or all of radosgw's where neither is named.
-
-    `scheme` leaves of all only those whose endpoint has it.
-    """
-
-    queue: str | None
-    topic: str | None
-    origin: Origin | None
-    scheme: str | None = None
-
-    async def find(self, store: ShardStore, settings: Settings) -> Sequence[Shard]:
-        """These queues; `settings` say which remora would deliver.
-
-        Raises UnknownQueue, AmbiguousQueue, UnknownTopic and AmbiguousTopic.
-        """
-        if self.queue is not None:
-            return [await _find(store, self.queue, self.origin)]
-        if self.topic is not None:
-            return (await row_named(store, self.topic, self.origin)).shards
-        rows = [each for each in await rows_of(store) if each.origin is Origin.RADOSGW]
-        topics = [(each, each.topic or await _topic_of(store, each)) for each in rows]
-        return [
-            shard
-            for each, topic in topics
-            if reason_to_leave(topic, app.schemes(settings)) is None and self._has_scheme(topic)
-            for shard in each.shards
-        ]
-
-    def _has_scheme(self, topic: Topic | None) -> bool:
-        return self.scheme is None or (topic is not None and topic.target.scheme == self.scheme)
-
-
-async def _topic_of(store: ShardStore, row: Row) -> Topic | None:
-    """The topic of a queue without metadata, which is looked into."""
-    with contextlib.suppress(ShardGone):
-        return await topic_of(store, row.shards[0])
-    return None
-
-
-def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard], Awaitable[str]]) -> None:
-    """Do something to each of the queues, some at a time, and print what it says; end with the first failure."""
-
-    async def work() -> list[str | RemoraError]:
-        async with app.store_of(settings) as store:
-            gate = asyncio.Semaphore(AT_ONCE)
-
-            async def one(shard: Shard) -> str | RemoraError:
-                async with gate:
-                    try:
-                        return await act(store, shard)
-                    except RemoraError as exc:
-                        return exc
-
-            return await asyncio.gather(*map(one, await which.find(store, settings)))
-
-    said = run_async(work())
-    for each in said:
-        if isinstance(each, str):
-            click.echo(each)
-    failures = [each for each in said if isinstance(each, RemoraError)]
-    for failure in failures[1:]:
-        click.echo(f"remora: {failure}", err=True)
-    if failures:
-        raise failures[0]
-
-
 @shard.command("claim")
-@_which_queues
+@which_queues
 @config_option
 def claim_command(settings: Settings, which: Which) -> None:
     """Take QUEUE from a running radosgw and give it to a running remora worker.
@@ -217,11 +117,11 @@ def claim_command(settings: Settings, which: Which) -> None:
             trace("shard_claim", "a queue was claimed", queue=found.queue, old=was, new=held, **by.known)
         return f"{found} is held by {held}"
 
-    _for_each(settings, which, work)
+    for_each(settings, lambda store: which.find(store, settings), work)
 
 
 @shard.command("release")
-@_which_queues
+@which_queues
 @config_option
 def release_command(settings: Settings, which: Which) -> None:
     """Leave QUEUE to radosgw until it is claimed.
@@ -242,7 +142,7 @@ def release_command(settings: Settings, which: Which) -> None:
         trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
         return _released_text(found, was)
 
-    _for_each(settings, which, work)
+    for_each(settings, lambda store: which.find(store, settings), work)
 
 
 @shard.command("move")
@@ -263,7 +163,7 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
 
     async def work() -> str:
         async with app.store_of(settings) as store:
-            found = await _find(store, queue, origin)
+            found = await find_queue(store, queue, origin)
             was = owner_text((await store.inspection.stats(found)).holder)
             held = owner_text(await move(store, found, worker))
             trace("shard_move", "a queue was moved", queue=found.queue, old=was, new=held, **myself(settings).known)
@@ -279,15 +179,6 @@ def _released_text(shard: Shard, was: LockHolder | None) -> str:
         return f"{shard} was free already; workers leave it to radosgw until it is claimed"
     verb = "was held" if is_workers(was) else "is held"
     return f"{shard} {verb} by {owner_text(was)}; workers leave it to radosgw until it is claimed"
-
-
-async def _find(store: ShardStore, queue: str, origin: Origin | None) -> Shard:
-    found = [each for each in await store.catalog.shards() if each.queue == queue and origin in (None, each.origin)]
-    if not found:
-        raise UnknownQueue(f"there is no registered queue {queue!r}; `remora shard list` shows them")
-    if len(found) > 1:
-        raise AmbiguousQueue(f"radosgw and remora both have a queue {queue!r}: say which with --origin")
-    return found[0]
 
 
 def owner_text(holder: LockHolder | None) -> str:

@@ -42,5 +42,7 @@ class SparkCommands(Group):
         except ModuleNotFoundError as exc:
             if exc.name is None or exc.name.partition(".")[0] not in _EXTRA:
                 raise
-            raise click.ClickException(f"{exc.name} is missing; install it with: pip install 'remora[replay]'") from exc
+            raise click.ClickException(
+                f"{exc.name} is missing; install it with: pip install 'remorad[replay]'"
+            ) from exc
         return command

@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from remora.cli import admin_client
 from remora.cli.options import config_option
-from remora.cli.output import duration, print_json, print_table, run_async
+from remora.cli.output import duration, print_json, print_table, run_async, several
 from remora.config import Settings
+from remora.model.exits import Exit
+from remora.policy.condition import Condition, State, together
+from remora.policy.healing import LEAK_COMMAND
+
+MOST_NAMED = 10
 
 
 @click.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
-def status(settings: Settings, as_json: bool) -> None:
+@click.option("--check", is_flag=True, help="Print only what is wrong, and exit with 1 where anything is.")
+def status(settings: Settings, as_json: bool, check: bool) -> None:
     """Show how the running daemon is doing, from its admin port.
 
-    Queues in the same state for the same reason share a line: `orders +10` are orders and ten more. --json has each of
-    them. Exit code 69 when no daemon answers; `remora explain` works without one.
+    Topics that fail at one destination for one cause share a line. So do topics in the table that fail alike:
+    `orders +10` are orders and ten more. --json has each of them, with its queues. Exit code 69 when no daemon answers;
+    `remora explain` works without one.
 
     \b
     Example, the queues that something keeps from being delivered:
       remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
+
+    
+    Example, for a script or a monitor: 0 when the daemon is ready and delivers all that it holds
+      remora status --check || echo "look at remora"
     """
     shown = run_async(admin_client.fetch_status(settings.admin))
+    if check:
+        _check(shown)
+        return
     if as_json:
         print_json(shown)
         return
-    for line in status_lines(shown):
+    destinations = destination_lines(shown.get("destinations", ()))
+    for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"])):
         click.echo(line)
-    print_table(("QUEUE", "TOPIC", "STATE", "FOR", "ENDPOINT", "REASON"), status_rows(shown["shards"]))
+    rows = status_rows(shown["topics"], shown["shards"])
+    if rows:
+        print_table(("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON"), rows)
+    else:
+        click.echo("no queue is held")
     for queues, reason in left_rows(shown["left"]):
         click.echo(f"not held: {queues}: {reason}")
 
@@ -45,8 +66,41 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",
+        *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
     ]
+
+
+def what_is_wrong(shown: dict[str, Any]) -> list[str]:
+    """A line for each thing that keeps the daemon from taking events in or from delivering; none where all is well."""
+    failing = [each for each in shown["topics"] if each.get("state") and State.named(each["state"]).is_failing]
+    return [
+        *(f"not ready: {each}" for each in shown["reasons"]),
+        *(f"damaged: {each}" for each in shown["store"]["damaged"]),
+        *(f"delivery: {each}" for each in _only_of_delivery(shown)),
+        *(f"worker {each['number']} does not answer" for each in shown["workers"] if not each["answers"]),
+        *(f"{topics}: {state}: {said}" for topics, state, *_, said in status_rows(failing, shown["shards"])),
+        *room_lines(each for each in shown["topics"] if (each.get("room") or {}).get("leaks")),
+    ]
+
+
+def _check(shown: dict[str, Any]) -> None:
+    wrong = what_is_wrong(shown)
+    for line in wrong:
+        click.echo(line)
+    if wrong:
+        sys.exit(Exit.FAILURE)
+    click.echo(f"all is well: {len(shown['shards'])} queues")
+
+
+def _letter_lines(shown: dict[str, Any]) -> list[str]:
+    """How many dead letters are stored now, where there are any."""
+    if not shown.get("dead_letters"):
+        return []
+    of = [f"{each['topic']} {each['dead_letters']}" for each in shown["topics"] if each["dead_letters"]]
+    more = f" and {len(of) - MOST_NAMED} more topics" if len(of) > MOST_NAMED else ""
+    named = ", ".join(of[:MOST_NAMED]) + more
+    return [f"dead letters: {shown['dead_letters']} stored ({named}); `remora dlq list` shows them"]
 
 
 def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
@@ -55,16 +109,79 @@ def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
     return [each for each in reasons if each not in shown["reasons"]]
 
 
-def status_rows(shards: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A row for each group of queues that say the same: the shards of a topic are many, and mostly alike."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for each in shards:
-        said = "; ".join(filter(None, [each["reason"], *each["remarks"]]))
-        groups.setdefault((each["topic"] or "-", each["state"], each["endpoint"] or "-", said), []).append(each)
+def room_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """The topics whose worst queue is full by a leak, or full within a day."""
     return [
-        (some(each["queue"] for each in group), topic, state, _since(group), endpoint, said)
-        for (topic, state, endpoint, said), group in groups.items()
+        f"room: topic {each['topic']}: {room_text(each['room'], each['topic'])}"
+        for each in topics
+        if (each.get("room") or {}).get("advice")
     ]
+
+
+def room_text(room: dict[str, Any], topic: str) -> str:
+    """What a status says of a topic's room, with the command that mends it, if one does."""
+    said: str = room["advice"]
+    leaks = f": {LEAK_COMMAND} --topic {shlex.quote(topic)}" if room["leaks"] else ""
+    return said + leaks
+
+
+def destination_lines(destinations: Iterable[dict[str, Any]]) -> list[str]:
+    """A line for each destination that fails and each cause, with how many topics and events wait for it."""
+    return [
+        f"{each['state_text']}: {each['destination'] or 'unknown'}: {each['cause']}: {_counted(each)}, "
+        f"for {duration(each['since_seconds'])}{_next(each)}"
+        for each in destinations
+    ]
+
+
+def _counted(each: dict[str, Any]) -> str:
+    events = "?" if each["entries"] is None else each["entries"]
+    return f"{several(each['topics'], 'topic', 'topics')}, {events} {'event' if events == 1 else 'events'}"
+
+
+def _next(each: dict[str, Any]) -> str:
+    at_s = each["next_attempt_seconds"]
+    return "" if at_s is None else f", the next attempt in {duration(at_s)}"
+
+
+def status_rows(topics: Iterable[dict[str, Any]], shards: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for each topic that this host holds queues of; those that fail alike share one, the worst come first."""
+    of_topic: dict[str, list[dict[str, Any]]] = {}
+    for each in shards:
+        of_topic.setdefault(each["topic"] or each["queue"], []).append(each)
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for each in topics:
+        if each.get("state") and (held := of_topic.get(each["topic"])):
+            endpoints = ", ".join(sorted({shard["endpoint"] for shard in held if shard["endpoint"]})) or "-"
+            remarks = sorted({remark for shard in held for remark in shard["remarks"]})
+            said = "; ".join(filter(None, [each["reason"], *remarks]))
+            fails = State.named(each["state"]).is_failing
+            groups.setdefault(("" if fails else each["topic"], each["state"], endpoints, said), []).append(each)
+    worst_first = sorted(groups.items(), key=lambda group: list(State).index(State.named(group[0][1])))
+    return [_row(endpoints, said, members) for (_, _, endpoints, said), members in worst_first]
+
+
+def _row(endpoints: str, said: str, members: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    found = together(topic_condition(each) for each in members)
+    assert found is not None
+    waiting = [each["backlog_entries"] for each in members if each["backlog_entries"] is not None]
+    tilde = "" if all(each["backlog_exact"] for each in members) else "~"
+    return (
+        some(each["topic"] for each in members),
+        found.text,
+        duration(found.since_s),
+        duration(found.next_attempt_s),
+        str(sum(each["queues"] for each in members)),
+        f"{tilde}{sum(waiting)}" if waiting else "-",
+        endpoints,
+        said,
+    )
+
+
+def topic_condition(topic: dict[str, Any]) -> Condition:
+    """How a topic does, as the status says."""
+    state, next_s = State.named(topic["state"]), topic["next_attempt_seconds"]
+    return Condition(state, topic["reason"], topic["since_seconds"], next_s, topic["trying"])
 
 
 def left_rows(left: list[dict[str, str]]) -> list[tuple[str, str]]:
@@ -81,7 +198,3 @@ def some(queues: Iterable[str]) -> str:
     """The first of some queues, and how many there are besides."""
     first, *others = queues
     return f"{first} +{len(others)}" if others else first
-
-
-def _since(group: list[dict[str, Any]]) -> str:
-    return duration(max(each["since_seconds"] for each in group))

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from remora import app
+from remora.cli import admin_client
 from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
@@ -22,7 +23,7 @@ from remora.cli.rows import Row, complain, look_at, origin_option, row_named, ro
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.config import Settings
-from remora.model.errors import CodecError, ShardGone
+from remora.model.errors import CodecError, DaemonNotReachable, ShardGone
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.ports.store import ShardStore
@@ -164,9 +165,11 @@ def _line(value: object) -> object:
 def stats_command(
     settings: Settings, name: str | None, asked: StatsAsked, origin: Origin | None, as_json: bool
 ) -> None:
-    """Show reservations, entries, bytes and oldest age of topic NAME, or of all topics.
+    """Show reservations, entries, bytes, leak, room and oldest age of topic NAME, or of all topics.
 
-    Shards are added up. A count with a ~ is estimated from the bytes, on RADOS; --exact lists the queue and counts.
+    Shards are added up, but for the room, which is that of the queue with the least. How long it lasts (FULL IN) is
+    known where the daemon of this host holds the queues. A count with a ~ is estimated from the bytes, on RADOS;
+    --exact lists the queue and counts.
 
     With --advice it watches for a while, a minute unless --watch says otherwise, and shows how many shards the
     busiest minute would take; let it watch over the hours of a day's peak. Nothing is changed.
@@ -188,7 +191,13 @@ def stats_command(
             else:
                 rows = [row for row in await rows_of(store) if origin in (None, row.origin)]
             look = await look_at(store, (shard for row in rows for shard in row.shards), exact=exact)
-            return [_total(row, [look[each] for each in row.shards if each in look]) for row in rows], store.damaged
+            lasts = await _seconds_until_full(settings)
+            totals = [
+                _total(row, [look[each] for each in row.shards if each in look])
+                | {"seconds_until_full": lasts.get(row.label)}
+                for row in rows
+            ]
+            return totals, store.damaged
 
     totals, damaged = run_async(figures())
     if as_json:
@@ -198,9 +207,18 @@ def stats_command(
     complain(damaged)
 
 
+async def _seconds_until_full(settings: Settings) -> dict[str, float | None]:
+    """How long the room of topics lasts, as far as the daemon of this host knows; nothing where it does not answer."""
+    try:
+        status = await admin_client.fetch_status(settings.admin)
+    except DaemonNotReachable:
+        return {}
+    return {each["topic"]: each["room"]["seconds_until_full"] for each in status["topics"] if each.get("room")}
+
+
 def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
     print_table(
-        ("TOPIC", "SHARDS", "RESERVATIONS", "ENTRIES", "BYTES", "OLDEST"),
+        ("TOPIC", "SHARDS", "RESERVATIONS", "ENTRIES", "BYTES", "LEAKED", "ROOM", "FULL IN", "OLDEST"),
         [
             (
                 each["topic"],
@@ -208,6 +226,9 @@ def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
                 each["reservations"],
                 f"{'' if each['entries_exact'] else '~'}{each['entries']}",
                 size(each["bytes"]),
+                size(each["leaked_bytes"]),
+                "-" if each["room_bytes"] is None else size(each["room_bytes"]),
+                duration(each["seconds_until_full"]),
                 duration(each["oldest_age_seconds"]),
             )
             for each in totals
@@ -267,6 +288,8 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
         "entries_exact": all(each.entries_exact for each in stats),
         "bytes": sum(each.used_bytes for each in stats),
         "capacity_bytes": sum(each.capacity_bytes for each in stats),
+        "leaked_bytes": sum(each.leaked_bytes for each in stats),
+        "room_bytes": min((each.room_bytes for each in stats), default=None),
         "oldest_age_seconds": max(ages, default=None),
     }
 

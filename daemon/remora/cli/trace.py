@@ -19,13 +19,16 @@ from remora.model.caller import Caller
 SOCKET = Path("/dev/log")
 """Where the system log takes lines; a container has none."""
 
+_STARTED_BY = os.getuid()
+"""Root becomes the owner of an embedded store when a command opens it, and it is still root who asked."""
+
 WRITE_S = 1.0
 """How long a system log that is full is waited for."""
 
 
 def myself(settings: Settings) -> Caller:
     """The process of this command, for those who are to know who changed something."""
-    return Caller(uid=os.getuid(), pid=os.getpid(), host=settings.ownership.host)
+    return Caller(uid=_STARTED_BY, pid=os.getpid(), host=settings.ownership.host)
 
 
 def trace(event: str, text: str, **fields: object) -> None:

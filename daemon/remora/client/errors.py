@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from remora.model.errors import RemoraError
+from remora.model.errors import PermissionMissing, RemoraError
 
 MOST_TEXT = 500
 """Characters that are shown of an answer that is no problem document."""
@@ -55,11 +55,11 @@ class IngestUnavailable(IngestError):
         self.outcome_unknown = outcome_unknown
 
 
-class IngestMisconfigured(IngestError):
+class IngestMisconfigured(IngestError, PermissionMissing):
     """The address, a certificate, or the permission for a socket is wrong: an operator must act."""
 
 
-class NotPermitted(IngestError):
+class NotPermitted(IngestError, PermissionMissing):
     """The token is missing or unknown, or has no right to this topic."""
 
 

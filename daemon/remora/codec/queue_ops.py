@@ -6,7 +6,7 @@ not know. Replies are decoded in all forms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
@@ -16,6 +16,7 @@ from remora.model.entry import Time
 from remora.model.errors import CodecError
 from remora.model.position import Position
 from remora.model.record import Page
+from remora.model.room import QueueRoom
 
 ENTRY_OVERHEAD = 10
 """Bytes in front of each entry in the ring: a magic number and the length."""
@@ -26,7 +27,16 @@ HEAD_SIZE = 24576
 FRONT_AT = 30
 """Where in a queue object its front stands: behind magic, length, and the beginnings of the head and of a marker."""
 
+RESERVED_AT = 94
+"""Where in a queue object its `reserved_size` stands, in every form of the head that is known."""
+
+URGENT_VERSIONS = (1, 2, 3)
+"""The known forms of a head's urgent data: before Squid, Squid, and OSDs of which reservations leak no room."""
+
 HEAD_MAGIC = 0xDEAD
+
+OVERFLOW = "cls_queue_urgent_data"
+"""The xattr with the open reservations that the head has no room for, those beyond 904 on OSDs before Squid."""
 
 # ------------------------------------------------------------------------------------------- requests
 
@@ -112,9 +122,9 @@ def decode_reservations(reply: bytes) -> tuple[Reservation, ...]:
     return _reservations(Cursor(reply, "").struct("reservations_ret", 1), "reservations")
 
 
-def decode_spilled_reservations(xattr: bytes) -> tuple[Reservation, ...]:
+def decode_overflow_reservations(xattr: bytes) -> tuple[Reservation, ...]:
     """Reservations from the xattr `cls_queue_urgent_data`, which takes what the head has no room for."""
-    return _reservations(Cursor(xattr, "cls_queue_urgent_data"), "reservations")
+    return _reservations(Cursor(xattr, OVERFLOW), "reservations")
 
 
 def _reservations(cursor: Cursor, name: str) -> tuple[Reservation, ...]:
@@ -129,6 +139,7 @@ def _reservations(cursor: Cursor, name: str) -> tuple[Reservation, ...]:
 
 _FRONT = Struct("<QQ")  # gen, offset
 _U32 = Struct("<I").unpack_from
+_U64 = Struct("<Q")
 _ENTRY = Struct("<xBII").unpack_from  # version (any), compat, length, length of the data
 _DIGITS = b"0123456789"
 
@@ -208,7 +219,8 @@ class QueueHead:
 
     The ring lies in [max_head_size, queue_size) of the object. `reserved_size` may exceed what `reservations`
     add up to: some OSDs never give back the overhead, until a queue is full with nothing in it.
-    `committed_entries` is None where the OSD does not count them (before Squid).
+    `committed_entries` is None where the OSD does not count them (before Squid). `reserved_at` is where in the object
+    `reserved_size` stands.
     """
 
     max_head_size: int
@@ -222,6 +234,12 @@ class QueueHead:
     has_xattrs: bool
     committed_entries: int | None
     urgent_version: int
+    reserved_at: int = RESERVED_AT
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next reservation: ids are 32 bits wide, and begin anew."""
+        return (self.last_id + 1) & 0xFFFF_FFFF
 
     @property
     def capacity_bytes(self) -> int:
@@ -254,6 +272,27 @@ def decode_head(data: bytes) -> QueueHead:
     return _check(_head(cursor.struct("head", 1)))
 
 
+def open_reservations(head: QueueHead, xattrs: Mapping[str, bytes]) -> tuple[Reservation, ...]:
+    """All open reservations of a queue: its head's, and the overflow among the attributes of the same moment."""
+    return head.reservations + decode_overflow_reservations(xattrs.get(OVERFLOW) or bytes(4))
+
+
+def room_of(head: QueueHead, reservations: Sequence[Reservation]) -> QueueRoom:
+    """What a queue with this head and these open reservations can take.
+
+    A reservation may give back its size and ENTRY_OVERHEAD for each of its entries, one where the head does not tell
+    how many: the larger of what OSDs with the leak and without it give back.
+    """
+    owed = sum(each.size + ENTRY_OVERHEAD * (each.entries or 1) for each in reservations)
+    pulse = (head.last_id, head.reserved_size, head.tail.gen, head.tail.offset)
+    return QueueRoom(head.capacity_bytes, head.used_bytes, head.reserved_size, owed, pulse)
+
+
+def encode_reserved(nbytes: int) -> bytes:
+    """A `reserved_size` as it stands in the head of its queue, at RESERVED_AT."""
+    return _U64.pack(nbytes)
+
+
 def encode_front(front: Position) -> bytes:
     """A front as it stands in the head of its queue, at FRONT_AT."""
     return _FRONT.pack(front.gen, front.offset)
@@ -263,7 +302,9 @@ def _head(cursor: Cursor) -> QueueHead:
     max_head_size = cursor.u64("max_head_size")
     front, tail = _marker(cursor, "front"), _marker(cursor, "tail")
     queue_size, max_urgent = cursor.u64("queue_size"), cursor.u64("max_urgent_data_size")
+    urgent_at = cursor.pos + 4  # behind the length of the string
     urgent = Cursor(cursor.string("urgent_data"), "head").struct("urgent_data", 3)
+    reserved_at = urgent_at + urgent.pos
     return QueueHead(
         max_head_size,
         front,
@@ -276,6 +317,7 @@ def _head(cursor: Cursor) -> QueueHead:
         has_xattrs=urgent.flag("has_xattrs"),
         committed_entries=urgent.u32("committed_entries") if urgent.version > 1 else None,
         urgent_version=urgent.version,
+        reserved_at=reserved_at,
     )
 
 

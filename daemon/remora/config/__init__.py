@@ -39,6 +39,7 @@ from remora.config.sequencer import SequencerSettings
 from remora.config.settings import LIVE, Settings
 from remora.config.traffic import MeterSettings, MetersSettings, PrincipalSettings, ScopeSettings, ShapingSettings
 from remora.config.units import (
+    AUTO,
     AnyBytes,
     Bytes,
     Lifetime,
@@ -68,6 +69,7 @@ from remora.config.workers import (
 )
 
 __all__ = [
+    "AUTO",
     "BUILT_IN",
     "DEFAULT_FILE",
     "DRAIN_PART",

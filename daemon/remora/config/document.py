@@ -15,7 +15,7 @@ from remora.config.known import class_of, did_you_mean, elsewhere, options_of, p
 from remora.config.places import line_of, lines_of
 from remora.config.settings import LIVE, Settings
 from remora.config.units import option_key, show_size, toml_name
-from remora.model.errors import ConfigError
+from remora.model.errors import ConfigError, ConfigUnreadable
 
 DEFAULT_FILE = Path("/etc/remora/remora.toml")
 
@@ -71,7 +71,8 @@ def read_toml(path: Path | str, most_bytes: int, what: str) -> TomlFile:
         with Path(path).open("rb") as file:
             raw = file.read(most_bytes + 1)
     except OSError as exc:
-        raise ConfigError("", f"cannot read {path}: {exc.strerror}") from exc
+        kind = ConfigUnreadable if isinstance(exc, PermissionError) else ConfigError
+        raise kind("", f"cannot read {path}: {exc.strerror}") from exc
     if len(raw) > most_bytes:
         raise ConfigError("", f"{path} is larger than {show_size(most_bytes)}: not a {what}")
     try:

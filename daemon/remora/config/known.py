@@ -48,12 +48,9 @@ def part_of(hint: Any) -> Any:
 
 
 def elsewhere(key: str, known: Mapping[str, object]) -> str:
-    """Where a misplaced option belongs, else the nearest name here."""
-    for path, _ in options():
-        section, _, option = path.partition(".")
-        if option == key:
-            return f"; it belongs into [{section}]"
-    return did_you_mean(key, known)
+    """Returns the sections that have a misplaced option, else the nearest name here."""
+    having = [section for section, _, option in (path.partition(".") for path, _ in options()) if option == key]
+    return f"; it belongs into {' or '.join(f'[{each}]' for each in having)}" if having else did_you_mean(key, known)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

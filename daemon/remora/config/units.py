@@ -9,11 +9,16 @@ from typing import Annotated, Literal
 
 _DURATION_UNITS = MappingProxyType({"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400})
 
-_SIZE_UNITS = MappingProxyType({"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9})
+_SIZE_UNITS = MappingProxyType(
+    {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+)
+
+AUTO = -1
+"""The value of a size that is given as "auto": whoever uses it finds out how much there is."""
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 
-_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB|MB|GB)")
+_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB|KB|MB|GB)")
 
 
 def parse_duration(text: str) -> float:
@@ -37,15 +42,15 @@ def show_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `512B`, `512KiB`, `64MiB`, `1GiB`, `128MB` or `1GB`; ValueError for anything else."""
+    """Bytes of `512B`, `512KiB`, `64MiB`, `1GiB`, `50KB`, `128MB` or `1GB`; ValueError for anything else."""
     if not (match := _SIZE.fullmatch(text)):
-        raise ValueError(f'expected a size with a unit (B, KiB, MiB, GiB, MB or GB) such as "64MiB", not "{text}"')
+        raise ValueError(f'expected a size with a unit (B, KiB, MiB, GiB, KB, MB or GB) such as "64MiB", not "{text}"')
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
 def show_size(nbytes: int) -> str:
     """The shortest text that `parse_size` reads as this many bytes."""
-    for unit in ("GiB", "MiB", "GB", "MB", "KiB"):
+    for unit in ("GiB", "MiB", "GB", "MB", "KiB", "KB"):
         if nbytes and nbytes % _SIZE_UNITS[unit] == 0:
             return f"{nbytes // _SIZE_UNITS[unit]}{unit}"
     return f"{nbytes}B"
@@ -53,14 +58,17 @@ def show_size(nbytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a number means, and its limits (both are allowed values)."""
+    """What a number means, and its limits (both are allowed values); with `auto`, "auto" is a value, too."""
 
     kind: Literal["duration", "size", "count"]
     least: float
     most: float
+    auto: bool = False
 
     def show(self, value: float) -> str:
         """The value as it stands in the file, without quotes."""
+        if self.auto and value == AUTO:
+            return "auto"
         match self.kind:
             case "duration":
                 return show_duration(value)
@@ -71,6 +79,8 @@ class Unit:
 
     def read(self, raw: object) -> float | int:
         """The number that a TOML value stands for; ValueError says what is wrong with it."""
+        if self.auto and raw == "auto":
+            return AUTO
         value = self._number(raw)
         if not self.least <= value <= self.most:
             raise ValueError(f"{self.show(value)} is outside {self.show(self.least)} to {self.show(self.most)}")
@@ -99,6 +109,8 @@ Rate = Annotated[int, Unit("size", 0, 1 << 50)]
 Percent = Annotated[int, Unit("count", 0, 100)]
 
 AnyBytes = Annotated[int, Unit("size", 0, 1 << 40)]
+
+AutoBytes = Annotated[int, Unit("size", 0, 1 << 40, auto=True)]
 
 
 def option_key(field_name: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
 from remora.config.checked import Checked, wrong_mode
-from remora.config.units import AnyBytes, Bytes, Lifetime, Percent, Seconds, Unit
+from remora.config.units import AUTO, AnyBytes, AutoBytes, Bytes, Lifetime, Percent, Seconds, Unit
 from remora.model.errors import ConfigError
 from remora.policy.lease import LeaseTimes
 from remora.policy.quarantine import QuarantineOptions
@@ -26,7 +26,7 @@ from remora.policy.shedding import RESOURCES, Options
 class SupervisorSettings(Checked):
     """How many worker processes there are, when one counts as hung, and where they show that they live.
 
-    `workers` 0 means one for each core that this process may use.
+    `workers` 0 means one for each core that this process may use, at most four.
     """
 
     workers: Annotated[int, Unit("count", 0, 256)] = 0
@@ -84,6 +84,7 @@ class RadosSettings(Checked):
     topics_pool: str = ""
     op_timeout_s: Seconds = 10.0
     mount_timeout_s: Seconds = 10.0
+    heal: Literal["off", "full", "calm"] = "full"
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
@@ -141,8 +142,8 @@ class OwnershipSettings(Checked):
 class BalanceSettings(Checked):
     """When shards move from busy workers to others; `strategy` "count" evens out their numbers only.
 
-    Thresholds are points of usage, up to 100. A limit of 0 is one that is not known: its resource counts as unused,
-    but for memory, where that of the control group stands in.
+    Thresholds are points of usage, up to 100. A limit that is `AUTO` is the host's own. One of 0 is not known: its
+    resource counts as unused, but for memory, where that of the control group stands in.
     """
 
     strategy: Literal["count", "threshold", "overload"] = "threshold"
@@ -154,8 +155,8 @@ class BalanceSettings(Checked):
     difference: Percent = 10
     grace_s: Lifetime = 1800.0
     lower_boundary: bool = False
-    memory_limit: AnyBytes = 0
-    network_bytes: AnyBytes = 0
+    memory_limit: AutoBytes = AUTO
+    network_bytes: AutoBytes = AUTO
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESOURCES, 1.0))
 
     def problems(self) -> Iterator[ConfigError]:
@@ -275,7 +276,7 @@ class TracesSettings(Checked):
                 "traces.endpoint", f'expected a URL such as http://localhost:4318/v1/traces, not "{self.endpoint}"'
             )
         if not _has_exporter():
-            yield ConfigError("traces.endpoint", "needs the extra remora[traces], which is not installed here")
+            yield ConfigError("traces.endpoint", "needs the extra remorad[traces], which is not installed here")
 
 
 def _has_exporter() -> bool:

@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from remora.engine.catalogue import Catalogue
+from remora.engine.rooms import Rooms
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.ledger import Balance
+from remora.model.room import QueueRoom
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Topic
+from remora.policy.healing import Heal
 from remora.ports.delivery import DeliveryStore
+
+BACKLOG_INTERVAL_S = 15.0
 
 
 @dataclass(slots=True)
@@ -63,7 +68,7 @@ class Owner(Protocol):
 
 
 class BacklogMonitor:
-    """Polls the owned shards every `interval_s`; a topic that is owned no more is forgotten.
+    """Polls the owned shards every 15 s; a topic that is owned no more is forgotten.
 
     It notifies ownership of the queues that have entries, so that a shard that missed their arrival becomes active.
     """
@@ -74,49 +79,52 @@ class BacklogMonitor:
         catalogue: Catalogue,
         ownership: Owner,
         telemetry: Telemetry,
-        interval_s: float,
         gate: Gate,
+        heal: Heal = "full",
     ) -> None:
         self._store = store
         self._catalogue = catalogue
         self._ownership = ownership
         self._telemetry = telemetry
-        self._interval_s = interval_s
         self._gate = gate
         self._shown: set[str] = set()
         self._empty: set[str] = set()
         self._labelled: Mapping[Shard, Topic] = {}
         self._labels: dict[Shard, str] = {}
+        self._rooms = Rooms(store, telemetry, heal, self._label)
 
     async def run(self) -> None:
         """Poll again and again until cancelled."""
         while True:
             await self.poll()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(BACKLOG_INTERVAL_S):
                     while True:
                         await self._catalogue.next_reading()
                         self._begin({self._label(shard) for shard in self._ownership.shards})
 
     async def poll(self) -> None:
         """Poll once. What cannot be looked at now is shown as it was."""
-        await self._poll_ledgers()
-        await self._poll_backlogs()
+        tokens = self._ownership.tokens
+        seen = await self._poll_ledgers(tokens)
+        seen |= {shard: room for shard, room in (await self._poll_backlogs()).items() if seen.get(shard) is None}
+        await self._rooms.look(tokens, seen)
 
-    async def _poll_ledgers(self) -> None:
-        """Show each topic's balance, of those of its shards that answered."""
+    async def _poll_ledgers(self, tokens: Sequence[LockToken]) -> dict[Shard, QueueRoom | None]:
+        """Show each topic's balance, of those of its shards that answered; returns the room of these, where told."""
         try:
-            found = await self._store.ledger.balances(self._ownership.tokens)
+            found = await self._store.ledger.balances(tokens)
         except (StoreError, CodecError):
-            return
+            return {}
         topics: dict[str, list[Balance]] = {}
         for each in found:
             topics.setdefault(self._label(each.shard), []).append(each)
         for topic, balances in topics.items():
             self._telemetry.balances(topic, balances)
+        return {each.shard: each.room for each in found}
 
-    async def _poll_backlogs(self) -> None:
-        """Show what waits.
+    async def _poll_backlogs(self) -> dict[Shard, QueueRoom]:
+        """Show what waits; returns the room of the queues in which something does.
 
         A queue that is left out of the store's answer is empty, or did not answer; the latter only matters where
         its dispatcher knows of work.
@@ -125,7 +133,7 @@ class BacklogMonitor:
         try:
             found = await self._store.inspection.backlog(shards)
         except (StoreError, CodecError):
-            return
+            return {}
         self._ownership.notify([each.shard for each in found if each.entries])
         if self._gate.is_on:
             self._gate.surveyed({each.shard: _full_percent(each) for each in found if each.capacity_bytes})
@@ -135,6 +143,7 @@ class BacklogMonitor:
         for topic, backlog in backlogs.items():
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
         self._clear(shards, backlogs.keys())
+        return {each.shard: _room(each) for each in found if each.capacity_bytes}
 
     def _begin(self, held: Set[str]) -> None:
         """Have the series of topics begin whose queues this worker holds by now."""
@@ -165,6 +174,11 @@ class BacklogMonitor:
             topic = self._catalogue.topic(shard)
             label = self._labels[shard] = topic.label if topic is not None else shard.queue
         return label
+
+
+def _room(stats: ShardStats) -> QueueRoom:
+    reserved = stats.reserved_bytes + stats.leaked_bytes
+    return QueueRoom(stats.capacity_bytes, stats.used_bytes, reserved, stats.reserved_bytes)
 
 
 def _full_percent(stats: ShardStats) -> float:

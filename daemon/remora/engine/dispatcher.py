@@ -24,7 +24,7 @@ from remora.engine.dispatching.turn import Turn
 from remora.engine.dispatching.waits import Waits
 from remora.engine.entry_budget import Allowance
 from remora.engine.lease import Lease
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.model.errors import (
     EndpointError,
     EntryRefused,
@@ -35,6 +35,7 @@ from remora.model.errors import (
     without_frames,
 )
 from remora.model.topic import Topic
+from remora.policy.condition import State
 from remora.ports.endpoint import LateEndpoint, TransactionalEndpoint
 
 
@@ -86,6 +87,7 @@ class Dispatcher:
         finally:
             self._turn.end()
             self._shaped.cancel()
+            self._standing.left()
 
     async def _run(self) -> None:
         while not self._finishing.is_set():

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from remora.metrics.figures import LastFailure
+from remora.policy.condition import State
 from remora.policy.retry import Failure
-
-
-class State(StrEnum):
-    """What a shard is doing, in status and metrics."""
-
-    STARTING = "starting"
-    DELIVERING = "delivering"
-    RETRYING = "retrying"
-    QUARANTINED = "quarantined"
-    STOPPED = "stopped"
-    SHAPED = "shaped"
-    FINISHING = "finishing"
-    IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A shard as `status` shows it. `since_s` is how long it has been in this state.
+    """A shard as `status` shows it. `state`, `reason`, `since_s`, `next_attempt_s` and `is_trying` are its condition's.
 
     `delivery` is the mode that its topic is delivered in, empty before its first session. `failures` are those since
     something was last delivered, the first of which was `failing_s` seconds ago, and `failure` is the kind of the last
-    of them; `is_open` whether a way to the endpoint
-    is open now. `last_failure` stays when deliveries succeed again. `next_attempt_s` is in how many seconds a pause
-    after a failure ends by itself; it is None where none is waited for, as while an attempt is under way.
+    of them; `is_open` whether a way to the endpoint is open now. `last_failure` stays when deliveries succeed again.
     """
 
     queue: str
@@ -50,3 +35,4 @@ class ShardStatus:
     last_failure: LastFailure | None = None
     failing_s: float | None = None
     next_attempt_s: float | None = None
+    is_trying: bool = False

@@ -26,20 +26,21 @@ from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
+from remora.engine.stored_letters import StoredLetters
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
+from remora.policy.condition import State
 from remora.policy.eligible import Schemes
+from remora.policy.healing import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
 from remora.ports.tracing import NO_TRACER, Tracer
-
-BACKLOG_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class WorkerSetup:
 
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
+    `heal` says when queues get room back that their store has leaked.
+    One worker of a host `counts_letters` of the whole store.
     """
 
     cookie: str
@@ -59,6 +62,8 @@ class WorkerSetup:
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
     budgets: Budgets | None = None
     tracer: Tracer = NO_TRACER
+    heal: Heal = "full"
+    counts_letters: bool = False
 
 
 class Worker:
@@ -78,6 +83,7 @@ class Worker:
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
+        self._letters = StoredLetters(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
         self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)
@@ -111,7 +117,7 @@ class Worker:
             return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
-        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
+        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
 
     def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
         """A destination within the bounds of the worker; a reload may change all of them but `nbytes`."""
@@ -227,6 +233,8 @@ class Worker:
                 tasks.create_task(self._backlog.run(), name="backlog"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
             ]
+            if self._letters is not None:
+                others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))
             with self._lookout.within(tasks):
                 await self.ownership.run()
             for each in others:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
-from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers
+from remora.metrics.outages import Ended, Outages
+from remora.metrics.series import (
+    AgeHistogram,
+    Backlog,
+    Backlogs,
+    Books,
+    Failing,
+    Ledgers,
+    RoomLeft,
+    RoomsLeft,
+    StoredLetters,
+)
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
+from remora.model.room import QueueRoom
+from remora.policy.condition import Outage, State, cause_of, place_of, state_of_failure
 from remora.policy.retry import Failure
 
 KINDS = (*Failure, "poison")
@@ -22,7 +35,7 @@ class DeliveryEvents(EventGroup):
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
         self._clock = instruments.clock
-        self._failures: dict[str, tuple[float, int]] = {}
+        self._outages = Outages()
         self._last_failures: dict[str, tuple[float, str, str]] = {}
         topic_counter, counter, gauge = instruments.topic_counter, instruments.counter, instruments.gauge
         self._listed_entries = topic_counter("remora_listed_entries", "Entries read from queues.")
@@ -43,13 +56,13 @@ class DeliveryEvents(EventGroup):
         )
         self._backlogs = Backlogs(instruments.labels, "remora_backlog")
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
-        self._failing = Failing(
-            instruments.labels,
-            "remora_topic_failing",
-            "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until an operator acts.",
-        )
-        for collector in (self._ages, self._backlogs, self._ledgers, self._failing):
+        self._rooms_left = RoomsLeft(instruments.labels, "remora_queue")
+        self._failing = Failing(instruments.labels, self._outages.topics, self._clock)
+        self._letters = StoredLetters(instruments.labels)
+        collectors = (self._ages, self._backlogs, self._ledgers, self._rooms_left, self._failing, self._letters)
+        for collector in collectors:
             instruments.registry.register(collector)
+        self._mends = counter("remora_queue_mends", "Queues that got leaked room back.")
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
         self._unacked = gauge("remora_unacknowledged_entries", "Entries that were listed and are not yet done with.")
         self._unacked_waits = counter(
@@ -105,36 +118,65 @@ class DeliveryEvents(EventGroup):
         if log.isEnabledFor(logging.DEBUG):
             say(logging.DEBUG, "turned_back", "entries turned back", priority=priority, entries=entries)
 
-    def failed(self, topic: str, kind: str, reason: str) -> None:
-        """An attempt failed; `kind` is one of `KINDS`."""
+    def failed(self, topic: str, kind: str, reason: str, *, queue: str = "", endpoint: str = "") -> None:
+        """An attempt at a queue failed, and the queue fails until it `recovered`, was `emptied` or `left`.
+
+        `kind` is one of `KINDS`. With the redacted `endpoint` that failed, the topics that it fails for one cause share
+        a line.
+        """
+        place = place_of(endpoint)
+        cause = cause_of(reason, place) if endpoint else kind
+        if self._outages.failed(topic, queue, kind, (place or topic, cause), self._clock()):
+            self._say_failed(topic, kind, reason, ("failed", place or topic, cause))
+        self._count_failed(topic, kind, reason)
+
+    def failed_in_passing(self, topic: str, kind: str, reason: str) -> None:
+        """Something failed that does not keep the topic from being delivered."""
+        self._say_failed(topic, kind, reason, ("failed", topic, kind))
+        self._count_failed(topic, kind, reason)
+
+    def _count_failed(self, topic: str, kind: str, reason: str) -> None:
         self._failed.add(topic, 1, kind)
-        since, count = self._failures.get(topic, (self._clock(), 0))
-        self._failures[topic] = (since, count + 1)
-        self._failing.kinds[topic] = kind
         self._last_failures[topic] = (self._clock(), kind, reason)
-        stopped = kind in ("configuration", "damaged")
+
+    def _say_failed(self, topic: str, kind: str, reason: str, key: object) -> None:
+        stopped = state_of_failure(kind) is State.STOPPED
         level = logging.ERROR if stopped else logging.WARNING
         text = "the topic is stopped until an operator acts" if stopped else "delivery failed"
-        self._say_seldom(level, "topic_failed", ("failed", topic, kind), text, topic=topic, kind=kind, reason=reason)
+        self._say_seldom(level, "topic_failed", key, text, topic=topic, kind=kind, reason=reason)
 
-    def recovered(self, topic: str) -> None:
-        """A topic that was failing delivers again. No error when it was not failing."""
-        self._failing.kinds.pop(topic, None)
-        if failures := self._failures.pop(topic, None):
-            since, count = failures
+    def recovered(self, topic: str, queue: str = "") -> None:
+        """A queue of a topic that was failing delivers again. No error when it was not failing."""
+        if ended := self._outages.ended(topic, queue):
             self._say_seldom(  # a topic that fails and recovers all the time must not fill the log either
-                logging.INFO, "topic_recovered", ("recovered", topic), "delivery works again",
-                topic=topic, failures=count, seconds=round(self._clock() - since, 3),
+                logging.INFO, "topic_recovered", ("recovered", ended.of), "delivery works again",
+                topic=topic, **_of(ended, self._clock()),
             )  # fmt: skip
 
-    def emptied(self, topic: str) -> None:
-        """Nothing waits any more of a topic that was failing. No error when it was not failing."""
-        self._failing.kinds.pop(topic, None)
-        if failures := self._failures.pop(topic, None):
+    def emptied(self, topic: str, queue: str = "") -> None:
+        """Nothing waits any more in a queue of a topic that was failing. No error when it was not failing."""
+        if ended := self._outages.ended(topic, queue):
             self._say_seldom(
-                logging.INFO, "topic_emptied", ("emptied", topic),
-                "nothing waits any more; whether delivery works remains to be seen", topic=topic, failures=failures[1],
+                logging.INFO, "topic_emptied", ("emptied", ended.of),
+                "nothing waits any more; whether delivery works remains to be seen",
+                topic=topic, **_of(ended, self._clock()),
             )  # fmt: skip
+
+    def left(self, topic: str, queue: str) -> None:
+        """This worker delivers the queue no longer: how it fails is another one's to say."""
+        self._outages.ended(topic, queue)
+
+    def destination_failing(self, outage: Outage) -> None:
+        """A destination fails topics for one cause. Called once an interval for each while that is so."""
+        shown = outage.condition
+        say(
+            logging.ERROR if shown.state is State.STOPPED else logging.WARNING,
+            "destination_failing",
+            "an operator must act" if shown.state is State.STOPPED else "deliveries fail and are tried again",
+            destination=outage.place or "unknown", reason=outage.cause, state=str(shown.state),
+            since_s=round(shown.since_s), topics=len(outage.topics), named=outage.named,
+            events="unknown" if outage.entries is None else outage.entries,
+        )  # fmt: skip
 
     def dead_lettered(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
         """An entry went to the dead-letter store; `cause` is a DeadLetter's. An unknown topic goes by its queue."""
@@ -146,6 +188,10 @@ class DeliveryEvents(EventGroup):
             level, "entry_parked", ("parked", topic, cause), "an entry was not delivered and is kept as a dead letter",
             topic=topic, queue=queue, position=position, cause=cause, reason=reason,
         )  # fmt: skip
+
+    def letters_stored(self, topics: Mapping[str, int]) -> None:
+        """The number of dead letters that the store has now, by topic; a topic that is gone goes by its queue."""
+        self._letters.set(topics)
 
     def retry(self, topic: str, delay_s: float) -> None:
         """Another attempt follows after a pause."""
@@ -163,6 +209,26 @@ class DeliveryEvents(EventGroup):
         """What waits in all queues of a topic that this process holds."""
         self._backlogs.set(topic, Backlog(entries, exact, nbytes, oldest_age_s))
 
+    def room_left(self, topic: str, left: RoomLeft) -> None:
+        """The room of the worst of a topic's queues that this process holds."""
+        self._rooms_left.set(topic, left)
+
+    def mended(self, topic: str, queue: str, before: QueueRoom, after: QueueRoom) -> None:
+        """A queue got back the room that its store had leaked."""
+        self._mends.inc()
+        say(
+            logging.WARNING, "queue_mended", "a queue got its leaked room back",
+            topic=topic, queue=queue, leaked_before=before.leaked_bytes, leaked_after=after.leaked_bytes,
+            room_before=before.room_bytes, room_after=after.room_bytes,
+        )  # fmt: skip
+
+    def mend_failed(self, topic: str, queue: str, why: str) -> None:
+        """A queue that leaks was not mended; the next look follows."""
+        self._say_seldom(
+            logging.WARNING, "mend_failed", ("mend", queue), "a queue did not get its leaked room back",
+            topic=topic, queue=queue, reason=why,
+        )  # fmt: skip
+
     def balances(self, topic: str, balances: Sequence[Balance]) -> None:
         """The ledgers of all queues of a topic that this process holds, at least one."""
         first, *others = map(Books.of, balances)
@@ -174,3 +240,9 @@ class DeliveryEvents(EventGroup):
                     topic=topic, queue=each.shard.queue, entries=each.unaccounted, committed=each.committed,
                     removed=each.removed.total, pending=each.pending,
                 )  # fmt: skip
+
+
+def _of(ended: Ended, now: float) -> dict[str, object]:
+    """How many attempts failed, for how long, and how many topics failed for the same cause."""
+    others = {"topics": ended.topics} if ended.topics > 1 else {}
+    return {"failures": ended.failures, "seconds": round(now - ended.since, 3), **others}

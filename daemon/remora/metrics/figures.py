@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
-from remora.metrics.series import Backlog, Books
+from remora.metrics.series import Backlog, Books, RoomLeft
+from remora.policy.healing import is_full_by_leak, words
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +23,44 @@ class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float
 
 
+class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The room of a topic's worst queue; `seconds_until_full` is None where it does not grow.
+
+    `advice` is what a person should know of it, and empty while that is nothing. It `leaks` when it is full by a leak.
+    """
+
+    room_bytes: int
+    capacity_bytes: int
+    leaked_bytes: int
+    seconds_until_full: float | None
+    advice: str = ""
+    leaks: bool = False
+
+    @classmethod
+    def of(cls, left: RoomLeft) -> RoomFigures:
+        """As the status shows it; JSON has no infinity."""
+        seconds = left.seconds_until_full
+        return cls(
+            room_bytes=left.room_bytes,
+            capacity_bytes=left.capacity_bytes,
+            leaked_bytes=left.leaked_bytes,
+            seconds_until_full=None if math.isinf(seconds) else round(seconds, 1),
+            advice=words(left.of_queue, seconds),
+            leaks=is_full_by_leak(left.of_queue),
+        )
+
+    def __add__(self, other: RoomFigures) -> RoomFigures:
+        """The figures of two workers that hold queues of one topic."""
+        return RoomFigures.of(self._left() + other._left())
+
+    def _left(self) -> RoomLeft:
+        seconds = math.inf if self.seconds_until_full is None else self.seconds_until_full
+        return RoomLeft(self.room_bytes, self.capacity_bytes, self.leaked_bytes, seconds)
+
+
 class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's figures. Counts begin with the process that counts; a topic's backlog and ledger go with its queues.
+    `dead_letters` are those that the store has now.
 
     `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not
     known. `ledger` has `committed`, `pending`, `unaccounted` and each cause of a removal, and is None if none was read.
@@ -27,6 +69,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     delivered_entries: int = 0
     parked_entries: int = 0
+    dead_letters: int = 0
     ingested_events: int = 0
     backlog_entries: int | None = None
     backlog_exact: bool = True
@@ -34,6 +77,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     oldest_age_seconds: float | None = None
     ledger: Mapping[str, int] | None = None
     last_failure: LastFailure | None = None
+    room: RoomFigures | None = None
 
     def __add__(self, other: TopicFigures) -> TopicFigures:
         """The figures of two workers that hold queues of one topic."""
@@ -41,10 +85,12 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         waiting = [each for each in (self.backlog_entries, other.backlog_entries) if each is not None]
         failures = [each for each in (self.last_failure, other.last_failure) if each is not None]
         ledgers = [each for each in (self.ledger, other.ledger) if each is not None]
+        rooms = [each for each in (self.room, other.room) if each is not None]
         return TopicFigures(
             topic=self.topic,
             delivered_entries=self.delivered_entries + other.delivered_entries,
             parked_entries=self.parked_entries + other.parked_entries,
+            dead_letters=max(self.dead_letters, other.dead_letters),  # each that counts has counted all
             ingested_events=self.ingested_events + other.ingested_events,
             backlog_entries=sum(waiting) if waiting else None,
             backlog_exact=self.backlog_exact and other.backlog_exact,
@@ -52,27 +98,36 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
             oldest_age_seconds=max(ages, default=None),
             ledger=_sum(ledgers) if ledgers else None,
             last_failure=min(failures, key=lambda each: each.age_seconds, default=None),
+            room=functools.reduce(operator.add, rooms) if rooms else None,
         )
 
 
+class Counts(NamedTuple):
+    """What is counted of each topic."""
+
+    delivered: Mapping[str, int]
+    parked: Mapping[str, int]
+    letters: Mapping[str, int]
+    ingested: Mapping[str, int]
+
+
 def topic_figures(
-    delivered: Mapping[str, int],
-    parked: Mapping[str, int],
-    ingested: Mapping[str, int],
+    counts: Counts,
     backlogs: Mapping[str, Backlog],
     ledgers: Mapping[str, Books],
     failures: Mapping[str, LastFailure],
 ) -> list[TopicFigures]:
     """A row for each topic that any of these knows, in order."""
     rows = []
-    for topic in sorted({*delivered, *parked, *ingested, *backlogs, *ledgers, *failures}):
+    for topic in sorted({*chain(*counts), *backlogs, *ledgers, *failures}):
         backlog, books = backlogs.get(topic), ledgers.get(topic)
         rows.append(
             TopicFigures(
                 topic=topic,
-                delivered_entries=delivered.get(topic, 0),
-                parked_entries=parked.get(topic, 0),
-                ingested_events=ingested.get(topic, 0),
+                delivered_entries=counts.delivered.get(topic, 0),
+                parked_entries=counts.parked.get(topic, 0),
+                dead_letters=counts.letters.get(topic, 0),
+                ingested_events=counts.ingested.get(topic, 0),
                 backlog_entries=backlog.entries if backlog else None,
                 backlog_exact=backlog.exact if backlog else True,
                 backlog_bytes=backlog.nbytes if backlog else 0,
@@ -82,6 +137,14 @@ def topic_figures(
             )
         )
     return rows
+
+
+def with_rooms(rows: Iterable[TopicFigures], rooms: Mapping[str, RoomLeft]) -> list[TopicFigures]:
+    """The same rows with the room of each topic's worst queue. Only topics whose ledger is known have one."""
+    return [
+        msgspec.structs.replace(each, room=RoomFigures.of(rooms[each.topic])) if each.topic in rooms else each
+        for each in rows
+    ]
 
 
 def merged_figures(rows: Iterable[TopicFigures]) -> list[TopicFigures]:

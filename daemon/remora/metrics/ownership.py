@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 
 from remora.metrics.events import EventGroup, say
 from remora.metrics.instruments import Instruments
 from remora.model.caller import Caller
+
+MOST_OWNERS = 8
+"""Owners that one line names."""
 
 
 class OwnershipEvents(EventGroup):
@@ -164,10 +168,18 @@ class OwnershipEvents(EventGroup):
             queue=queue, reason=why,
         )  # fmt: skip
 
-    def handed_off(self, queue: str, owner: str) -> None:
-        """Another owner holds a queue that this process would take. Each owner is named once."""
-        if self._is_news(f"owner of {queue}", owner):
-            say(logging.INFO, "shard_held", "queue is held by another owner", queue=queue, owner=owner)
+    def handed_off(self, owners: Mapping[str, str]) -> None:
+        """Other owners hold queues that this process would take, each named by its queue; a line for all of a round.
+
+        Each owner of a queue is said once.
+        """
+        news = {queue: owner for queue, owner in owners.items() if self._is_news(f"owner of {queue}", owner)}
+        if len(news) == 1:
+            for queue, owner in news.items():
+                say(logging.INFO, "shard_held", "queue is held by another owner", queue=queue, owner=owner)
+        elif news:
+            counts = ", ".join(f"{owner}: {count}" for owner, count in Counter(news.values()).most_common(MOST_OWNERS))
+            say(logging.INFO, "shard_held", "queues are held by other owners", queues=len(news), owners=counts)
 
     def gone(self, queue: str, *, had_work: bool) -> None:
         """A queue that was held does not exist any more, because its topic was deleted or is no longer persistent.

@@ -7,10 +7,11 @@ observation and its gauges cannot be summed into an `other`, so those two are co
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,6 +20,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
+from remora.model.room import QueueRoom
 
 OTHER = "other"
 """The topic label of all topics beyond the limit."""
@@ -203,6 +205,77 @@ class Backlog:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RoomLeft:
+    """What a queue can still take, what of it is leaked, and for how long the room lasts; of a topic, its worst queue.
+
+    `capacity_bytes` is that of the queue with the least room.
+    """
+
+    room_bytes: int
+    capacity_bytes: int
+    leaked_bytes: int
+    seconds_until_full: float
+
+    @property
+    def of_queue(self) -> QueueRoom:
+        """A queue with this room, of which nothing is reserved but what is leaked."""
+        used = max(0, self.capacity_bytes - self.room_bytes - self.leaked_bytes)
+        return QueueRoom(self.capacity_bytes, used, self.capacity_bytes - self.room_bytes - used, 0)
+
+    def __add__(self, other: RoomLeft) -> RoomLeft:
+        least = min(self, other, key=lambda each: each.room_bytes)
+        return RoomLeft(
+            least.room_bytes,
+            least.capacity_bytes,
+            max(self.leaked_bytes, other.leaked_bytes),
+            min(self.seconds_until_full, other.seconds_until_full),
+        )
+
+
+class RoomsLeft(Collector):
+    """The room of each topic's worst queue, as last looked at; of the topics under `other`, that of the worst."""
+
+    def __init__(self, labels: TopicLabels, prefix: str) -> None:
+        self._labels = labels
+        self._prefix = prefix
+        self._topics: dict[str, RoomLeft] = {}
+
+    def set(self, topic: str, left: RoomLeft) -> None:
+        """Replace what is known of the topic."""
+        self._topics[topic] = left
+
+    def forget(self, topic: str) -> None:
+        """Export the topic no longer."""
+        self._topics.pop(topic, None)
+
+    def by_label(self) -> Mapping[str, RoomLeft]:
+        """The room behind each label."""
+        merged: dict[str, RoomLeft] = {}
+        for topic, left in list(self._topics.items()):
+            label = self._labels.label(topic)
+            merged[label] = merged[label] + left if label in merged else left
+        return merged
+
+    def collect(self) -> Iterator[Metric]:
+        """Three gauges."""
+
+        def gauge(name: str, text: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic"])
+
+        room = gauge("room_bytes", "What a reservation can still have in the topic's queue with the least room.")
+        leaked = gauge("leaked_bytes", "Room that the store keeps for nobody, in the queue with the most of it.")
+        until = gauge(
+            "seconds_until_full",
+            "How long the room of the worst queue lasts at its growth of ten minutes; +Inf where it does not grow.",
+        )
+        for label, left in self.by_label().items():
+            room.add_metric([label], left.room_bytes)
+            leaked.add_metric([label], left.leaked_bytes)
+            until.add_metric([label], left.seconds_until_full)
+        yield from (room, leaked, until)
+
+
 class Backlogs(Collector):
     """What waits, by topic, as last looked at; the topics under `other` are added up."""
 
@@ -316,22 +389,77 @@ class Ledgers(Collector):
         return merged
 
 
-class Failing(Collector):
-    """Which topics are failing now, by the kind of the failure; those under `other` are counted."""
+class StoredLetters(Collector):
+    """The dead letters that are stored now, by topic; those under `other` are added up."""
 
-    def __init__(self, labels: TopicLabels, name: str, text: str) -> None:
+    def __init__(self, labels: TopicLabels) -> None:
         self._labels = labels
-        self._name = name
-        self._text = text
-        self.kinds: dict[str, str] = {}
+        self._topics: Mapping[str, int] = {}
+
+    def set(self, topics: Mapping[str, int]) -> None:
+        """Replace what is known of all topics."""
+        self._topics = topics
+
+    def by_label(self) -> Mapping[str, int]:
+        """The number behind each label."""
+        merged: dict[str, int] = {}
+        for topic, count in self._topics.items():
+            label = self._labels.label(topic)
+            merged[label] = merged.get(label, 0) + count
+        return merged
 
     def collect(self) -> Iterator[Metric]:
-        """1 for a failing topic, or the number of failing topics behind the label."""
-        family = GaugeMetricFamily(self._name, self._text, labels=["topic", "kind"])
-        counts: dict[tuple[str, str], int] = {}
-        for topic, kind in list(self.kinds.items()):
-            key = (self._labels.label(topic), kind)
-            counts[key] = counts.get(key, 0) + 1
-        for (label, kind), count in counts.items():
-            family.add_metric([label, kind], count)
+        """One gauge, without topics of which no letter is stored."""
+        family = GaugeMetricFamily(
+            "remora_dead_letters",
+            "Dead letters that the store has now, until they are re-driven or dropped; each host shows all of them.",
+            labels=["topic"],
+        )
+        for label, count in self.by_label().items():
+            family.add_metric([label], count)
         yield family
+
+
+class FailingTopic(Protocol):
+    """A topic that fails: the kind of its failure, and when it failed first."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def since(self) -> float: ...
+
+
+class Failing(Collector):
+    """Which topics are failing now, by the kind of the failure, and for how long; those under `other` are counted."""
+
+    def __init__(
+        self, labels: TopicLabels, topics: Callable[[], Mapping[str, FailingTopic]], clock: Callable[[], float]
+    ) -> None:
+        self._labels = labels
+        self._topics = topics
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """1 for a failing topic, or the number of failing topics behind the label; and the time of the longest."""
+        failing = GaugeMetricFamily(
+            "remora_topic_failing",
+            "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until an operator acts.",
+            labels=["topic", "kind"],
+        )
+        seconds = GaugeMetricFamily(
+            "remora_topic_failing_seconds",
+            "Time since a failing topic failed first, as status and page show it; absent while it does not fail.",
+            labels=["topic"],
+        )
+        counts: dict[tuple[str, str], int] = {}
+        longest: dict[str, float] = {}
+        for topic, each in list(self._topics().items()):
+            label = self._labels.label(topic)
+            counts[label, each.kind] = counts.get((label, each.kind), 0) + 1
+            longest[label] = max(longest.get(label, 0.0), self._clock() - each.since)
+        for (label, kind), count in counts.items():
+            failing.add_metric([label, kind], count)
+        for label, age_s in longest.items():
+            seconds.add_metric([label], age_s)
+        yield from (failing, seconds)

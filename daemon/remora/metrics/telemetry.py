@@ -17,7 +17,7 @@ from prometheus_client import ProcessCollector
 from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
-from remora.metrics.figures import LastFailure, TopicFigures, topic_figures
+from remora.metrics.figures import Counts, LastFailure, TopicFigures, topic_figures, with_rooms
 from remora.metrics.ingest import IngestEvents
 from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
@@ -47,10 +47,13 @@ class Telemetry(
 
     def topics(self) -> list[TopicFigures]:
         """What is counted of each topic now, those behind `other` together; for the status."""
-        return topic_figures(
-            self._delivered_entries.by_label(),
-            self._parked.by_label(),
-            self._ingested_events.by_label(),
+        rows = topic_figures(
+            Counts(
+                self._delivered_entries.by_label(),
+                self._parked.by_label(),
+                self._letters.by_label(),
+                self._ingested_events.by_label(),
+            ),
             self._backlogs.by_label(),
             self._ledgers.by_label(),
             {
@@ -59,6 +62,7 @@ class Telemetry(
                 if self._labels.is_named(topic)
             },
         )
+        return with_rooms(rows, self._rooms_left.by_label())
 
     def topic_found(self, topic: str) -> None:
         """This worker has queues of the topic: its series begin."""
@@ -74,8 +78,8 @@ class Telemetry(
             self._ages.forget(topic)
         self._backlogs.forget(topic)
         self._ledgers.forget(topic)
-        self._failing.kinds.pop(topic, None)
-        self._failures.pop(topic, None)
+        self._rooms_left.forget(topic)
+        self._outages.forget(topic)
         self._last_failures.pop(topic, None)
         self._remarks.pop(f"topic {topic}", None)
         self._labels.forget(topic)

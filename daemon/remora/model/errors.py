@@ -70,6 +70,14 @@ class ConfigErrors(ConfigError):
         return self._problems
 
 
+class ConfigUnreadable(ConfigError):
+    """This user may not read the configuration, or a file that it names."""
+
+
+class PermissionMissing(RemoraError):
+    """This user, token or certificate is not allowed to, or cannot be used as it is: an operator must act."""
+
+
 class DaemonNotReachable(RemoraError):
     """Nothing answers on the admin port or on the control socket."""
 
@@ -135,6 +143,13 @@ class QueueFull(StoreError):
     """A reservation was refused because the queue has no room for it."""
 
     retriable = True
+
+
+class ReservationIdTaken(QueueFull):
+    """A reservation was refused because the queue's next one would have the id of an open one.
+
+    Ids are 32 bits wide and begin anew; the queue takes no reservation until that one ends. Nothing was stored.
+    """
 
 
 class StoreFull(StoreError):

@@ -11,8 +11,10 @@ from enum import IntEnum
 from remora.model.errors import (
     ChangeNotAllowed,
     ConfigError,
+    ConfigUnreadable,
     DaemonNotReachable,
     IngestRefused,
+    PermissionMissing,
     RemoraError,
     StoreDamaged,
     StoreError,
@@ -46,7 +48,8 @@ class Exit(IntEnum):
     NO_PERMISSION = 77
     """The store cannot be used with what it was given: a keyring, key, pool or permission is missing.
 
-    For commands that change a running daemon: it lets this user change nothing.
+    For commands that change a running daemon: it lets this user change nothing. For `send`: neither the socket nor the
+    token lets it send. For all: this user may not read the configuration.
     """
     CONFIG = 78
     """The configuration is refused; the unit does not restart after this code."""
@@ -57,9 +60,11 @@ def exit_code(exc: RemoraError) -> Exit:
     match exc:
         case WorkerFailed(code=code):
             return Exit(code) if code in set(Exit) else Exit.FAILURE
+        case ConfigUnreadable():
+            return Exit.NO_PERMISSION
         case ConfigError():
             return Exit.CONFIG
-        case StoreMisconfigured() | ChangeNotAllowed():
+        case StoreMisconfigured() | ChangeNotAllowed() | PermissionMissing():
             return Exit.NO_PERMISSION
         case StoreUnavailable() | DaemonNotReachable():
             return Exit.UNAVAILABLE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from remora.model.room import QueueRoom
 from remora.model.shard import Shard
 
 
@@ -62,13 +63,15 @@ class Tally:
 class Balance:
     """The ledger of one incarnation of a queue at one moment, in entries, since the ledger began.
 
-    `committed` and `pending` are measured independently of what was `removed`.
+    `committed` and `pending` are measured independently of what was `removed`. `room` is that of the same look at the
+    queue, None where the store keeps no reservations in it that could leak.
     """
 
     shard: Shard
     committed: int
     pending: int
     removed: Tally
+    room: QueueRoom | None = field(default=None, compare=False)
 
     @property
     def unaccounted(self) -> int:

@@ -74,6 +74,13 @@ class Attempt:
     first_tried: float
 
 
+class LastAttempt(NamedTuple):
+    """How the last attempt that failed did, and when, in seconds since the epoch."""
+
+    failure: str
+    at: float
+
+
 CAUSES = ("undecodable", "corrupt", "too_large", "refused", "expired", "exhausted")
 """Why entries become dead letters."""
 
@@ -83,7 +90,9 @@ class DeadLetter:
     """An entry that left its queue without being delivered, with everything needed to send it later.
 
     `cause` is one of `CAUSES`; `reason` is a sentence for the operator. Times are seconds since the epoch.
-    `sequence` is as in a Record, and empty for an entry that is corrupt.
+    `sequence` is as in a Record, and empty for an entry that is corrupt. `last_failure` is what the last attempt came
+    to, at `failed_at`; it is empty where none was made, and in letters of releases that did not keep it. Stores pass
+    over fields that they do not know, so those releases read letters with it, too.
     """
 
     queue: str
@@ -97,6 +106,8 @@ class DeadLetter:
     parked_at: float
     raw: bytes = field(repr=False)
     sequence: str = ""
+    last_failure: str = ""
+    failed_at: float = 0.0
 
     @property
     def is_as_committed(self) -> bool:

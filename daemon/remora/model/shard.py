@@ -61,7 +61,8 @@ class ShardStats:
     """The figures of one queue, read without its lock; each may be a moment old.
 
     `entries` is exact when `entries_exact`, else estimated from the bytes. `oldest_age_s` is None for an empty queue
-    and for a first entry that is corrupt or undecodable. `reserved_bytes` counts open reservations.
+    and for a first entry that is corrupt or undecodable. `reserved_bytes` counts open reservations, `leaked_bytes` what
+    the store counts as reserved and will never give back.
     """
 
     shard: Shard
@@ -73,3 +74,9 @@ class ShardStats:
     reserved_bytes: int
     oldest_age_s: float | None
     holder: LockHolder | None
+    leaked_bytes: int = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """What a reservation can still have."""
+        return max(0, self.capacity_bytes - self.used_bytes - self.reserved_bytes - self.leaked_bytes)

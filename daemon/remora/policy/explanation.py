@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remora.model.shard import Origin
+from remora.policy.condition import Condition, State
+from remora.policy.next_command import Subject, next_command
+
+_HEAL = "shard heal"
 
 SLOW_S = 15.0
 """A queue in which entries wait and of which nothing was acknowledged for this long is worth a word."""
@@ -29,35 +33,27 @@ class Owner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """What the daemon of this host says of a queue: its state there, or why no worker of it takes the queue.
+    """What the daemon of this host says of a queue: how it does there, or why no worker of it takes the queue.
 
-    `state` is empty where no worker holds it. Times are in seconds: `since_s` is that of the state, `failing_s` that
-    since the first of the failures in a row, None where there is none or it is not known; `next_attempt_s` is None
-    where none is waited for. `last_failure` is what the last attempt failed with.
+    `condition` is None where no worker holds it. `destination` is where it is delivered to, and `last_failure` what the
+    last attempt failed with.
     """
 
     is_draining: bool = False
-    state: str = ""
-    reason: str = ""
-    since_s: float = 0.0
+    condition: Condition | None = None
     progress_age_s: float = 0.0
     destination: str = ""
     not_held: str = ""
-    failing_s: float | None = None
-    next_attempt_s: float | None = None
     last_failure: str = ""
-
-    @property
-    def fails_for_s(self) -> float:
-        """How long it has failed: a queue leaves its state while another one has its turn, and goes on failing."""
-        return self.since_s if self.failing_s is None else self.failing_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     """What is known of a queue from its store and from the daemon of this host; `daemon` is None while it is away.
 
-    `foreign` is why remora does not deliver its topic, None where it does. `owner_name` names the lock's holder.
+    `subject` is its topic, as commands name it. `foreign` is why remora does not deliver its topic, None where it does.
+    `owner_name` names the lock's holder. `full` says in words that it takes no events because of a leak, and is empty
+    where it does.
     """
 
     name: str
@@ -65,6 +61,8 @@ class Queue:
     origin: Origin
     waiting: int
     reservations: int = 0
+    full: str = ""
+    subject: Subject
     foreign: str | None = None
     is_released: bool = False
     owner: Owner = Owner.NONE
@@ -86,19 +84,25 @@ class Advice:
 
 
 def advice(queue: Queue) -> Advice:
-    """The first of these that holds: who should deliver the queue does not; nothing waits; no worker of this host holds
-    it; and what the worker that holds it says.
+    """The first of these that holds: it takes no events because of a leak; who should deliver it does not; nothing
+    waits; no worker of this host holds it; and what the worker that holds it says.
     """
-    for rule in (_of_others, _empty, _not_held, _held):
+    for rule in (_full, _of_others, _empty, _not_held, _held):
         found = rule(queue)
         if found is not None:
             return found
     raise AssertionError("the last rule answers always")
 
 
+def _full(queue: Queue) -> Advice | None:
+    if not queue.full:
+        return None
+    return Advice(f"{queue.full}; {queue.waiting} wait in it", _command(_HEAL, queue.name), queue.full)
+
+
 def _of_others(queue: Queue) -> Advice | None:
-    show = _command("topic show", queue.topic)
     if queue.foreign is not None:
+        show = "remora check-config" if "ownership.schemes" in queue.foreign else _command("topic show", queue.topic)
         who = "radosgw delivers it" if queue.origin is Origin.RADOSGW else "nothing delivers it"
         return Advice(f"{who}: {queue.foreign}", show)
     claim = _command("shard claim", queue.name)
@@ -151,30 +155,23 @@ def _free(queue: Queue) -> Advice:
 
 def _held(queue: Queue) -> Advice | None:
     daemon = queue.daemon or Daemon()
-    why = f": {daemon.reason}" if daemon.reason else ""
+    found = daemon.condition or Condition(State.DELIVERING)
+    why = f": {found.reason}" if found.reason else ""
     waits = f"{queue.waiting} {'entry waits' if queue.waiting == 1 else 'entries wait'}"
-    match daemon.state:
-        case "retrying":
-            text = (
-                f"attempts have failed for {daemon.fails_for_s:.0f} s, and go on until one succeeds{_next(daemon)}{why}"
-            )
-            return Advice(text, _command("topic show", queue.topic), f"retrying{why}")
-        case "stopped":
-            text = (
-                f"it stands still until an operator mends the cause, for {daemon.fails_for_s:.0f} s{_next(daemon)}{why}"
-            )
-            return Advice(text, _command("topic show", queue.topic), f"stopped{why}")
-        case "quarantined":
+    match found.state:
+        case State.RETRYING | State.STOPPED:
+            return Advice(_failing(found) + why, next_command(found.reason, queue.subject), f"{found.state}{why}")
+        case State.QUARANTINED:
             last = f"; the last attempt failed with: {daemon.last_failure}" if daemon.last_failure else ""
             text = f"its destination is in quarantine and gets a trickle only{why}{last}"
             return Advice(text, _command("quarantine release", daemon.destination))
-        case "shaped":
+        case State.SHAPED:
             return Advice(f"it waits for credit to send{why}", "remora shaping show")
-        case "starting":
+        case State.STARTING:
             return Advice(f"a worker has just taken it{why}")
-        case "finishing":
+        case State.FINISHING:
             return Advice(f"its worker finishes what is in flight and then releases it{why}")
-        case "idle":
+        case State.IDLE:
             return Advice(f"{waits} since a moment ago, and the worker has yet to see that", cause="idle")
     if daemon.progress_age_s >= SLOW_S:
         text = f"it is being delivered, but nothing was acknowledged for {daemon.progress_age_s:.0f} s{why}"
@@ -182,10 +179,14 @@ def _held(queue: Queue) -> Advice | None:
     return Advice(f"it is being delivered; {waits}{why}", cause=f"delivering{why}")
 
 
-def _next(daemon: Daemon) -> str:
-    if daemon.next_attempt_s is None:
-        return ""
-    return f", the next attempt in {daemon.next_attempt_s:.0f} s" + (" or sooner" if daemon.state == "retrying" else "")
+def _failing(found: Condition) -> str:
+    """Since when a queue fails, when it is tried next, and whether somebody must act."""
+    text = f"{found.state} for {found.since_s:.0f} s"
+    if found.is_trying:
+        text += ", trying now"
+    elif found.next_attempt_s is not None:
+        text += f", the next attempt in {found.next_attempt_s:.0f} s or sooner"
+    return text + ("; an operator must mend the cause" if found.state is State.STOPPED else "")
 
 
 def _command(command: str, *arguments: str) -> str:

@@ -23,11 +23,6 @@ def idle_delay(idle_s: float, least_s: float, most_s: float) -> float:
     return min(most_s, max(least_s, idle_s / 40))
 
 
-def is_quiet(empty_s: float) -> bool:
-    """Whether a queue that has been empty for so long counts as idle: a pause between two entries does not."""
-    return empty_s >= PASSIVATE_AFTER_S
-
-
 class Looks:
     """The reads of empty queues that one worker makes: a budget, which those share that want to look.
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from remora.model.member import Member
 from remora.policy import balance
 
-RESOURCES = ("cpu", "host_cpu", "memory", "held", "network_in", "network_out")
+RESOURCES = (
+    "cpu", "host_cpu", "memory", "held", "network_in", "network_out", "host_network_in", "host_network_out"
+)  # fmt: skip
 EDGE = 1e-9
 MARGIN = 0.05
 NEWS_AFTER_S = 900

@@ -17,6 +17,7 @@ from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
+from remora.ports.healing import Mending
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -213,6 +214,10 @@ class LetterStorage(Protocol):
         """
         ...
 
+    async def counts(self) -> Mapping[str, int]:
+        """How many letters are stored of each queue that has any, held or not. Those of damaged parts are left out."""
+        ...
+
 
 class Inspection(Protocol):
     """Looks at queues from outside: no lock is taken, and a front that moves meanwhile is no error."""
@@ -266,3 +271,5 @@ class DeliveryStore(Protocol):
     def inspection(self) -> Inspection: ...
     @property
     def ledger(self) -> Balances: ...
+    @property
+    def healing(self) -> Mending: ...

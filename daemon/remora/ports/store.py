@@ -7,6 +7,7 @@ from typing import Protocol
 
 from remora.ports.administration import Ledger, Letters, OwnTopics
 from remora.ports.delivery import DeliveryStore
+from remora.ports.healing import Healing
 from remora.ports.producing import Ingest, TwoPhase
 
 
@@ -21,6 +22,8 @@ class ShardStore(DeliveryStore, Protocol):
     def letters(self) -> Letters: ...
     @property
     def ledger(self) -> Ledger: ...
+    @property
+    def healing(self) -> Healing: ...
     @property
     def own_topics(self) -> OwnTopics: ...
     @property

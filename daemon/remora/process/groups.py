@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 CGROUP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -18,9 +19,14 @@ def control_groups(proc: Path = CGROUP, root: Path = ROOT) -> list[Path]:
     return [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
 
 
-def memory_limit(proc: Path = CGROUP, root: Path = ROOT) -> int:
-    """The bytes of memory that the kernel lets this process's groups have; 0 where it says nothing."""
-    return min((most for folder in control_groups(proc, root) if (most := _most(folder / "memory.max"))), default=0)
+def memory_limit(proc: Path = CGROUP, root: Path = ROOT, names: Sequence[str] = ("memory.max",)) -> int:
+    """Returns the bytes of memory that the kernel grants this process's groups; 0 where it says nothing.
+
+    `names` are the files of a group that count: systemd writes `MemoryMax=` into memory.max and `MemoryHigh=` into
+    memory.high.
+    """
+    most = (_most(folder / name) for folder in control_groups(proc, root) for name in names)
+    return min((each for each in most if each), default=0)
 
 
 def _most(file: Path) -> int:

@@ -20,7 +20,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from remora.model.errors import ConfigError
+from remora.model.errors import ConfigError, ConfigUnreadable
 
 PREFIX = "rmr_"
 MOST_BYTES = 1 << 20
@@ -98,7 +98,8 @@ def load(path: str, key: str = SENDERS) -> Tokens:
             _check_owner(path, os.fstat(file.fileno()), key)
             raw = file.read(MOST_BYTES + 1)
     except OSError as exc:
-        raise ConfigError(key, f"cannot read {path}: {exc.strerror}") from exc
+        kind = ConfigUnreadable if isinstance(exc, PermissionError) else ConfigError
+        raise kind(key, f"cannot read {path}: {exc.strerror}") from exc
     if len(raw) > MOST_BYTES:
         raise ConfigError(key, f"{path} is larger than {MOST_BYTES} bytes: not a tokens file")
     return parse(raw, path, key)

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""How many cores this process may use, and how many workers it starts for them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import os
 from pathlib import Path
 
 from remora.process.groups import control_groups
+
+MOST_WORKERS = 4
+"""Workers that are started unless the settings ask for more. Each takes memory also where it has nothing to do, and
+four deliver what most hosts take in."""
+
+
+def default_workers() -> int:
+    """How many workers there are where `supervisor.workers` is 0."""
+    return min(MOST_WORKERS, usable_cores())
 
 
 def usable_cores(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:

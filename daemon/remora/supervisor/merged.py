@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from remora.metrics.figures import TopicFigures, merged_figures
+from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
 from remora.policy.not_owned import FEWER
+from remora.policy.retry import Failure
 from remora.process.pipe import Heartbeat
 
 
@@ -26,18 +28,98 @@ class Answer:
 
 def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     """The status of a host: that of its workers together, in which each shard names its worker by number."""
-    known = [(each.number, each.status) for each in answers if each.status is not None]
-    statuses = [status for _, status in known]
-    shards = [shard | {"worker": number} for number, status in known for shard in status["shards"]]
+    statuses = [each.status for each in answers if each.status is not None]
+    shards, figures = _shards(answers), _figures(answers)
     return {
         "store": _store([status["store"] for status in statuses]),
         "ingest": next((status["ingest"] for status in statuses if status["ingest"]), ""),
         "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
         "workers": [_worker(each) for each in answers],
-        "topics": merged_figures(msgspec.convert(row, TopicFigures) for each in statuses for row in each["topics"]),
+        "dead_letters": sum(each.dead_letters for each in figures),
+        "topics": topics_shown(figures, shards),
+        "destinations": [destination_shown(each) for each in failing_destinations(shards, figures)],
         "members": _others([status["members"] for status in statuses], {each.cookie for each in answers}),
         "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
         "left": _left([status["left"] for status in statuses], {shard["queue"] for shard in shards}),
+    }
+
+
+def _shards(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    return [shard | {"worker": each.number} for each in answers if each.status for shard in each.status["shards"]]
+
+
+def _figures(answers: Iterable[Answer]) -> list[TopicFigures]:
+    rows = (row for each in answers if each.status for row in each.status["topics"])
+    return merged_figures(msgspec.convert(row, TopicFigures) for row in rows)
+
+
+def failing_now(answers: Sequence[Answer]) -> list[Outage]:
+    """The destinations that fail, as the workers say."""
+    return failing_destinations(_shards(answers), _figures(answers))
+
+
+def failing_destinations(shards: Iterable[dict[str, Any]], figures: Iterable[TopicFigures]) -> list[Outage]:
+    """The destinations that fail, each with the cause and its topics."""
+    failing = [
+        FailingShard(_label(each), _place(last), last.get("reason", ""), condition)
+        for each in shards
+        if (condition := condition_of(each)).state.is_failing
+        for last in (each | {"kind": "", "reason": each["reason"]} | (each["last_failure"] or {}),)
+    ]
+    return outages(failing, {each.topic: each.backlog_entries for each in figures})
+
+
+def condition_of(shard: dict[str, Any]) -> Condition:
+    """How a shard does, as its worker says."""
+    return Condition(
+        State(shard["state"]), shard["reason"], shard["since_seconds"], shard["next_attempt_seconds"], shard["trying"]
+    )
+
+
+def _label(shard: dict[str, Any]) -> str:
+    return str(shard["topic"] or shard["queue"])
+
+
+def _place(failed: dict[str, Any]) -> str:
+    """Where a shard fails: at its destination, or in the store."""
+    return "store" if failed["kind"] in (Failure.STORE, Failure.DAMAGED) else str(failed["endpoint"])
+
+
+def topics_shown(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is counted of each topic, and how it does; those of which this host holds nothing are in no state."""
+    held: dict[str, list[Condition]] = {}
+    for each in shards:
+        held.setdefault(_label(each), []).append(condition_of(each))
+    counted = {each.topic: msgspec.to_builtins(each) for each in figures}
+    uncounted = msgspec.to_builtins(TopicFigures(topic=""))
+    return [
+        (counted.get(topic) or uncounted | {"topic": topic, "delivered_entries": None, "parked_entries": None})
+        | _condition(together(held.get(topic, ())))
+        | {"queues": len(held.get(topic, ()))}
+        for topic in sorted(held.keys() | counted.keys())
+    ]
+
+
+def _condition(found: Condition | None) -> dict[str, Any]:
+    return {
+        "state": found and str(found.state),
+        "state_text": found.text if found else "",
+        "reason": found.reason if found else "",
+        "since_seconds": found and found.since_s,
+        "next_attempt_seconds": found and found.next_attempt_s,
+        "trying": found is not None and found.is_trying,
+    }
+
+
+def destination_shown(outage: Outage) -> dict[str, Any]:
+    """A destination that fails, as the status has it."""
+    return {
+        "destination": outage.place,
+        "cause": outage.cause,
+        **_condition(outage.condition),
+        "topics": len(outage.topics),
+        "named": outage.named,
+        "entries": outage.entries,
     }
 
 

@@ -30,11 +30,17 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         # Each worker sees the same, or a part of the same.
         "remora_eligible_shards": "most",
         "remora_ingest_paused": "most",
+        "remora_dead_letters": "most",
         "remora_members": "most",
         "remora_topic_failing": "most",
+        "remora_topic_failing_seconds": "most",
         "remora_usage_ratio": "most",
         "remora_usage_history_ratio": "most",
         "remora_store_connected": "least",
+        # Of the worst queue.
+        "remora_queue_leaked_bytes": "most",
+        "remora_queue_room_bytes": "least",
+        "remora_queue_seconds_until_full": "least",
         "remora_store_failing": "most",
         # What the supervisor alone knows.
         "remora_build_info": "supervisor",

@@ -49,8 +49,9 @@ from remora.process.sockets import control_sockets, listening_sockets
 from remora.servers import tokens
 from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
-from remora.supervisor.cores import usable_cores
+from remora.supervisor.cores import default_workers
 from remora.supervisor.credit_report import CreditReport
+from remora.supervisor.outages import OutageReport
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.view import View
@@ -103,7 +104,7 @@ class Supervisor:
         self._settings = settings
         self._spawn = spawn
         self._file = file
-        self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or usable_cores())]
+        self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or default_workers())]
         self._boot = boot_id()
         self._dead: list[str] = []
         self._news = asyncio.Event()
@@ -192,6 +193,7 @@ class Supervisor:
             self._begin("watchdog", self._look),
             self._begin("shaper", self._shaper.run),
             self._begin("report of shaping", CreditReport(self._shaper, self._telemetry).run),
+            self._begin("report of outages", OutageReport(view, self._telemetry).run),
         ]
         await self._alone.task("reconciling", self._until_stop)
         is_clean = await self._end_all()

@@ -13,12 +13,13 @@ from remora import __version__
 from remora.metrics import Telemetry
 from remora.model.health import Health, Use
 from remora.policy import readiness
+from remora.policy.condition import Outage
 from remora.policy.readiness import Host
 from remora.process import samples
 from remora.process.pipe import Family
 from remora.supervisor.alone import Alone
 from remora.supervisor.child import Child
-from remora.supervisor.merged import Answer, merged_line, merged_status
+from remora.supervisor.merged import Answer, failing_now, merged_line, merged_status
 from remora.supervisor.page import SUPERVISOR, Page
 
 T = TypeVar("T")
@@ -60,17 +61,7 @@ class View:
 
     async def status(self) -> dict[str, Any]:
         """What `remora status` shows."""
-        host, asked = await asyncio.gather(self._host(), self._ask("status"))
-        answers = [
-            Answer(
-                child.number,
-                child.pid,
-                child.cookie,
-                child.heartbeat.held_shards if child.heartbeat else 0,
-                self._read(child, body, dict[str, Any]),
-            )
-            for child, body in asked
-        ]
+        host, answers = await asyncio.gather(self._host(), self._answers())
         health = readiness.ready(host)
         return {
             "version": __version__,
@@ -81,6 +72,27 @@ class View:
             "draining": self.stops or self.drains,
             **merged_status(answers),
         }
+
+    async def _answers(self) -> list[Answer]:
+        return [
+            Answer(
+                child.number,
+                child.pid,
+                child.cookie,
+                child.heartbeat.held_shards if child.heartbeat else 0,
+                self._read(child, body, dict[str, Any]),
+            )
+            for child, body in await self._ask("status")
+        ]
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a worker said that queues of it fail."""
+        return any(each.heartbeat is not None and each.heartbeat.failing_shards for each in self.children)
+
+    async def outages(self) -> list[Outage]:
+        """The destinations that fail now, of those workers that answer."""
+        return failing_now(await self._answers())
 
     async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
         """How many listings wait for credit, by scope and priority, of those workers that answer."""

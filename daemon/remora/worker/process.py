@@ -175,9 +175,11 @@ class Process:
 
     def _setup(self) -> WorkerSetup:
         settings = self._settings
+        usage = Usage(self._start.workers, kept_s=lambda: self._kept.seconds)
         meters = Meters(
             settings.balance,
-            probe=Usage(self._start.workers, kept_s=lambda: self._kept.seconds).percents,
+            probe=usage.percents,
+            limits=usage.limits,
             taken_in=lambda: self._telemetry.taken_in_bytes,
         )
         start = self._start
@@ -191,6 +193,8 @@ class Process:
             settings.quarantine,
             self._budgets,
             self._tracer,
+            heal=settings.rados.heal,
+            counts_letters=start.sweeps,
         )
 
     def _was_used(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from remora.engine.shaping.gate import Gate
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.health import Use
@@ -98,7 +98,7 @@ class Report:
 
 
 def _is_failing(each: ShardStatus) -> bool:
-    return each.state in (State.RETRYING, State.QUARANTINED, State.STOPPED)
+    return each.state.is_failing
 
 
 def _left_json(worker: Worker) -> list[dict[str, object]]:
@@ -138,6 +138,7 @@ def _shard_json(each: ShardStatus) -> dict[str, object]:
         "failing_seconds": _rounded(each.failing_s),
         "last_failure": each.last_failure,
         "next_attempt_seconds": _rounded(each.next_attempt_s),
+        "trying": each.is_trying,
         "in_flight_bytes": each.in_flight_bytes,
         "has_work": each.has_work,
         "progress_age_seconds": round(each.progress_age_s, 3),

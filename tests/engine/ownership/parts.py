@@ -11,10 +11,11 @@ from remora.engine.lease import Lease
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.taker import Taken
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
+from remora.policy.condition import State
 from remora.policy.lease import Term
 
 ME = "remora/h/b/w1"

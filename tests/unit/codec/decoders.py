@@ -56,7 +56,7 @@ def all_decoders() -> list[Decoder]:
         Decoder("capacity", queue_ops.decode_capacity, (framed(lambda w: w.u64(128_000_000)),)),
         Decoder("stats", queue_ops.decode_stats, (framed(lambda w: w.u64(15).u32(1)),)),
         Decoder("reservations", queue_ops.decode_reservations, (map_of_two,)),
-        Decoder("spilled reservations", queue_ops.decode_spilled_reservations, (map_of_two[6:], bytes(4))),
+        Decoder("overflow reservations", queue_ops.decode_overflow_reservations, (map_of_two[6:], bytes(4))),
         Decoder("head", queue_ops.decode_head, (head[:400], queue_head()[:400])),
         Decoder("lock info", lock_ops.decode_lock_info, (lock_info([]), lock_info([LockerSample()] * 2))),
         Decoder("topics", topic.decode_topics, (topic_object("18.2.7"),)),

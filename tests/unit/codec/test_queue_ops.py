@@ -160,17 +160,36 @@ open_reservations = st.lists(
 
 @given(open_reservations)
 def test_reservations_of_both_versions_are_read(some: list[Reservation]) -> None:
-    """Reservations come back as they are, from the reply and from the spilled xattr, number of entries included."""
+    """Reservations come back as they are, from the reply and from the overflow xattr, number of entries included."""
     items = b"".join(reservation(r.id, r.size, r.timestamp, r.entries) for r in some)
     bare = Writer().u32(len(some)).raw(items).finish()
 
     assert queue_ops.decode_reservations(framed(lambda w: w.raw(bare))) == tuple(some)
-    assert queue_ops.decode_spilled_reservations(bare) == tuple(some)
+    assert queue_ops.decode_overflow_reservations(bare) == tuple(some)
+
+
+def test_what_is_owed_counts_each_open_reservation() -> None:
+    """A reservation gives back its size and 10 bytes an entry; one that does not tell its entries counts as one."""
+    open_ones = [reservation(7, 100, Time(5, 6), 3), reservation(8, 50, Time(5, 6), None)]
+    overflow = Writer().u32(1).raw(reservation(9, 1000, Time(5, 6), 0)).finish()
+    head = decode_head(queue_head(ring=100_000, reserved=40_000, reservations=open_ones, urgent_version=2))
+
+    room = queue_ops.room_of(head, queue_ops.open_reservations(head, {queue_ops.OVERFLOW: overflow}))
+
+    assert head.reserved_at == queue_ops.RESERVED_AT
+    assert room.owed_bytes == 130 + 60 + 1010
+    assert (room.leaked_bytes, room.room_bytes) == (40_000 - 1200, 60_000)
+
+
+def test_the_next_id_begins_anew() -> None:
+    """Ids are 32 bits wide, and 0 comes after the largest."""
+    assert decode_head(queue_head(last_id=2**32 - 1)).next_id == 0
+    assert decode_head(queue_head(last_id=7)).next_id == 8
 
 
 def test_an_emptied_xattr_of_reservations_is_empty() -> None:
     """Four zero bytes, which the class leaves behind, are no reservations."""
-    assert queue_ops.decode_spilled_reservations(bytes(4)) == ()
+    assert queue_ops.decode_overflow_reservations(bytes(4)) == ()
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

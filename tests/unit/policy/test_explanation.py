@@ -9,22 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.shard import Origin
+from remora.policy.condition import Condition, State
 from remora.policy.explanation import Daemon, Owner, Queue, advice
+from remora.policy.next_command import Subject
 
-OWN = Queue(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7)
+SUBJECT = Subject(topic="orders", endpoint="kafka://b:9092")
+OWN = Queue(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7, subject=SUBJECT)
 RADOSGW = replace(OWN, origin=Origin.RADOSGW)
 HELD = replace(OWN, owner=Owner.HERE, owner_name="worker 1", lease_left_s=71)
 
 
-def says(state: str, reason: str = "", **more: object) -> Queue:
+def says(
+    state: str, reason: str = "", since_s: float = 0.0, next_attempt_s: float | None = None, **more: object
+) -> Queue:
     """A queue that a worker of this host holds and says this of."""
-    return replace(HELD, daemon=Daemon(state=state, reason=reason, **more))  # type: ignore[arg-type]
+    condition = Condition(State(state), reason, since_s, next_attempt_s, is_trying=bool(more.pop("is_trying", False)))
+    return replace(HELD, daemon=Daemon(condition=condition, **more))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("queue", "why", "command"),
     [
-        (replace(RADOSGW, foreign="amqp endpoints stay"), "radosgw delivers it: amqp", "remora topic show orders"),
+        (
+            replace(RADOSGW, foreign="amqp endpoints stay with radosgw: ownership.schemes"),
+            "radosgw delivers it: amqp",
+            "remora check-config",
+        ),
         (
             replace(OWN, foreign="its topic has no push-endpoint"),
             "nothing delivers it: its",
@@ -37,8 +47,13 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
             "remora shard claim orders.3",
         ),
         (replace(OWN, waiting=0), "no entry waits", ""),
+        (
+            replace(RADOSGW, is_released=True, waiting=0, full="full by a leak of 127 MB"),
+            "full by a leak of 127 MB; 0 wait in it",
+            "remora shard heal orders.3",
+        ),
         (replace(OWN, waiting=0, reservations=2), "of 2 reservations no commit has come", ""),
-        (replace(HELD, waiting=0, daemon=Daemon(state="stopped")), "no entry waits", ""),
+        (replace(HELD, waiting=0, daemon=Daemon(condition=Condition(State.STOPPED))), "no entry waits", ""),
         (replace(OWN, daemon=None), "no worker holds it, and no daemon answers", "systemctl status remora"),
         (
             replace(OWN, owner=Owner.LAPSED, owner_name="worker 9", daemon=None),
@@ -68,16 +83,16 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
             "remora balance show",
         ),
         (replace(OWN, owner=Owner.COMMAND, owner_name="remora/claim/1"), "a command holds it for a moment", ""),
-        (says("retrying", "refused", since_s=61.7), "failed for 62 s, and go on", "remora topic show orders"),
+        (says("retrying", "refused", since_s=61.7), "retrying for 62 s: refused", "remora topic test orders"),
         (
             says("retrying", "refused", since_s=61.7, next_attempt_s=4.2),
-            "failed for 62 s, and go on until one succeeds, the next attempt in 4 s or sooner: refused",
-            "remora topic show orders",
+            "retrying for 62 s, the next attempt in 4 s or sooner: refused",
+            "remora topic test orders",
         ),
         (
-            says("retrying", "refused", since_s=1.2, failing_s=61.7),
-            "attempts have failed for 62 s, and go on until one succeeds: refused",
-            "remora topic show orders",
+            says("retrying", "refused", since_s=61.7, is_trying=True),
+            "retrying for 62 s, trying now: refused",
+            "remora topic test orders",
         ),
         (
             says("quarantined", "another tries it", destination="kafka://b:9092", last_failure="no answer"),
@@ -85,14 +100,14 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
             "remora quarantine release kafka://b:9092",
         ),
         (
-            says("stopped", "wrong login", next_attempt_s=4.2),
-            "mends the cause, for 0 s, the next attempt in 4 s: wrong login",
-            "remora topic show orders",
+            says("stopped", "b: the broker refused user and password", since_s=273.0, next_attempt_s=4.2),
+            "stopped for 273 s, the next attempt in 4 s or sooner; an operator must mend the cause: b: the broker",
+            "remora topic set orders --password-file FILE",
         ),
         (
-            says("stopped", "wrong login"),
-            "until an operator mends the cause, for 0 s: wrong login",
-            "remora topic show orders",
+            says("stopped", "wrong login", since_s=273.0, is_trying=True),
+            "stopped for 273 s, trying now; an operator must mend the cause: wrong login",
+            "remora topic test orders",
         ),
         (
             says("quarantined", "it refuses", destination="kafka://b:9092"),
@@ -142,13 +157,13 @@ def test_a_name_is_quoted_for_the_shell() -> None:
         topic=st.just("t"),
         origin=st.sampled_from(Origin),
         waiting=st.integers(0, 3),
+        subject=st.just(SUBJECT),
         reservations=st.integers(0, 3),
         foreign=st.none() | st.just("foreign"),
         is_released=st.booleans(),
         owner=st.sampled_from(Owner),
         owner_name=st.just("o"),
-        daemon=st.none()
-        | st.builds(Daemon, st.booleans(), st.sampled_from(["", "idle", "delivering", "retrying", "stopped", "new"])),
+        daemon=st.none() | st.builds(Daemon, st.booleans(), st.none() | st.builds(Condition, st.sampled_from(State))),
     )
 )
 def test_there_is_always_one_sentence(queue: Queue) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from devkit.clock import in_virtual_time
+from devkit.waits import PATIENT_S
 from remora.model.shard import Shard
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.group_commit import NOTHING, GroupCommit, Wants
@@ -175,7 +176,7 @@ async def test_a_request_joins_no_transaction_that_has_begun() -> None:
     commits = GroupCommit()
     with closing(sqlite3.connect(":memory:")) as connection:
         file = SlowFile(connection)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(PATIENT_S), asyncio.TaskGroup() as tasks:
             first = tasks.create_task(commits.submit(cast(File, file), cast(Any, lambda batch: "first")))
             await file.has_run.wait()
             second = tasks.create_task(commits.submit(cast(File, file), cast(Any, lambda batch: "second")))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.supervisor.cores import usable_cores
+from remora.supervisor.cores import default_workers, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,13 @@ def test_the_smallest_bound_counts(
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
     """A missing file is no bound."""
     assert usable_cores(tmp_path / "none", tmp_path) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (3, 3), (4, 4), (64, 4)])
+def test_there_are_as_many_workers_as_cores_up_to_four(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    """A large host does not start a worker for each of its cores, most of which would only take memory."""
+    monkeypatch.setattr("remora.supervisor.cores.usable_cores", lambda: cores)
+
+    assert default_workers() == workers

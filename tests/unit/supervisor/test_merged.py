@@ -8,6 +8,14 @@ from remora.process.pipe import Heartbeat
 from remora.supervisor.merged import Answer, merged_line, merged_status
 
 
+def shard(queue: str, state: str = "idle", **more: Any) -> dict[str, Any]:
+    """What a worker says of a queue; the topic's name is the queue's."""
+    return {
+        "queue": queue, "topic": queue, "endpoint": "kafka://b:9092", "state": state, "reason": "",
+        "since_seconds": 1.0, "next_attempt_seconds": None, "trying": False, "last_failure": None, **more,
+    }  # fmt: skip
+
+
 def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bool = True) -> dict[str, Any]:
     """What a worker says that holds these queues."""
     return {
@@ -17,7 +25,7 @@ def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bo
         "store": {"description": "d", "connected": connected, "state": "s" if connected else "away", "damaged": ["x"]},
         "ingest": "unix:/i",
         "in_flight_bytes": 10,
-        "shards": [{"queue": queue} for queue in queues],
+        "shards": [shard(queue) for queue in queues],
         "topics": [],
         "members": [],
         "left": left or [],
@@ -30,7 +38,7 @@ def test_each_shard_names_its_worker() -> None:
         [Answer(1, 11, "remora/h/b/1", 1, status("b")), Answer(2, 12, "remora/h/b/2", 1, status("a"))]
     )
 
-    assert found["shards"] == [{"queue": "a", "worker": 2}, {"queue": "b", "worker": 1}]
+    assert found["shards"] == [shard("a", worker=2), shard("b", worker=1)]
     assert found["in_flight_bytes"] == 20
     assert [(each["pid"], each["shards"], each["answers"]) for each in found["workers"]] == [
         (11, 1, True),
@@ -101,3 +109,30 @@ def test_a_queue_that_a_worker_leaves_to_others_says_what_those_found() -> None:
     ]:
         answers = [Answer(number, 11, "c", 0, status(left=[each])) for number, each in enumerate(lefts)]
         assert merged_status(answers)["left"] == [known]
+
+
+def test_topics_and_destinations_have_the_state_of_all_their_queues() -> None:
+    """A topic with queues in two workers has one state, and its destination one line with all of its topics."""
+    refused = {"kind": "transient", "reason": "b:9092: Connection refused", "age_seconds": 0.4}
+    failing = {"reason": refused["reason"], "last_failure": refused}
+    first, second = status(), status()
+    first["shards"] = [
+        shard("t", "stopped", **failing, since_seconds=273.0, next_attempt_seconds=4.0),
+        shard("u", "stopped", **failing, since_seconds=9.0, next_attempt_seconds=1.0),
+    ]
+    second["shards"] = [shard("t.1", "stopped", **failing, topic="t", since_seconds=200.0, trying=True), shard("v")]
+    first["topics"], second["topics"] = [{"topic": "t", "backlog_entries": 2}], [{"topic": "t", "backlog_entries": 3}]
+
+    found = merged_status([Answer(1, 11, "c", 2, first), Answer(2, 12, "d", 2, second)])
+
+    names = ("topic", "state_text", "since_seconds", "next_attempt_seconds", "queues")
+    assert [tuple(each[name] for name in names) for each in found["topics"]] == [
+        ("t", "stopped, trying now", 273.0, None, 2),
+        ("u", "stopped", 9.0, 1.0, 1),
+        ("v", "idle", 1.0, None, 1),
+    ]
+    [destination] = found["destinations"]
+    shown = ("destination", "cause", "state_text", "since_seconds", "topics", "named", "entries")
+    assert tuple(destination[name] for name in shown) == (
+        "b:9092", "Connection refused", "stopped, trying now", 273.0, 2, "t, u", 5,
+    )  # fmt: skip

@@ -102,7 +102,7 @@ def _library() -> Any:
     try:
         import gssapi  # an extra, which only hosts with such topics need
     except ModuleNotFoundError:
-        why = "is not installed; the extra remora[gssapi] has it"
+        why = "is not installed; the extra remorad[gssapi] has it"
         raise EndpointMisconfigured(f"mechanism={KERBEROS}: the Python package gssapi {why}") from None
     except ImportError as exc:
         why = f"the Python package gssapi cannot be loaded: {exc}"

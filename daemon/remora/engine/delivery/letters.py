@@ -14,7 +14,7 @@ from remora.engine.delivery.shard_state import Redelivery, Unclear
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
-from remora.model.record import Attempt, CorruptLetter, DeadLetter, Page
+from remora.model.record import Attempt, CorruptLetter, DeadLetter, LastAttempt, Page
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 
@@ -22,11 +22,24 @@ AT_ONCE = 64
 """Letters that are stored together, which costs a store little more than one."""
 
 
+TRIED = ("refused", "expired", "exhausted")
+"""The causes of entries that may have been sent; others are known to be unfit before that."""
+
+
 def letter(
-    token: LockToken, topic: Topic | None, page: Page, rejected: Rejected, tried: Attempt | None = None
+    token: LockToken,
+    topic: Topic | None,
+    page: Page,
+    rejected: Rejected,
+    tried: Attempt | None = None,
+    last: LastAttempt | None = None,
 ) -> DeadLetter:
-    """The letter of one entry of a listing; `tried` is None for one that never failed."""
+    """The letter of one entry of a listing; `tried` is None for one that never failed, `last` how it failed last."""
     now, raw = time.time(), page.entries[rejected.ordinal]
+    if rejected.cause == "refused":
+        last = LastAttempt(rejected.reason, now)
+    elif rejected.cause not in TRIED:
+        last = None
     return DeadLetter(
         queue=token.shard.queue,
         incarnation=token.incarnation,
@@ -39,6 +52,8 @@ def letter(
         parked_at=now,
         raw=raw,
         sequence="" if rejected.cause == "corrupt" else _sequence(topic, raw),
+        last_failure=last.failure if last else "",
+        failed_at=last.at if last else 0.0,
     )
 
 
@@ -126,4 +141,4 @@ def _letter_of(
     known = redelivery.letters.get(position)
     if known is not None and not isinstance(known, CorruptLetter):
         return replace(known, raw=page.entries[rejected.ordinal])
-    return letter(token, topic, page, rejected, redelivery.attempts.get(position))
+    return letter(token, topic, page, rejected, redelivery.attempts.get(position), redelivery.last_failure_of(position))

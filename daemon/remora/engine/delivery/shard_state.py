@@ -11,7 +11,7 @@ from remora.engine.shaping.gate import Pending
 from remora.model.errors import EndpointError
 from remora.model.ledger import Cause
 from remora.model.position import Position
-from remora.model.record import Attempt, CorruptLetter, DeadLetter, Record
+from remora.model.record import Attempt, CorruptLetter, DeadLetter, LastAttempt, Record
 
 FIRST_GUESS_BYTES = 1024
 """Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
@@ -39,8 +39,9 @@ class Redelivery:
     `search_entries` of them; `refused` are those found, with the reason. `letters` are the dead letters of entries,
     whichever worker stored them, from when their storing began until the entries have left the queue, without the raw
     bytes; `unstored` are those of them that may not have reached the store. `unclear` are those that may have arrived:
-    an attempt at them was not answered. `in_doubt` is for topics that are delivered
-    in transactions: entries that still stand in the queue may have been committed.
+    an attempt at them was not answered. `failures` has how the last attempt failed at entries whose attempts count, and
+    `last_failure` how the shard's last one did, None when something was delivered since. `in_doubt` is for topics that
+    are delivered in transactions: entries that still stand in the queue may have been committed.
     """
 
     done: dict[bytes, Cause] = field(default_factory=dict)
@@ -49,6 +50,8 @@ class Redelivery:
     letters: dict[bytes, DeadLetter] = field(default_factory=dict)
     unclear: dict[bytes, Unclear] = field(default_factory=dict)
     unstored: set[bytes] = field(default_factory=set)
+    failures: dict[bytes, LastAttempt] = field(default_factory=dict)
+    last_failure: LastAttempt | None = None
     read_singly: int = 0
     search_entries: int = 1
     in_doubt: bool = True
@@ -60,10 +63,15 @@ class Redelivery:
                 self.attempts.pop(position, None)
                 self.refused.pop(position, None)
                 self.unclear.pop(position, None)
+                self.failures.pop(position, None)
+
+    def last_failure_of(self, position: bytes) -> LastAttempt | None:
+        """How the last attempt at an entry failed, or at those in front of it where it is not known of its own."""
+        return self.failures.get(position) or self.last_failure
 
     def drop_before(self, front: Position) -> None:
         """Forget entries that have left the queue, however they did."""
-        for known in (self.done, self.attempts, self.refused, self.letters, self.unclear):
+        for known in (self.done, self.attempts, self.refused, self.letters, self.unclear, self.failures):
             for position in [each for each in known if Position.parse(each.decode()) < front]:
                 del known[position]
         self.unstored &= self.letters.keys()
@@ -104,6 +112,7 @@ class Redelivery:
         positions = [record.position for record in exc.tried(records)]
         if counts:
             self.count_attempt(positions)
+            self.failures |= dict.fromkeys(positions, LastAttempt(str(exc), time.time()))
         for position in positions:
             if position in self.unclear:
                 self.unclear[position] = replace(self.unclear[position], is_last=False)

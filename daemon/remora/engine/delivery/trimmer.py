@@ -79,7 +79,7 @@ class Trimmer:
                 await self._remove()
             except StoreFull as exc:
                 self._full = True
-                self._context.telemetry.failed(self._label, "store", str(exc))
+                self._context.telemetry.failed(self._label, "store", str(exc), queue=self._lease.shard.queue)
                 await asyncio.sleep(next(pauses))
                 self._dirty.set()
             except StoreError as exc:
@@ -117,7 +117,7 @@ class Trimmer:
             self._context.telemetry.removed(self._label, prefix.count)
             if self._full:
                 self._full = False
-                self._context.telemetry.recovered(self._label)
+                self._context.telemetry.recovered(self._label, self._lease.shard.queue)
 
     def abandon(self) -> Mapping[bytes, Cause]:
         """Forget the window; returns the entries that are done but stand in the queue yet, by position."""

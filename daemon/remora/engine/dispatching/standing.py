@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from remora.engine.dispatching.outlet import Outlet
 from remora.engine.dispatching.scope import DispatchScope
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.metrics.figures import LastFailure
-from remora.model.errors import RemoraError
-from remora.policy.idle import is_quiet
+from remora.model.errors import EndpointError, RemoraError
+from remora.model.record import LastAttempt
+from remora.policy.condition import Condition, Facts, Failing, State, of_shard
 from remora.policy.retry import Failure
 
 
@@ -35,6 +37,8 @@ class Standing:
         self._scope = scope
         self._outlet = outlet
         self._telemetry = scope.context.telemetry
+        self._queue = scope.lease.shard.queue
+        self._said_of = ""  # the topic that is said to fail; the queue may become another topic's meanwhile
         self._reads, self._progress, self._shaped = scope.state.reads, scope.state.progress, scope.state.shaped
         self._state, self._reason = State.STARTING, ""
         self._since = self._progress.progress_at = asyncio.get_running_loop().time()
@@ -42,7 +46,7 @@ class Standing:
         self._failures_before = 0
         self._last_kind: Failure | None = None
         self._failed: _Failed | None = None
-        self._fails_since = 0.0
+        self._fails_since: float | None = None
         self._next_at: float | None = None
         self.last_failure = ""
         """What failed last, until something was delivered since."""
@@ -63,15 +67,23 @@ class Standing:
         if self._progress.has_acks and kind not in (Failure.STORE, Failure.DAMAGED):
             self._failures = self._failures_before = 0  # what the endpoint takes says nothing of the store
         self._progress.has_acks = False
-        if not self._failures:
+        if self._fails_since is None:
             self._fails_since = now
         self._failures += 1
         self.last_failure = str(exc)
         self._failed = _Failed(kind, str(exc), now)
+        if isinstance(exc, EndpointError):
+            self._scope.state.redelivery.last_failure = LastAttempt(str(exc), time.time())
         if isinstance(kind, Failure):
             self._last_kind = kind
         self._reads.pages_delivered = 0
-        self._telemetry.failed(self._outlet.label, kind, str(exc))
+        label = self._outlet.label
+        if not isinstance(kind, Failure):
+            self._telemetry.failed_in_passing(label, kind, str(exc))
+            return
+        topic, self._said_of = self._outlet.topic, label
+        endpoint = topic.target.redacted if topic is not None and isinstance(exc, EndpointError) else ""
+        self._telemetry.failed(label, kind, str(exc), queue=self._queue, endpoint=endpoint)
 
     def failed_in_a_row(self) -> int:
         """How often in a row this shard failed since anything of it arrived, or more of its destination answered again.
@@ -88,19 +100,26 @@ class Standing:
     def emptied(self) -> None:
         """Nothing waits, so nothing fails any more; whether the destination works again remains to be seen."""
         self.enter(State.IDLE, "")
-        self._last_kind = None
-        if self._failures:
-            self._failures = self._failures_before = 0
-            self._telemetry.emptied(self._outlet.label)
+        self._ended()
+        self._telemetry.emptied(self._said_of, self._queue)
 
     def recovered(self) -> None:
         """Something was delivered, or nothing waited for long on an open way."""
-        self.last_failure, self._last_kind = "", None
-        if self._failures:
-            self._failures = self._failures_before = 0
-            self._telemetry.recovered(self._outlet.label)
+        had_failures, self.last_failure = self._failures, ""
+        self._scope.state.redelivery.last_failure = None
+        self._ended()
+        if had_failures:
+            self._telemetry.recovered(self._said_of, self._queue)
             if self._outlet.destination is not None:
                 self._outlet.destination.recovered()
+
+    def left(self) -> None:
+        """Nothing runs for the shard here any more."""
+        self._telemetry.left(self._said_of, self._queue)
+
+    def _ended(self) -> None:
+        self._failures = self._failures_before = 0
+        self._last_kind = self._fails_since = None
 
     def status(self, *, is_open: bool = False, is_full: bool = False) -> ShardStatus:
         """The shard as `remora status` shows it.
@@ -109,18 +128,18 @@ class Standing:
         """
         now = asyncio.get_running_loop().time()
         outlet, topic = self._outlet, self._outlet.topic
-        state, reason, since = self._shown(is_full, now)
+        shown = self._shown(now, is_full=is_full)
         remarks = outlet.remarks
-        if state is State.IDLE and self.last_failure:
+        if shown.state is State.IDLE and self.last_failure:
             remarks = (*remarks, f"nothing waits; the last attempt failed: {self.last_failure}")
         return ShardStatus(
-            queue=self._scope.lease.shard.queue,
+            queue=self._queue,
             topic=topic.label if topic else "",
             endpoint=topic.target.redacted if topic else "",
             delivery=outlet.delivery,
-            state=state,
-            reason=reason,
-            since_s=now - since,
+            state=shown.state,
+            reason=shown.reason,
+            since_s=shown.since_s,
             failures=self._failures,
             in_flight_bytes=self._progress.held_bytes,
             has_work=self._progress.has_work,
@@ -129,8 +148,9 @@ class Standing:
             failure=self._last_kind,
             is_open=is_open,
             last_failure=self._failed.shown(now) if self._failed else None,
-            failing_s=now - self._fails_since if self._failures else None,
-            next_attempt_s=None if self._next_at is None else max(0.0, self._next_at - now),
+            failing_s=None if self._fails_since is None else now - self._fails_since,
+            next_attempt_s=shown.next_attempt_s,
+            is_trying=shown.is_trying,
         )
 
     @contextmanager
@@ -142,16 +162,19 @@ class Standing:
         finally:
             self._next_at = None
 
-    def _shown(self, is_full: bool, now: float) -> tuple[State, str, float]:
-        """State, reason and since when: of a shard that delivers, what keeps it from doing so at this moment."""
-        state, reason, since, empty_since = self._state, self._reason, self._since, self._progress.empty_since
-        if state is State.DELIVERING and empty_since is not None and is_quiet(now - empty_since):
-            state = State.IDLE
-        if state is State.IDLE and empty_since is not None:
-            since = empty_since
-        pending = self._shaped.pending
-        if state is State.DELIVERING and pending is not None and pending.grant is None:
-            state, reason, since = State.SHAPED, pending.reason, pending.asked_at
-        if state is State.DELIVERING and is_full:
-            reason = "as many entries are under way as delivery.max_unacked or destination_max_unacked allow"
-        return state, reason, since
+    def _shown(self, now: float, *, is_full: bool) -> Condition:
+        progress, pending, failing = self._progress, self._shaped.pending, None
+        if self._fails_since is not None and self._last_kind is not None:
+            failing = Failing(self._last_kind, self.last_failure, now - self._fails_since)
+        is_empty = progress.empty_since is not None and not progress.has_work
+        facts = Facts(
+            step=self._state,
+            why=self._reason,
+            step_s=now - self._since,
+            failing=failing,
+            empty_s=now - progress.empty_since if is_empty and progress.empty_since is not None else None,
+            shaped=(now - pending.asked_at, pending.reason) if pending is not None and pending.grant is None else None,
+            is_full=is_full,
+            next_attempt_s=None if self._next_at is None else max(0.0, self._next_at - now),
+        )
+        return of_shard(facts)

@@ -12,8 +12,8 @@ from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.engine.dispatching.waits import Waits
 from remora.engine.quarantines import Turns
-from remora.engine.status import State
 from remora.model.topic import Topic
+from remora.policy.condition import State
 
 
 class Turn:

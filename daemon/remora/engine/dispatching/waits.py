@@ -12,7 +12,6 @@ from remora.engine.dispatching.outlet import Outlet
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.engine.lease import LeaseUncertain
-from remora.engine.status import State
 from remora.model.errors import (
     EndpointDenied,
     EndpointError,
@@ -21,6 +20,7 @@ from remora.model.errors import (
     StoreDamaged,
     StoreError,
 )
+from remora.policy.condition import State
 from remora.policy.quarantine import COUNTED
 from remora.policy.retry import Backoff, Failure, Pauses
 
@@ -147,7 +147,7 @@ class Waits:
         except LeaseUncertain:
             return LEAST_S
         except StoreError as exc:
-            self._context.telemetry.failed(outlet.label, "store", str(exc))
+            self._context.telemetry.failed_in_passing(outlet.label, "store", str(exc))
             return LEAST_S
         return again_s
 

@@ -10,7 +10,7 @@ from remora.engine.ownership.idle import IdleShards
 from remora.engine.ownership.situation import Situation
 from remora.engine.ownership.taker import LeaseTaker, Taken
 from remora.metrics import Telemetry
-from remora.model.member import CLAIM_COOKIE
+from remora.model.member import CLAIM_COOKIE, owner_named
 from remora.model.shard import LockHolder, Shard
 from remora.policy.assignment import PORTION, Acquisitions, in_order
 from remora.policy.attempt import Step, postponed, ran_out, step
@@ -49,6 +49,7 @@ class Acquirer:
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._asking: set[Shard] = set()
         self._received = 0
+        self._elsewhere: dict[str, str] = {}
         self.beat_at = asyncio.get_running_loop().time()
 
     async def carry_out(self, plan: Acquisitions) -> None:
@@ -61,6 +62,8 @@ class Acquirer:
         await self._try_all(shards, ages)
         if plan.further and any(shard in self._roster.owned for shard in shards):
             await self._try_all(plan.further, ages)
+        self._telemetry.handed_off(self._elsewhere)
+        self._elsewhere.clear()
 
     async def receive(self, expected: Sequence[Shard]) -> None:
         """Ask for the locks of shards that their owners are about to transfer to this worker; some of very many."""
@@ -124,7 +127,7 @@ class Acquirer:
         outcome = await self._taker.acquire(shard)
         known = self._roster.observed.get(shard)
         if known is not None and known.was_damaged and isinstance(outcome, Taken | Elsewhere):
-            self._telemetry.recovered(self._label(shard))
+            self._telemetry.recovered(self._label(shard), shard.queue)
         if isinstance(outcome, Taken):
             self._begin(outcome, known)
         else:
@@ -163,10 +166,10 @@ class Acquirer:
             case Foreign():
                 self._telemetry.left_alone(shard.queue, why.reason)
             case Damaged():
-                self._telemetry.failed(self._label(shard), "damaged", why.reason)
+                self._telemetry.failed(self._label(shard), "damaged", why.reason, queue=shard.queue)
             case Elsewhere(holder=LockHolder() as holder):
                 if self._roster.named and shard not in self._situation.members.expects:
-                    self._telemetry.handed_off(shard.queue, f"{holder.entity} {holder.cookie}")
+                    self._elsewhere[shard.queue] = owner_named(holder)
 
     def _keep(self, shard: Shard, why: NotOwned) -> None:
         self._roster.observed.pop(shard, None)

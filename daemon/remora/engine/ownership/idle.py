@@ -16,11 +16,12 @@ import asyncio
 from collections.abc import Sequence
 
 from remora.engine.ownership.owned import OwnedShard
-from remora.engine.status import ShardStatus, State
+from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.shard import Shard
 from remora.model.topic import Topic
+from remora.policy.condition import State
 from remora.ports.delivery import DeliveryStore
 
 DEAF_S = 2.0

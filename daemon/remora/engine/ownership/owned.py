@@ -10,6 +10,7 @@ from remora.engine.lease import Lease
 from remora.engine.status import ShardStatus
 from remora.model.shard import Shard
 from remora.model.topic import Topic
+from remora.policy.condition import State
 from remora.policy.not_owned import NotOwned
 
 
@@ -96,10 +97,13 @@ class OwnedShard:
         self.phase = phase
 
     def passivate(self, now: float) -> None:
-        """Its service has returned: it is idle from here on."""
+        """Its service has returned: nothing runs for it from here on. It has been idle since its queue was empty."""
         self.enter(Phase.IDLE)
+        idle_s = 0.0
+        if self.service is not None and (status := self.service.status()).state is State.IDLE:
+            idle_s = status.since_s
         self.service = self.task = None
-        self.since = now
+        self.since = now - idle_s
 
     def finish(self, outcome: NotOwned) -> None:
         """Its service finishes, so that the shard is released for this reason unless it is lost first."""

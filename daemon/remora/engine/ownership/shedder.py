@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from remora.engine.ownership.situation import Situation
@@ -92,9 +92,10 @@ class Shedder:
             return
         if elapsed_s <= 0:
             return
-        network = settings.network_bytes * elapsed_s
+        probed = meters.probe(settings)
+        network = meters.limits(settings).network * elapsed_s
         self._percents = {
-            **meters.probe(settings),
+            **probed,
             "held": 100 * meters.held(),
             "network_in": 100 * (passed.read + came) / network if network else 0.0,
             "network_out": 100 * passed.acknowledged / network if network else 0.0,
@@ -138,6 +139,7 @@ class Shedder:
         history = next_history(self._history, self._usage, settings.options.history)
         done = self._round(history, now)
         return status | {
+            "limits": asdict(self._meters.limits(settings)),
             "resources": {name: round(percent / 100, 4) for name, percent in self._percents.items()},
             "usage": round(self._usage, 4),
             "history": round(history, 4),

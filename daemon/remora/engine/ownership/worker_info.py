@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from remora.config import BalanceSettings
 from remora.engine.shaping.budgets import Budgets
 from remora.engine.traffic import Traffic
+from remora.model.host_limits import HostLimits
 from remora.policy.eligible import Schemes
 
 
@@ -15,7 +16,8 @@ from remora.policy.eligible import Schemes
 class Meters:
     """What a worker's load is measured by. `settings` are replaced by a reload, and read anew at each use.
 
-    `probe` gives the percentages of `cpu`, `host_cpu` and `memory` since it was last asked, `held` that of the bytes of
+    `probe` gives the percentages of the host's resources since it was last asked, `limits` what they are measured by,
+    `held` that of the bytes of
     entries which may be held, and `taken_in` how many bytes of events the ingest API has taken in so far.
     `quarantined` are the destinations that this worker leaves to others.
     """
@@ -23,6 +25,7 @@ class Meters:
     settings: BalanceSettings = field(default_factory=BalanceSettings)
     traffic: Traffic = field(default_factory=Traffic)
     probe: Callable[[BalanceSettings], Mapping[str, float]] = lambda _: {}
+    limits: Callable[[BalanceSettings], HostLimits] = lambda _: HostLimits()
     held: Callable[[], float] = lambda: 0.0
     taken_in: Callable[[], int] = lambda: 0
     quarantined: Callable[[], tuple[str, ...]] = tuple

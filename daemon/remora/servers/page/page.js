@@ -48,20 +48,20 @@ function topics(status) {
   return [...found.values()].map((topic) => ({ ...topic, ...summed(topic) }));
 }
 
+// The state of a topic is the daemon's to say, as `remora status` shows it; here it only gets the number of its queues.
 function summed({ queues, figures }) {
-  const states = new Map();
-  for (const queue of queues) states.set(queue.state, (states.get(queue.state) ?? 0) + 1);
-  const inOrder = SEVERITY.filter((state) => states.has(state));
-  const reasons = new Set(queues.flatMap(said));
+  const state = figures.state ?? "";
+  const same = queues.filter((queue) => queue.state === state).length;
+  const reasons = new Set([figures.reason, ...queues.flatMap((queue) => queue.remarks)].filter(Boolean));
   return {
-    state: inOrder[0] ?? "",
-    states: inOrder.map((state) => (states.size > 1 ? `${state} ${states.get(state)}` : state)).join(", "),
-    since: Math.max(0, ...queues.filter((queue) => queue.state === inOrder[0]).map((queue) => queue.since_seconds)),
+    state,
+    states: (figures.state_text ?? "") + (same < queues.length ? `, ${same} of ${several(queues.length, "queue")}` : ""),
+    since: figures.since_seconds ?? 0,
     endpoints: [...new Set(queues.map((queue) => queue.endpoint).filter(Boolean))].join(", "),
     delivery: [...new Set(queues.map((queue) => queue.delivery).filter(Boolean))].join(", "),
     reason: [...reasons].join("; "),
-    failure: failed(figures.last_failure, next(queues), [...reasons].join("; ")),
-    failing: queues.some((queue) => FAILING.has(queue.state)),
+    failure: failed(figures.last_failure, figures.next_attempt_seconds ?? null, [...reasons].join("; ")),
+    failing: FAILING.has(state),
   };
 }
 
@@ -70,18 +70,14 @@ const failed = (last, seconds, shown) => [
   seconds !== null && `next attempt in ${duration(seconds)}`,
 ].filter(Boolean).join("; ");
 
-// In how many seconds the first of these queues tries again by itself; null where none waits for that.
-const next = (queues) => queues.map((queue) => queue.next_attempt_seconds ?? null)
-  .reduce((least, each) => (least === null || (each !== null && each < least) ? each : least), null);
 const said = (queue) => [queue.reason, ...queue.remarks].filter(Boolean);
-const removed = ({ ledger }) => (ledger ? ledger.committed - ledger.pending : null);
 const waits = ({ backlog_entries: entries, backlog_exact: exact }) => `${exact === false ? "~" : ""}${count(entries)}`;
 
 // Each column: what its head says, what a topic shows, what a queue of it shows, what it is sorted by.
 const COLUMNS = {
   topic: { title: "Topic", topic: (t) => t.name, queue: (q) => q.queue, by: (t) => t.name },
   state: {
-    title: "State", topic: (t) => t.states, queue: (q) => q.state,
+    title: "State", topic: (t) => t.states, queue: (q) => (q.trying ? `${q.state}, trying now` : q.state),
     by: (t) => SEVERITY.indexOf(t.state) + (t.state ? 0 : SEVERITY.length + 1),
   },
   since: { title: "For", number: true, topic: (t) => (t.queues.length ? duration(t.since) : ""),
@@ -96,8 +92,8 @@ const COLUMNS = {
     by: (t) => -(view.rates.get(t.name) ?? -1) },
   delivered: { title: "Delivered", number: true, topic: (t) => count(t.figures.delivered_entries), queue: () => "",
     by: (t) => -(t.figures.delivered_entries ?? -1) },
-  dead: { title: "Dead letters", number: true, topic: (t) => count(t.figures.parked_entries), queue: () => "",
-    by: (t) => -(t.figures.parked_entries ?? -1) },
+  dead: { title: "Dead letters", number: true, topic: (t) => count(t.figures.dead_letters), queue: () => "",
+    by: (t) => -(t.figures.dead_letters ?? -1) },
   ledger: { title: "Ledger", number: true, topic: (t) => ledger(t.figures), queue: () => "",
     by: (t) => -Math.abs(t.figures.ledger?.unaccounted ?? 0) },
   endpoint: { title: "Endpoint", wide: true, topic: (t) => t.endpoints, queue: (q) => q.delivery,
@@ -105,15 +101,15 @@ const COLUMNS = {
   reason: { title: "Reason", wide: true, topic: (t) => t.reason, queue: (q) => said(q).join("; "),
     by: (t) => t.reason || "\uffff" },
   failure: { title: "Last failure", wide: true, topic: (t) => t.failure,
-    queue: (q) => [q.failures && several(q.failures, "failure"), failed(q.last_failure, next([q]), q.reason)]
+    queue: (q) => [q.failures && several(q.failures, "failure"), failed(q.last_failure, q.next_attempt_seconds ?? null, q.reason)]
       .filter(Boolean).join("; "),
     by: (t) => t.figures.last_failure?.age_seconds ?? Infinity },
 };
 
 function ledger(figures) {
   if (!figures.ledger) return NONE;
-  const wrong = figures.ledger.unaccounted;
-  return wrong ? `${count(wrong)} unaccounted` : `${count(removed(figures))} of ${count(figures.ledger.committed)}`;
+  const { unaccounted, delivered, committed } = figures.ledger;
+  return unaccounted ? `${count(unaccounted)} unaccounted` : `${count(delivered)} of ${count(committed)}`;
 }
 
 // ---------------------------------------------------------------------------------------------- rows that stay
@@ -219,7 +215,7 @@ function drawSummary(status, all) {
       : NONE,
     "Oldest event": ages.length ? duration(Math.max(...ages)) : NONE,
     "Delivered per second": view.rates.size ? count(rate) : NONE,
-    "Dead letters": count(sum("parked_entries")),
+    "Dead letters": count(status.dead_letters),
     Ingest: status.ingest || "off",
   };
   const list = $("summary");
@@ -233,18 +229,22 @@ function drawSummary(status, all) {
   });
 }
 
+// The topics whose worst queue takes no events because of a leak, or will be full within a day.
+const roomLines = (all) => all.filter(({ figures }) => figures.room?.advice).map(({ name, figures: { room } }) => (
+  `${name}: ${room.advice}${room.leaks ? `: remora shard heal --topic ${name}` : ""}`
+));
+
 function drawProblems(status, all) {
   const lines = status.store.damaged.map((each) => `damaged: ${each}`);
-  for (const topic of all.filter((each) => each.failing)) {
-    const groups = new Map();
-    for (const queue of topic.queues.filter((each) => FAILING.has(each.state))) {
-      const said = `${queue.state}: ${queue.reason || "no reason is known"}`;
-      groups.set(said, [...(groups.get(said) ?? []), queue]);
-    }
-    for (const [said, queues] of groups) {
-      const age = duration(Math.max(...queues.map((each) => each.since_seconds)));
-      lines.push(`${topic.name}, ${several(queues.length, "queue")}, for ${age}, ${said}`);
-    }
+  for (const each of status.destinations ?? []) {
+    const events = `${each.entries === null ? "?" : count(each.entries)} ${each.entries === 1 ? "event" : "events"}`;
+    const next = each.next_attempt_seconds === null ? "" : `, next attempt in ${duration(each.next_attempt_seconds)}`;
+    const [place, age] = [each.destination || "unknown", duration(each.since_seconds)];
+    lines.push(`${place}: ${each.cause}: ${several(each.topics, "topic")}, ${events}, `
+      + `${each.state_text} for ${age}${next}: ${each.named}`);
+  }
+  for (const { name, figures } of all.filter((each) => each.figures.dead_letters)) {
+    lines.push(`${name}: ${several(figures.dead_letters, "dead letter")}: remora dlq list --topic ${name}`);
   }
   for (const { number } of status.workers.filter((each) => !each.answers)) {
     lines.push(`worker ${number} does not answer`);
@@ -252,6 +252,7 @@ function drawProblems(status, all) {
   for (const { name, figures } of all.filter((each) => each.figures.ledger?.unaccounted)) {
     lines.push(`${name}: ${several(figures.ledger.unaccounted, "entry", "entries")} unaccounted for`);
   }
+  lines.push(...roomLines(all));
   const list = $("problem-list");
   const most = 50;
   const texts = lines.length > most ? [...lines.slice(0, most), `and ${lines.length - most} more`] : lines;

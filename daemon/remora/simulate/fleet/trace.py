@@ -34,7 +34,7 @@ def counts(folder: str, shards: int, step_s: float, speed: float) -> list[Counte
         import pyarrow as pa  # not there without the extra `replay`
         import pyarrow.dataset as ds
     except ImportError as exc:
-        raise ConfigError("load.trace", "needs pyarrow: install remora[replay]") from exc
+        raise ConfigError("load.trace", "needs pyarrow: install remorad[replay]") from exc
     try:
         first_us = json.loads((Path(folder) / "trace.json").read_bytes())["first_us"]
         for batch in ds.dataset(str(Path(folder) / "events")).to_batches(columns=["ts_us", "bucket", "key"]):

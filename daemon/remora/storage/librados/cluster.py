@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from ctypes import byref, c_size_t, c_void_p, create_string_buffer, string_at
+from ctypes import byref, c_char_p, c_size_t, c_void_p, create_string_buffer, string_at
 
 from remora.storage.librados.library import check, load
 
@@ -53,6 +53,21 @@ class Cluster:
     def has_pool(self, pool: str) -> bool:
         number: int = self._library.rados_pool_lookup(self._handle, pool.encode())
         return number < 1 << 63  # an int64_t; negative is an errno
+
+    def mon_command(self, command: bytes) -> bytes:
+        """What the monitors answer to a command in JSON."""
+        out, out_length, said, said_length = c_void_p(), c_size_t(), c_void_p(), c_size_t()
+        result = self._library.rados_mon_command(
+            self._handle, (c_char_p * 1)(command), 1, None, 0,
+            byref(out), byref(out_length), byref(said), byref(said_length),
+        )  # fmt: skip
+        try:
+            check(result, "asking the monitors")
+            return string_at(out.value, out_length.value) if out.value else b""
+        finally:
+            for buffer in (out, said):
+                if buffer.value:
+                    self._library.rados_buffer_free(buffer)
 
     def open_pool(self, pool: str, namespace: str) -> IoCtx:
         handle = c_void_p()

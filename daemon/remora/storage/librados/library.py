@@ -36,6 +36,10 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rados_shutdown": (None, (c_void_p,)),
     "rados_get_instance_id": (c_uint64, (c_void_p,)),
     "rados_pool_lookup": (c_uint64, (c_void_p, c_char_p)),
+    "rados_mon_command": (
+        c_int,
+        (c_void_p, POINTER(c_char_p), c_size_t, c_char_p, c_size_t, _OUT, _SIZE_OUT, _OUT, _SIZE_OUT),
+    ),
     "rados_buffer_free": (None, (c_void_p,)),
     # pool handle and object listing
     "rados_ioctx_create": (c_int, (c_void_p, c_char_p, _OUT)),
@@ -94,6 +98,8 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rados_write_op_cmpxattr": (None, (c_void_p, c_char_p, c_uint8, c_char_p, c_size_t)),
     "rados_write_op_setxattr": (None, (c_void_p, c_char_p, c_char_p, c_size_t)),
     "rados_write_op_create": (None, (c_void_p, c_int, c_char_p)),
+    "rados_write_op_cmpext": (None, (c_void_p, c_char_p, c_size_t, c_uint64, _INT_OUT)),
+    "rados_write_op_write": (None, (c_void_p, c_char_p, c_size_t, c_uint64)),
     "rados_write_op_write_full": (None, (c_void_p, c_char_p, c_size_t)),
     "rados_write_op_remove": (None, (c_void_p,)),
     "rados_write_op_exec": (None, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t, _INT_OUT)),

@@ -269,6 +269,11 @@ class WriteOp(Operation):
         self._library.rados_write_op_write_full(self._handle, data, len(data))
         return self
 
+    def write(self, offset: int, data: bytes) -> WriteOp:
+        """Overwrite these bytes of the object's data; call an `assert_` first that says what stands there."""
+        self._library.rados_write_op_write(self._handle, data, len(data), offset)
+        return self
+
     def remove(self) -> WriteOp:
         """Remove the object with its attributes and omap."""
         self._library.rados_write_op_remove(self._handle)
@@ -281,6 +286,11 @@ class WriteOp(Operation):
     def assert_version(self, version: int) -> WriteOp:
         """Pass only while the object has this version, which an operation returned."""
         self._library.rados_write_op_assert_version(self._handle, version)
+        return self
+
+    def assert_data(self, offset: int, data: bytes) -> WriteOp:
+        """Pass only where the object's data has these bytes; see `ReadOp.assert_data`."""
+        self._library.rados_write_op_cmpext(self._handle, data, len(data), offset, None)
         return self
 
     def assert_xattr(self, name: str, value: str | bytes) -> WriteOp:

@@ -12,6 +12,7 @@ from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Operation
 from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import check_client
+from remora.storage.rados.osds import Osds
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import PLAIN, Refusals
 from remora.storage.rados.session import ClusterSession, open_session
@@ -35,6 +36,7 @@ class ClusterConnection:
         self._on_state = on_state
         self._session: ClusterSession | None = None
         self._problem: StoreError = StoreUnavailable("not connected to the cluster yet")
+        self.osds = Osds()
         self._answered_at = 0.0
         self._silent = False
         self._tried = asyncio.Event()
@@ -47,12 +49,13 @@ class ClusterConnection:
 
     @property
     def description(self) -> str:
-        """The pool, what named it, and the user; without a session the reason. One line."""
+        """The pool, what named it, the user, and the OSDs' releases; without a session the reason. One line."""
         user = self._settings.name
         if self._session is None:
             return f"Ceph as {user}: {self._problem}"
         placement = self._session.placement
-        return f"Ceph pool {placement.notif} (from {placement.source}) as {user}, {self._session.entity}"
+        where = f"Ceph pool {placement.notif} (from {placement.source}) as {user}, {self._session.entity}"
+        return f"{where}; {self.osds.releases}"
 
     @property
     def session(self) -> ClusterSession:
@@ -132,9 +135,13 @@ class ClusterConnection:
                 await asyncio.sleep(_pause_s(failures))
                 continue
             failures = 0
-            self._set_state(session, StoreUnavailable("the connection was lost"))
             try:
-                await session.lost.wait()
+                await self.osds.ask(session)
+                self._set_state(session, StoreUnavailable("the connection was lost"))
+                async with asyncio.TaskGroup() as tasks:
+                    asking = tasks.create_task(self.osds.keep_asking(session), name="rados releases")
+                    await session.lost.wait()
+                    asking.cancel()
                 self._set_state(None, StoreUnavailable("the cluster has shut this client out; connecting anew"))
             finally:
                 self._session = None

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -172,6 +172,13 @@ class DeadLetters(RadosPart):
             keys = sorted({*await all_keys(self._connection, oid, self._own)} - {TOTALS}, key=_order)
             async for letter in self._pages(oid, keys):
                 yield letter
+
+    async def counts(self) -> Mapping[str, int]:
+        """How many letters are stored of each queue: the keys of its object, without their values."""
+        queues = await all_keys(self._connection, REGISTRY, self._own)
+        keys = {each: await all_keys(self._connection, f"{REGISTRY}.{each}", self._own) for each in queues}
+        counts = {queue: len({*found} - {TOTALS}) for queue, found in keys.items()}
+        return {queue: count for queue, count in counts.items() if count}
 
     async def _pages(self, oid: str, keys: list[str]) -> AsyncIterator[DeadLetter]:
         """The letters under these keys, without those that were deleted meanwhile."""

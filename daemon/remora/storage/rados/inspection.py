@@ -14,8 +14,9 @@ from remora.codec.queue_ops import (
     QueueHead,
     decode_head,
     decode_listing,
-    decode_spilled_reservations,
     encode_list,
+    open_reservations,
+    room_of,
 )
 from remora.codec.rendering_plain import age_s
 from remora.model.errors import CodecError, StoreError, StoreUnavailable
@@ -33,7 +34,6 @@ _MOST_MOVES = 100
 """A listing is given up after the front moved this often in a row."""
 
 _AT_ONCE = 8
-_SPILLED = "cls_queue_urgent_data"
 
 
 class Inspection(RadosPart):
@@ -54,9 +54,7 @@ class Inspection(RadosPart):
         await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
         head = decoded(decode_head, content.data, what)
         oldest = decoded(decode_listing, sample.data, what)
-        open_reservations = list(head.reservations)
-        if spilled := xattrs.values.get(_SPILLED):
-            open_reservations += decoded(decode_spilled_reservations, spilled, what)
+        reservations = decoded(lambda xattrs: open_reservations(head, xattrs), xattrs.values, what)
         entries, is_exact = _entries(head, oldest)
         if exact and not is_exact:
             entries, is_exact = await self._count(shard), True
@@ -66,10 +64,11 @@ class Inspection(RadosPart):
             entries_exact=is_exact,
             used_bytes=head.used_bytes,
             capacity_bytes=head.capacity_bytes,
-            reservations=len(open_reservations),
-            reserved_bytes=sum(each.size for each in open_reservations),
+            reservations=len(reservations),
+            reserved_bytes=sum(each.size for each in reservations),
             oldest_age_s=age_s(oldest.entries[0], time.time_ns()) if oldest.entries else None,
             holder=lock_holder(decoded(decode_lock_info, holder.data, what)),
+            leaked_bytes=room_of(head, reservations).leaked_bytes,
         )
 
     async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:

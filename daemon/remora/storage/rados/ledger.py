@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
-from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, decode_head
+from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, decode_head, open_reservations, room_of
 from remora.model.errors import StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.member import WORKER_COOKIE
@@ -69,7 +70,9 @@ class Ledger(RadosPart):
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         await self._connection.run(operation, token.shard.queue, what, HELD, self._locator(token.shard))
         stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
-        return _balance(token.shard, stored, _estimated(stored), is_leaving(xattrs.values))
+        reservations = decoded(lambda values: open_reservations(stored.head, values), xattrs.values, what)
+        balance = _balance(token.shard, stored, _estimated(stored), is_leaving(xattrs.values))
+        return replace(balance, room=room_of(stored.head, reservations))
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
         """The number of entries between a queue's front and tail. Raises FrontMovedError when some leave meanwhile."""

@@ -27,6 +27,7 @@ from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import (
     INCARNATION,
     LOCK_CLASS,
@@ -66,9 +67,9 @@ class Locks(RadosPart):
     topic unusable for radosgw.
     """
 
-    def __init__(self, connection: ClusterConnection, catalog: Catalog) -> None:
+    def __init__(self, connection: ClusterConnection, catalog: Catalog, old_heads: OldHeads) -> None:
         super().__init__(connection)
-        self._catalog = catalog
+        self._catalog, self._old_heads = catalog, old_heads
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this client holds already; else return its holder."""
@@ -164,6 +165,7 @@ class Locks(RadosPart):
         await self._run(operation, shard, what, HELD)
         known = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
         stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        await self._old_heads.settle(shard, stored.head)
         incarnation, value = known or secrets.token_hex(8), encode_state(stored.state.settled(stored.head))
         if known and value == stored.value:
             return known

@@ -25,6 +25,7 @@ from remora.model.errors import ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import FULL, OWN, QUEUE, ChangedError, ExistsError, MismatchError, Refusals
 from remora.storage.rados.two_phase import TwoPhase
@@ -77,9 +78,9 @@ class MarkChange(NamedTuple):
 class OwnQueues(RadosPart):
     """Makes, marks and fills the queues of remora's own topics."""
 
-    def __init__(self, connection: ClusterConnection, two_phase: TwoPhase) -> None:
+    def __init__(self, connection: ClusterConnection, two_phase: TwoPhase, old_heads: OldHeads) -> None:
         super().__init__(connection)
-        self._two_phase = two_phase
+        self._two_phase, self._old_heads = two_phase, old_heads
 
     async def make(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
         """Make an empty queue, unless this topic has it already; one that another topic left under its name is removed.
@@ -159,7 +160,7 @@ class OwnQueues(RadosPart):
         """
         request = encode_commit(reservation, payloads)
         operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
-        await self._run(operation, shard, f"committing to {shard}", _MARKED)
+        await self._end(operation, shard, f"committing to {shard}")
 
     async def commit_once(
         self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes], part: str
@@ -168,7 +169,7 @@ class OwnQueues(RadosPart):
         mark = _DONE + part
         operation = _of(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
-        await self._run(operation, shard, f"committing to {shard}", _MARKED)
+        await self._end(operation, shard, f"committing to {shard}")
 
     async def commit_marked(
         self,
@@ -185,7 +186,7 @@ class OwnQueues(RadosPart):
         operation = (_of(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark.key, mark.old)
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
         operation.set_omap({mark.key: mark.new})
-        await self._run(operation, shard, f"committing to {shard}", _MARKED)
+        await self._end(operation, shard, f"committing to {shard}")
 
     async def outcome(self, shard: Shard, topic_id: str, part: str) -> PartOutcome:
         """What became of a part of an intent."""
@@ -207,7 +208,7 @@ class OwnQueues(RadosPart):
         """End the reservation; no error when it has ended, or when its queue is gone."""
         operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         with contextlib.suppress(ShardGone, MismatchError):
-            await self._run(operation, shard, f"aborting in {shard}", _MARKED)
+            await self._end(operation, shard, f"aborting in {shard}")
 
     async def forget(self, shard: Shard, topic_id: str, parts: Sequence[str]) -> None:
         """Delete the marks of parts; no error when their queue is gone."""
@@ -230,6 +231,15 @@ class OwnQueues(RadosPart):
         except ShardGone:
             return None
         return xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
+
+    async def _end(self, operation: WriteOp, shard: Shard, what: str) -> None:
+        """End a reservation, which OSDs of another release may have made."""
+        try:
+            await self._old_heads.settle(shard)
+        except BaseException:
+            operation.finish(answered=False)
+            raise
+        await self._run(operation, shard, what, _MARKED)
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))

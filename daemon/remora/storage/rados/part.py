@@ -12,6 +12,7 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.placement import Locator
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 QUEUE_CLASS, LOCK_CLASS = "2pc_queue", "lock"
@@ -58,7 +59,7 @@ def held_write(token: LockToken) -> WriteOp:
     return operation.call(*check_locked(token.shard, token.cookie))
 
 
-def decoded(decode: Callable[[bytes], T], reply: bytes, what: str) -> T:
+def decoded(decode: Callable[[R], T], reply: R, what: str) -> T:
     """An OSD's answer, decoded. Raises StoreError when it is malformed."""
     try:
         return decode(reply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,29 +97,26 @@ async def _read_zone(settings: RadosSettings, timeout_s: float) -> tuple[dict[st
     command = [_ADMIN, "--conf", settings.conf, "--name", settings.name, "zone", "get", "--format", "json"]
     command += ["--keyring", settings.keyring] if settings.keyring else []
     command += ["--rgw-zone", settings.zone] if settings.zone else []
-    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-        )
+        process = await asyncio.to_thread(_run, command, timeout_s)
     except FileNotFoundError:
         return None, f"{_ADMIN} is not installed"
     except OSError as exc:
         return None, f"{_ADMIN} cannot be run: {exc.strerror}"
-    try:
-        async with asyncio.timeout(timeout_s):
-            output, remarks = await process.communicate()
-    except TimeoutError as exc:
+    except subprocess.TimeoutExpired as exc:
         raise StoreUnavailable(f"{_ADMIN} zone get did not answer within {timeout_s:g} s") from exc
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     if process.returncode != 0:
-        lines = remarks.decode(errors="replace").strip().splitlines()
+        lines = process.stderr.decode(errors="replace").strip().splitlines()
         return None, f"{_ADMIN} zone get failed: {lines[-1].strip() if lines else process.returncode}"
     try:
-        zone = json.loads(output)
+        zone = json.loads(process.stdout)
     except ValueError:
         return None, f"{_ADMIN} zone get printed no JSON"
     return (zone, "") if isinstance(zone, dict) else (None, f"{_ADMIN} zone get printed no zone")
+
+
+def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    """Run it to its end, without asyncio, which complains of a child that somebody else has waited for."""
+    return subprocess.run(  # noqa: S603 - no shell
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+    )

@@ -29,6 +29,7 @@ from remora.model.shard import LockToken
 from remora.policy.reservations import Sightings
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, Refusals
 from remora.storage.rados.state import STATE, StoredState, stored_state
@@ -90,8 +91,9 @@ class Queue(RadosPart):
     poll_cost_s = 0.0003
     """Seconds: one operation of an OSD."""
 
-    def __init__(self, connection: ClusterConnection, *companions: Companion) -> None:
+    def __init__(self, connection: ClusterConnection, old_heads: OldHeads, *companions: Companion) -> None:
         super().__init__(connection)
+        self._old_heads = old_heads
         self._companions = companions
         self._progress: dict[LockToken, _Progress] = {}
         self._reserved: dict[LockToken, Sightings[_OpenReservation]] = {}
@@ -128,6 +130,7 @@ class Queue(RadosPart):
                 await self._run(held_read(token), token, what)
                 progress.front = max(progress.front, end)
                 return
+            await self._old_heads.settle(token.shard)
             stored = progress.stored = progress.stored or await self._look(token, what)
             if end <= stored.state.reached:
                 continue
@@ -177,6 +180,7 @@ class Queue(RadosPart):
         if found:
             self._reserved[token] = seen
         for each in seen.seen_for(older_than_s, now):
+            await self._old_heads.settle(token.shard)
             # One for each operation: a class call does not see what an earlier call of its operation wrote.
             aborting = held_write(token).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(each.id))
             await self._run(aborting, token, what)

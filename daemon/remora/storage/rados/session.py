@@ -72,6 +72,11 @@ class ClusterSession:
         """Whether the pool exists now."""
         return await self._run_blocking(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
 
+    async def ask_monitors(self, prefix: str) -> bytes:
+        """What the monitors answer to a command without arguments, in JSON."""
+        command = f'{{"prefix": "{prefix}", "format": "json"}}'.encode()
+        return await self._run_blocking(lambda: self._cluster.mon_command(command), f"asking for {prefix}")
+
     async def list_objects(self, locator: Locator, prefix: str) -> list[str]:
         """The names of all objects whose name begins with the prefix, in no order."""
         ioctx = self._pools.get(locator) or await self.open(locator)

@@ -13,12 +13,14 @@ from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.healing import Healing
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.intent_log import IntentLog
 from remora.storage.rados.ledger import Ledger
 from remora.storage.rados.locks import Locks
 from remora.storage.rados.members import Members
+from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.queue import Queue
@@ -37,24 +39,32 @@ def _ignore(connected: bool, text: str) -> None:
 class RadosStore:
     """One store with all its parts, on one client instance; see `ports.ShardStore`.
 
-    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
+    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. A reservation that
+    keeps others from being made is given up when it has been seen for `reservation_age_s`.
     """
 
     def __init__(
-        self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _ignore, *, tracer: Tracer = NO_TRACER
+        self,
+        settings: RadosSettings,
+        on_state: Callable[[bool, str], None] = _ignore,
+        *,
+        tracer: Tracer = NO_TRACER,
+        reservation_age_s: float = 120.0,
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
         registry = Registry(connection)
-        self.two_phase, self.attempts = TwoPhase(connection), Attempts(connection)
-        own_queues = OwnQueues(connection, self.two_phase)
+        self.healing = Healing(connection)
+        old_heads = OldHeads(connection, self.healing, may_write=settings.heal != "off")
+        self.two_phase, self.attempts = TwoPhase(connection, old_heads, reservation_age_s), Attempts(connection)
+        own_queues = OwnQueues(connection, self.two_phase, old_heads)
         self.inspection = Inspection(connection)
         self.own_topics = own_topics = OwnTopics(registry, own_queues, self.inspection)
         self.catalog = Catalog(connection, registry)
         self.releases, self.members, self.ledger = Releases(connection), Members(connection), Ledger(connection)
-        self.locks = Locks(connection, self.catalog)
+        self.locks = Locks(connection, self.catalog, old_heads)
         self.letters = Letters(connection, own_queues, own_topics, self.two_phase)
-        self.queue = Queue(connection, self.attempts, self.letters)
+        self.queue = Queue(connection, old_heads, self.attempts, self.letters)
         self.arrivals = NoArrivals()
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues)

@@ -12,15 +12,19 @@ from remora.codec.queue_ops import (
     ENTRY_OVERHEAD,
     HEAD_SIZE,
     QueueHead,
+    Reservation,
     decode_head,
     encode_abort,
     encode_commit,
     encode_reserve,
+    open_reservations,
 )
-from remora.model.errors import QueueFull, ShardGone, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import QueueFull, ReservationIdTaken, ShardGone, StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
+from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
 
@@ -35,14 +39,17 @@ _COMMITTED: Refusals = MappingProxyType(
 )
 
 _ANY: Mapping[str, str] = MappingProxyType({})
+_NONE_SEEN: Sightings[Reservation] = Sightings()
 
 
 class TwoPhase(RadosPart):
     """Reserves, commits and aborts."""
 
-    def __init__(self, connection: ClusterConnection) -> None:
+    def __init__(self, connection: ClusterConnection, old_heads: OldHeads, reservation_age_s: float) -> None:
         super().__init__(connection)
+        self._old_heads, self._age_s = old_heads, reservation_age_s
         self._turns: dict[Shard, asyncio.Lock] = {}
+        self._in_the_way: dict[Shard, Sightings[Reservation]] = {}
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
         """Reserve room and return the reservation's id. Raises QueueFull, StoreFull and ShardGone."""
@@ -51,22 +58,57 @@ class TwoPhase(RadosPart):
     async def reserve_where(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str]) -> int:
         """Reserve room in a queue with these attributes; raises MismatchError when it has others.
 
+        Raises ReservationIdTaken where an open reservation has the next id, unless that has been seen for so long that
+        it is given up.
+
         Librados' C interface discards the output of a writing class call, so the id is predicted: the head has the last
         id, and the reservation passes only while the object has the version at which the head was read.
         """
         async with self._turns.setdefault(shard, asyncio.Lock()):
             for attempt in range(_TRIES):
                 head, version = await self._head(shard)
+                if in_the_way := await self._with_next_id(shard, head):
+                    await self._free(shard, in_the_way)
+                    continue
                 try:
                     await self._reserve(shard, entries, nbytes, xattrs, version)
                 except ChangedError:
                     await asyncio.sleep(random.uniform(0, attempt * _PAUSE_S))  # noqa: S311 - spreads load
                     continue
-                return (head.last_id + 1) & 0xFFFF_FFFF
+                self._in_the_way.pop(shard, None)
+                return head.next_id
         raise StoreUnavailable(f"reserving in {shard}: other clients always came first")
+
+    async def _with_next_id(self, shard: Shard, head: QueueHead) -> Reservation | None:
+        """The open reservation with the id that the next one would have.
+
+        The class refuses that one with EAGAIN, and librados repeats an operation with this answer until it times out.
+        """
+        found = head.reservations
+        if head.has_xattrs:
+            what, operation = f"looking at reservations of {shard}", ReadOp().assert_exists()
+            xattrs = operation.xattrs()
+            await self._run(operation, shard, what, QUEUE)
+            found = decoded(lambda values: open_reservations(head, values), xattrs.values, what)
+        return next((each for each in found if each.id == head.next_id), None)
+
+    async def _free(self, shard: Shard, found: Reservation) -> None:
+        """Give up a reservation that was seen for long enough; else raise ReservationIdTaken.
+
+        As the holder of the queue does with all, and by the same rule: this process has seen it for that long.
+        """
+        now = asyncio.get_running_loop().time()
+        seen = self._in_the_way[shard] = self._in_the_way.get(shard, _NONE_SEEN).after_look([found], now)
+        if not seen.seen_for(self._age_s, now):
+            raise ReservationIdTaken(
+                f"reserving in {shard}: the next reservation would have the id {found.id}, which an open one of "
+                f"{found.size} bytes has; it is given up when it has been seen for {self._age_s:g} s"
+            )
+        await self.abort(shard, found.id)
 
     async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads in order, all or none, and end the reservation."""
+        await self._old_heads.settle(shard)
         what = f"committing to {shard}"
         operation = WriteOp().assert_exists()
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
@@ -78,6 +120,7 @@ class TwoPhase(RadosPart):
 
     async def abort(self, shard: Shard, reservation: int) -> None:
         """End the reservation; an unknown one is no error."""
+        await self._old_heads.settle(shard)
         operation = WriteOp().assert_exists()
         operation.call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         await self._run(operation, shard, f"aborting in {shard}", QUEUE)

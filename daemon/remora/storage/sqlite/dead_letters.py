@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -36,6 +37,8 @@ WHERE queue = ? AND (incarnation, gen, position) > (?, ?, ?) ORDER BY incarnatio
 _STANDING = f"""
 SELECT {_COLUMNS} FROM letters WHERE queue = ? AND incarnation = ? AND gen = 0 AND position >= ? ORDER BY position
 """  # noqa: S608 - a constant
+
+_COUNTS = "SELECT CAST(queue AS TEXT), count(*) FROM letters GROUP BY queue"
 
 
 class _LetterRow(NamedTuple):
@@ -97,6 +100,14 @@ class DeadLetters(SqlitePart):
                 damage = exc
         if damage is not None:
             raise damage
+
+    async def counts(self) -> Mapping[str, int]:
+        """How many letters are stored of each queue: a scan of the table's index, in each file that can be read."""
+        found: dict[str, int] = {}
+        for file in self._files.all:
+            with suppress(StoreDamaged):
+                found |= dict(await file.read(lambda connection: connection.execute(_COUNTS).fetchall()))
+        return found
 
     async def _of_file(self, file: File, queue: str | None) -> AsyncIterator[DeadLetter]:
         query, last = (_ALL if queue is None else _OF_QUEUE), (queue or "", "", -1, -1)

@@ -71,8 +71,8 @@ def make_directory(path: Path) -> None:
                 _sync(path.parent)
     except OSError as exc:
         raise StoreMisconfigured(
-            f"cannot make {path}: {exc.strerror}; run this as the user of the store (sudo -u remora ...), or where"
-            f" there is none make it as root: install -d -m 0700 -o {_our_name()} {path}"
+            f"cannot make {path}: {exc.strerror}; run this as root, who makes it for the user of the daemon:"
+            f" install -d -m 0700 -o {_our_name()} {path}"
         ) from exc
     _check(path, 0o700)
 
@@ -227,9 +227,14 @@ def _check(path: Path, mode: int) -> None:
     if stat.S_ISDIR(found.st_mode) != (mode == 0o700):
         raise StoreMisconfigured(f"{path} is not a {'directory' if mode == 0o700 else 'file'}")
     if found.st_uid != os.geteuid():
+        owner = name_of(found.st_uid)
+        help_ = (
+            f"run it as that user: setpriv --reuid={owner} --regid={owner} --init-groups remora ..."
+            if os.geteuid() == 0
+            else "commands can be run as that user, or as root, which then becomes that user"
+        )
         raise StoreMisconfigured(
-            f"{path} belongs to {_name_of(found.st_uid)} and not to {_our_name()}, whom remora runs as: run it as"
-            f" that user (sudo -u {_name_of(found.st_uid)} remora ...), or as root: chown -R {_our_name()} {path};"
+            f"{path} belongs to {owner} and not to {_our_name()}, whom remora runs as: {help_};"
             " of a volume that has to stay root's, name a directory inside in sqlite.directory"
         )
     if found.st_mode & 0o070 and stat.S_IMODE(found.st_mode) & ~0o2070 == mode:
@@ -252,10 +257,11 @@ def _narrowed(path: Path, mode: int) -> os.stat_result:
 
 
 def _our_name() -> str:
-    return _name_of(os.geteuid())
+    return name_of(os.geteuid())
 
 
-def _name_of(uid: int) -> str:
+def name_of(uid: int) -> str:
+    """The name of a user, else the number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -10,6 +10,7 @@ from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.healing import NoHealing
 from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
@@ -51,6 +52,7 @@ class SqliteStore:
         self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
+        self.healing = NoHealing(self.inspection)
         self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer)
         self.logs = Logs(files)
         self._watch = Watch(files, self._begin)

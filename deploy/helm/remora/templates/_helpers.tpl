@@ -20,6 +20,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* Whether events come in over TCP; where the values do not say, that is so for the embedded store. */}}
+{{- define "remora.ingest" -}}
+{{- if or (eq (toString .Values.ingest.service) "true") (and (kindIs "invalid" .Values.ingest.service) (eq .Values.kind "sqlite")) }}true{{ end }}
+{{- end }}
+
+{{/* Whether a Secret is made of what the values name none for. */}}
+{{- define "remora.isGenerated" -}}
+{{- if or (not .Values.ingest.tlsSecret) (not .Values.ingest.tokensSecret) }}true{{ end }}
+{{- end }}
+
+{{- define "remora.ingestSecret" -}}
+{{ include "remora.fullname" . }}-ingest
+{{- end }}
+
 {{/* A value as TOML has it: texts, numbers and lists are written as in JSON, tables are not. */}}
 {{- define "remora.toml" -}}
 {{- $parts := list }}
@@ -39,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{/* What the chart sets, under what config sets. */}}
-{{- define "remora.config" -}}
+{{- define "remora.sections" -}}
 {{- $base := dict
     "store" (dict "kind" .Values.kind)
     "supervisor" (dict "workers" (int .Values.workers))
@@ -50,15 +64,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (eq .Values.kind "rados") .Values.ceph.rookClient }}
 {{- $_ := set $base "rados" (dict "name" (printf "client.%s" .Values.ceph.rookClient)) }}
 {{- end }}
-{{- if .Values.ingest.service }}
+{{- if include "remora.ingest" . }}
 {{- $_ := set $base "ingest" (dict
     "listen" (printf "0.0.0.0:%d" (int .Values.ingest.port))
     "tls_certificate" "/etc/remora/ingest/tls.crt"
     "tls_key" "/etc/remora/ingest/tls.key"
     "tokens" "/etc/remora/ingest/tokens") }}
 {{- end }}
-{{- range $section, $options := mergeOverwrite $base (deepCopy .Values.config) -}}
+{{- toYaml (mergeOverwrite $base (deepCopy .Values.config)) }}
+{{- end }}
+
+{{- define "remora.config" -}}
+{{- range $section, $options := include "remora.sections" . | fromYaml -}}
 [{{ $section }}]
+{{ range $option, $value := $options -}}
+{{ $option }} = {{ include "remora.toml" $value }}
+{{ end -}}
+{{ end -}}
+{{- end }}
+
+{{/* A file for `remora topic apply`. */}}
+{{- define "remora.topics" -}}
+{{- range $name, $options := .Values.topics -}}
+[topic.{{ toJson $name }}]
 {{ range $option, $value := $options -}}
 {{ $option }} = {{ include "remora.toml" $value }}
 {{ end -}}
@@ -78,6 +106,9 @@ capabilities:
   valueFrom:
     fieldRef:
       fieldPath: metadata.uid
+# As in remora.toml, over which the image's own value of this variable would stand.
+- name: REMORA_ADMIN_LISTEN
+  value: {{ (include "remora.sections" . | fromYaml).admin.listen | quote }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -100,7 +131,7 @@ capabilities:
   mountPath: /etc/ceph
   readOnly: true
 {{- end }}
-{{- if .Values.ingest.service }}
+{{- if include "remora.ingest" . }}
 - name: ingest
   mountPath: /etc/remora/ingest
   readOnly: true
@@ -119,7 +150,7 @@ metadata:
     {{- end }}
   annotations:
     # A subPath of a ConfigMap is not updated in a running pod: a change of the configuration rolls the pods.
-    checksum/config: {{ include "remora.config" . | sha256sum }}
+    checksum/config: {{ print (include "remora.config" .) (include "remora.topics" .) | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -209,6 +240,25 @@ spec:
         {{- toYaml .Values.resources | nindent 8 }}
       volumeMounts:
         {{- include "remora.mounts" . | nindent 8 }}
+    {{- if .Values.topics }}
+    # Before the daemon, so that no sender finds a topic missing; topics that are as the values say are left alone.
+    - name: topics
+      image: {{ include "remora.image" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [topic, apply, -f, /etc/remora/topics.toml]
+      env:
+        {{- include "remora.env" . | nindent 8 }}
+      securityContext:
+        {{- include "remora.containerSecurity" . | nindent 8 }}
+      resources:
+        {{- toYaml .Values.resources | nindent 8 }}
+      volumeMounts:
+        {{- include "remora.mounts" . | nindent 8 }}
+        - name: config
+          mountPath: /etc/remora/topics.toml
+          subPath: topics.toml
+          readOnly: true
+    {{- end }}
   containers:
     - name: remora
       image: {{ include "remora.image" . }}
@@ -218,7 +268,7 @@ spec:
       ports:
         - name: admin
           containerPort: 9750
-        {{- if .Values.ingest.service }}
+        {{- if include "remora.ingest" . }}
         - name: ingest
           containerPort: {{ .Values.ingest.port }}
         {{- end }}
@@ -237,7 +287,7 @@ spec:
         timeoutSeconds: 5
       readinessProbe:
         httpGet:
-          path: {{ ternary "/-/ready/ingest" "/-/ready" (or .Values.ingest.service (eq .Values.kind "sqlite")) }}
+          path: /-/ready{{ if or (include "remora.ingest" .) (eq .Values.kind "sqlite") }}/ingest{{ end }}
           port: admin
         periodSeconds: 5
         timeoutSeconds: 5
@@ -290,23 +340,33 @@ spec:
                   path: {{ printf "ceph.%s.keyring" ((.Values.config.rados | default dict).name | default "client.remora") }}
       {{- end }}
     {{- end }}
-    {{- if .Values.ingest.service }}
+    {{- if include "remora.ingest" . }}
     - name: ingest
       projected:
         defaultMode: 0440
         sources:
           - secret:
-              name: {{ .Values.ingest.tlsSecret }}
+              name: {{ .Values.ingest.tlsSecret | default (include "remora.ingestSecret" .) }}
               items:
                 - key: tls.crt
                   path: tls.crt
                 - key: tls.key
                   path: tls.key
           - secret:
-              name: {{ .Values.ingest.tokensSecret }}
+              name: {{ .Values.ingest.tokensSecret | default (include "remora.ingestSecret" .) }}
               items:
                 - key: tokens
                   path: tokens
+          {{- if include "remora.isGenerated" . }}
+          # For commands in the pod that send.
+          - secret:
+              name: {{ include "remora.ingestSecret" . }}
+              items:
+                - key: token
+                  path: token
+                - key: ca.crt
+                  path: ca.crt
+          {{- end }}
     {{- end }}
     {{- with .Values.extraVolumes }}
     {{- toYaml . | nindent 4 }}

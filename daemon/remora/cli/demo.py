@@ -1,0 +1,207 @@
+"""`remora demo`: a first look at a daemon, with nothing but the installed package.
+
+It is started as users start it, and asked over its own ports: nothing here reaches into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import click
+from aiohttp import web
+
+from remora.cli.admin_client import fetch_status
+from remora.cli.output import run_async
+from remora.client import IngestClient
+from remora.config import AdminSettings
+
+EVENTS = 10
+KILL_AFTER = 5
+WORKERS = 2
+LONGEST_S = 120.0
+"""Beyond this something hangs, on the slowest of machines."""
+
+ASK_INTERVAL_S = 0.2
+COMMAND = (sys.executable, "-m", "remora")
+
+
+@click.command()
+@click.option(
+    "--pause", type=click.FloatRange(0, 60), default=1.0, show_default=True, help="Seconds between two events."
+)
+@click.option("--keep", is_flag=True, help="Leave the daemon running until Ctrl-C, to look around.")
+def demo(pause: float, keep: bool) -> None:
+    """Show a daemon at work: ten events, a receiver that prints them, and a worker that is killed meanwhile.
+
+    Starts a daemon with two workers and an embedded store in a temporary directory, and an HTTP receiver that prints
+    what arrives. Needs no broker and no root, takes 20 seconds, and leaves nothing. Exit code 1 when an event did not
+    arrive.
+
+    \b
+    Example:
+      remora demo
+    """
+    with tempfile.TemporaryDirectory(prefix="remora-demo-") as name:
+        missing = run_async(_show(Path(name), pause, keep))
+    if missing:
+        raise click.ClickException(f"{missing} of {EVENTS} events did not arrive")
+
+
+@dataclass
+class Receiver:
+    """What arrived over HTTP, by key, each printed."""
+
+    arrived: Counter[str] = field(default_factory=Counter)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Print the events of one request, and acknowledge them."""
+        for record in (await request.json())["Records"]:
+            key = record["s3"]["object"]["key"]
+            self.arrived[key] += 1
+            again = " once more" if self.arrived[key] > 1 else ""
+            click.echo(f"  arrived{again}: {record['eventName']} {record['s3']['bucket']['name']}/{key}")
+        self.news.set()
+        return web.Response()
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Answer on a free port of this host's own address; its URL."""
+        app = web.Application()
+        app.router.add_post("/", self.take)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        finally:
+            await runner.cleanup()
+
+    async def until(self, events: int) -> None:
+        """Wait for so many different events."""
+        while len(self.arrived) < events:
+            self.news.clear()
+            await self.news.wait()
+
+
+async def _show(folder: Path, pause_s: float, keep: bool) -> int:
+    """All of it; how many events did not arrive."""
+    receiver, began = Receiver(), time.monotonic()
+    async with receiver.listening() as url, _daemon(folder) as admin:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_S):
+                await _deliver(folder, receiver, url, admin, pause_s)
+        doubled = sum(receiver.arrived.values()) - len(receiver.arrived)
+        click.echo(
+            f"{len(receiver.arrived)} of {EVENTS} events arrived, {doubled} of them twice,"
+            f" in {time.monotonic() - began:.0f} s"
+        )
+        if keep:
+            click.echo(
+                f"Look around: remora status -c {folder}/remora.toml; the page: http://{admin.listen}/. Ctrl-C ends."
+            )
+            await _ctrl_c()
+    return EVENTS - len(receiver.arrived)
+
+
+async def _deliver(folder: Path, receiver: Receiver, url: str, admin: AdminSettings, pause_s: float) -> None:
+    await _until_ready(admin)
+    click.echo(f"A daemon runs, with {WORKERS} workers and its queues in {folder}. Its page: http://{admin.listen}/")
+    await _command("topic", "create", "photos", "--endpoint", url, "--shards", str(WORKERS), folder=folder)
+    click.echo(f"Topic photos goes to {url}. Sending {EVENTS} events:")
+    async with IngestClient(f"unix:{folder}/ingest.sock", deadline_s=LONGEST_S) as client:
+        for number in range(1, EVENTS + 1):
+            await client.publish("photos", [_event(number)])
+            if number == KILL_AFTER:
+                await receiver.until(number)
+                await _kill_a_worker(admin)
+            await asyncio.sleep(pause_s)
+    await receiver.until(EVENTS)
+
+
+def _event(number: int) -> dict[str, object]:
+    return {
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": "album"}, "object": {"key": f"cat-{number}.jpg", "size": number}},
+    }
+
+
+async def _kill_a_worker(admin: AdminSettings) -> None:
+    """Kill the worker that delivers most of the queues."""
+    worker = max((await fetch_status(admin))["workers"], key=lambda each: each["shards"])
+    os.kill(worker["pid"], signal.SIGKILL)
+    click.echo(f"Killed worker {worker['number']} (pid {worker['pid']}); the others take its queues over.")
+
+
+@contextlib.asynccontextmanager
+async def _daemon(folder: Path) -> AsyncIterator[AdminSettings]:
+    """A daemon on this folder, ended at the end; what it said is printed where it ends by itself."""
+    admin = AdminSettings(listen=f"127.0.0.1:{_free_port()}")
+    (folder / "remora.toml").write_text(
+        f'[supervisor]\nworkers = {WORKERS}\nrun_directory = "{folder}/run"\n[sqlite]\ndirectory = "{folder}/queues"\n'
+        f'[ingest]\nlisten = "unix:{folder}/ingest.sock"\n[admin]\nlisten = "{admin.listen}"\n'
+    )
+    (folder / "run").mkdir()
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "run", "-c", folder / "remora.toml", stderr=log, env=_environment()
+        )
+    try:
+        yield admin
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        if await process.wait():
+            click.echo((folder / "log").read_text(), err=True)
+
+
+async def _command(*words: str, folder: Path) -> None:
+    """Run a command as a user would, and show it."""
+    click.echo(f"$ remora {' '.join(words)}")
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, "-c", folder / "remora.toml", stdout=asyncio.subprocess.DEVNULL, env=_environment()
+    )
+    if await process.wait():
+        raise click.ClickException("that failed")
+
+
+async def _until_ready(admin: AdminSettings) -> None:
+    """Wait until the daemon takes events in."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(f"http://{admin.listen}/-/ready") as answer:
+                    if answer.ok:
+                        return
+            await asyncio.sleep(ASK_INTERVAL_S)
+
+
+def _environment() -> dict[str, str]:
+    """This one without options for another daemon."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("REMORA_")}
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def _ctrl_c() -> None:
+    pressed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, pressed.set)
+    await pressed.wait()

@@ -1,0 +1,88 @@
+"""Watches the room of the held queues: how long it lasts, and gives back what of it their store has leaked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from remora.metrics import Telemetry
+from remora.metrics.series import RoomLeft
+from remora.model.errors import CodecError, StoreError
+from remora.model.room import QueueRoom
+from remora.model.shard import LockToken, Shard
+from remora.policy.healing import Heal, RoomOverTime, should_mend
+from remora.ports.delivery import DeliveryStore
+
+_AT_ONCE = 8
+
+
+class Rooms:
+    """Called with each look at the held queues; it asks the store for nothing but mends."""
+
+    def __init__(self, store: DeliveryStore, telemetry: Telemetry, heal: Heal, label: Callable[[Shard], str]) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._heal = heal
+        self._label = label
+        self._known: dict[Shard, RoomOverTime] = {}
+        self._capacity: dict[Shard, int] = {}
+
+    async def look(self, held: Sequence[LockToken], seen: Mapping[Shard, QueueRoom | None]) -> None:
+        """Take what was seen of held queues: show how long their room lasts, and mend those that need it.
+
+        A queue that was seen without figures is empty. What is known of a queue that is held no longer is forgotten;
+        one that could not be looked at stays as it was.
+        """
+        now, tokens = asyncio.get_running_loop().time(), {each.shard: each for each in held}
+        self._known = {shard: known for shard, known in self._known.items() if shard in tokens}
+        self._capacity = {shard: nbytes for shard, nbytes in self._capacity.items() if shard in tokens}
+        rooms = {shard: self._room(shard, room) for shard, room in seen.items() if shard in tokens}
+        for shard, room in rooms.items():
+            self._known[shard] = self._known.get(shard, RoomOverTime()).after(room, now)
+        self._show({shard: room for shard, room in rooms.items() if room.capacity_bytes})
+        await self._mend([token for shard, token in tokens.items() if self._needs_mend(rooms.get(shard), shard, now)])
+
+    def _room(self, shard: Shard, room: QueueRoom | None) -> QueueRoom:
+        if room is None:
+            return QueueRoom(self._capacity.get(shard, 0), 0, 0, 0)
+        self._capacity[shard] = room.capacity_bytes
+        return room
+
+    def _needs_mend(self, room: QueueRoom | None, shard: Shard, now: float) -> bool:
+        return room is not None and should_mend(self._heal, room, self._known[shard].quiet_s(now))
+
+    def _show(self, rooms: Mapping[Shard, QueueRoom]) -> None:
+        """Show the worst queue of each topic."""
+        worst: dict[str, RoomLeft] = {}
+        for shard, room in rooms.items():
+            left = RoomLeft(
+                room.room_bytes, room.capacity_bytes, room.leaked_bytes, self._known[shard].seconds_until_full(room)
+            )
+            label = self._label(shard)
+            worst[label] = worst[label] + left if label in worst else left
+        for topic, left in worst.items():
+            self._telemetry.room_left(topic, left)
+
+    async def _mend(self, tokens: Sequence[LockToken]) -> None:
+        todo = iter(tokens)
+
+        async def work() -> None:
+            for token in todo:
+                await self._mend_one(token)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(_AT_ONCE, len(tokens))):
+                tasks.create_task(work(), name="mending")
+
+    async def _mend_one(self, token: LockToken) -> None:
+        queue, topic = token.shard.queue, self._label(token.shard)
+        try:
+            done = await self._store.healing.mend(token)
+        except (StoreError, CodecError) as exc:
+            self._telemetry.mend_failed(topic, queue, str(exc))
+            return
+        if done.after is not None:
+            self._known[token.shard] = self._known.get(token.shard, RoomOverTime()).after_mend()
+            self._telemetry.mended(topic, queue, done.before, done.after)
+        elif done.is_busy:
+            self._telemetry.mend_failed(topic, queue, "other clients always came first")

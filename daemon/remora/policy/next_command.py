@@ -1,0 +1,174 @@
+"""The command that mends the cause of a failure, or shows what it is: a table by what the reason says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remora.model.shard import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The topic that fails: its name, who made it, its redacted endpoint, and the topic or exchange there."""
+
+    topic: str
+    origin: Origin = Origin.REMORA
+    endpoint: str = ""
+    there: str = ""
+
+    @property
+    def hosts(self) -> str:
+        """The hosts of the endpoint with their ports, separated by commas."""
+        scheme, _, hosts = self.endpoint.partition("://")
+        port = DEFAULT_PORTS.get(scheme, "")
+        return (
+            ",".join(each if _has_port(each) else each + port for each in hosts.split("/")[0].split(","))
+            if hosts
+            else ""
+        )
+
+    @property
+    def first_host(self) -> str:
+        """The first of them."""
+        return self.hosts.split(",")[0]
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is a receiver of HTTP."""
+        return self.endpoint.startswith("http")
+
+
+DEFAULT_PORTS = {"kafka": ":9092", "amqp": ":5672", "amqps": ":5671", "http": ":80", "https": ":443"}
+
+
+def _has_port(host: str) -> bool:
+    return bool(re.search(r":\d+$", host)) and not host.endswith("]")
+
+
+def _of_kafka(tool: str, options: str = "") -> Callable[[Subject], str]:
+    """A tool of Kafka's about the topic there."""
+
+    def command(of: Subject) -> str:
+        return (
+            f"{tool} --bootstrap-server {of.hosts} {options.format(topic=shlex.quote(of.there or of.topic))}".rstrip()
+        )
+
+    return command
+
+
+def _set(options: str) -> Callable[[Subject], str]:
+    """A change of the topic, by remora or, where a radosgw made it, through the gateway."""
+
+    def command(of: Subject) -> str:
+        if of.origin is Origin.RADOSGW:
+            return "aws sns set-topic-attributes --topic-arn ARN --attribute-name NAME --attribute-value VALUE"
+        return f"remora topic set {shlex.quote(of.topic)} {options}"
+
+    return command
+
+
+def _test(of: Subject) -> str:
+    return f"remora topic test {shlex.quote(of.topic)}"
+
+
+def _tls(of: Subject) -> str:
+    host = of.first_host
+    name = host.rpartition(":")[0]
+    starts = "" if name.startswith("[") or re.fullmatch(r"[0-9.]+", name) else f" -servername {name}"
+    return f"openssl s_client -connect {host}{starts} -showcerts </dev/null"
+
+
+def _curl(of: Subject) -> str:
+    return f"curl -i {of.endpoint}/"
+
+
+def _look(of: Subject) -> str:
+    """What answers there at all: a receiver of HTTP by its own protocol, else each step of the way."""
+    return _curl(of) if of.is_http else _test(of)
+
+
+def _fixed(command: str) -> Callable[[Subject], str]:
+    return lambda _: command
+
+
+def _for_store(of: Subject) -> str:
+    return "remora store check"
+
+
+def _for_exchange(of: Subject) -> str:
+    return f"rabbitmqadmin declare exchange name={shlex.quote(of.there or of.topic)} type=topic durable=true"
+
+
+ACL = "--add --allow-principal User:USER"
+
+TABLE: tuple[tuple[str, Callable[[Subject], str]], ...] = (
+    # Kafka
+    (r"no such topic in Kafka", _of_kafka("kafka-topics.sh", "--create --topic {topic} --partitions 12")),
+    (r"Kafka allows no topic of this name", _set("--kafka-topic NAME")),
+    (
+        r"may not write to (this|no) topic",
+        _of_kafka("kafka-acls.sh", f"{ACL} --operation Write --operation Describe --topic {{topic}}"),
+    ),
+    (
+        r"may not use transactional ids",
+        _of_kafka(
+            "kafka-acls.sh",
+            f"{ACL} --operation Write --operation Describe --transactional-id remora. --resource-pattern-type prefixed",
+        ),
+    ),
+    (
+        r"may not use consumer groups",
+        _of_kafka("kafka-acls.sh", f"{ACL} --operation Read --group remora. --resource-pattern-type prefixed"),
+    ),
+    (r"replicas are in sync|partition has no leader", _of_kafka("kafka-topics.sh", "--describe --topic {topic}")),
+    (r"not delivered within", _of_kafka("kafka-topics.sh", "--describe --under-replicated-partitions")),
+    (r"release is too old", _of_kafka("kafka-broker-api-versions.sh")),
+    # AMQP
+    (r"there is no such exchange", _for_exchange),
+    (r"may not write to this exchange", _fixed("rabbitmqctl list_permissions")),
+    (r"no such virtual host|virtual host is not a name", _fixed("rabbitmqctl list_vhosts")),
+    (r"broker blocks publishers", _fixed("rabbitmqctl status")),
+    # Log-ins
+    (r"refused user and password|user without a password|password without a user", _set("--password-file FILE")),
+    (r"does not (know|offer) this mechanism|offers no log-in|asks for no user", _set("--arg mechanism=MECHANISM")),
+    (r"remora-credential .*(missing|not set|not among)", _fixed("remora check-config")),
+    (r"Kerberos: .*keytab|keytab.*(missing|not a keytab|principal)", _fixed("klist -kte KEYTAB")),
+    (
+        r"Kerberos.*(database|refuses the Kerberos ticket)|broker refuses the Kerberos ticket",
+        _fixed("kvno SERVICE/HOST"),
+    ),
+    (r"Kerberos", _fixed("kinit -V -kt KEYTAB PRINCIPAL")),
+    (r"gssapi", _fixed("pip install 'gssapi>=1.8'")),
+    # Files and TLS
+    (r"ca-location", _set("--arg ca-location=FILE")),
+    (r"ssl-key-password|private key is encrypted", _set("--ssl-key-password-file FILE")),
+    (
+        r"ssl-(certificate|key)-location|client certificate|does not belong to the certificate",
+        _set("--arg ssl-certificate-location=FILE --arg ssl-key-location=FILE"),
+    ),
+    (r"certificate is not trusted|TLS failed|speaks no TLS|speaks TLS", _tls),
+    # Destinations and endpoints
+    (r"denied by destinations|destinations\.(allow|deny)", _fixed("remora check-config")),
+    (
+        r"endpoint (names no|is not)|not a host name|not a number from 1|must be |needs brackets",
+        _set("--endpoint URI"),
+    ),
+    (r"names? has no address|Name or service not known|no address associated|name resolution", _test),
+    (r"it answers with|refuses everything|refuses this record", _look),
+    # The store
+    (r"damaged|malformed", _for_store),
+    (r"no space|disk|is full", _fixed("df -h")),
+    (r"was not renewed in time|the cluster|OSD", _fixed("remora status")),
+)
+"""The first whose pattern is found in the reason counts."""
+
+
+def next_command(reason: str, of: Subject) -> str:
+    """What to type next about a topic that fails for this reason."""
+    for pattern, command in TABLE:
+        if re.search(pattern, reason):
+            return command(of)
+    return _look(of)

@@ -1,0 +1,115 @@
+"""Exit codes as the table of the README says, and words that never reach a user."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from devkit.processes.daemon import write_config
+from remora.client.errors import IngestMisconfigured, NotPermitted
+from remora.model.errors import ConfigUnreadable
+from remora.model.exits import Exit, exit_code
+from support.commands import Run, config, remora
+
+__all__ = ["config", "remora"]
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root may read all files, and can become a user who may not")
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """This process is a user without rights, for as long as the test runs."""
+    os.setresuid(-1, 65534, 0)
+    yield
+    os.setresuid(-1, 0, 0)
+
+
+@as_root
+def test_a_configuration_that_may_not_be_read_is_a_permission(
+    remora: Run, config: Path, request: pytest.FixtureRequest
+) -> None:
+    """The exit code is 77, and the file is named."""
+    config.write_text("")
+    config.chmod(0o600)
+    config.parent.chmod(0o755)
+    request.getfixturevalue("nobody")
+
+    done = remora("check-config", config)
+
+    assert done.code == Exit.NO_PERMISSION
+    assert str(config) in done.err
+
+
+@as_root
+def test_a_socket_that_does_not_let_in_is_a_permission(
+    remora: Run, config: Path, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    """`send` ends at once with 77 where the daemon's socket is not for this user."""
+    path = folder / "ingest"
+    with closing(socket.socket(socket.AF_UNIX)) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        path.chmod(0o600)
+        folder.chmod(0o755)
+        records = folder / "records"
+        for each in (config, records):
+            each.write_text("")
+            each.chmod(0o644)
+        request.getfixturevalue("nobody")
+
+        done = remora("send", "orders", records, "--to", f"unix:{path}")
+
+    assert done.code == Exit.NO_PERMISSION
+    assert "Permission denied" in done.err
+
+
+@pytest.mark.parametrize("error", [NotPermitted("no"), IngestMisconfigured("no"), ConfigUnreadable("", "no")])
+def test_a_missing_permission_is_77(error: Exception) -> None:
+    """A token without the right, a certificate that is not trusted, and a file that may not be read are one kind."""
+    assert exit_code(error) == Exit.NO_PERMISSION  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["create", "set"])
+def test_an_endpoint_that_can_never_work_is_wrong_usage(
+    remora: Run, config: Path, tmp_path: Path, command: str
+) -> None:
+    """A scheme that remora does not deliver to, and a port that is none, are refused with 2, and nothing is made."""
+    write_config(
+        config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "queues"), "queue_bytes": "64KiB"}}
+    )
+    if command == "set":
+        assert remora("topic", "create", "orders", "--endpoint", "kafka://b", "-c", config).code == Exit.OK
+
+    for endpoint, why in (("ftp://b", "remora delivers to"), ("kafka://b:99999", "1 to 65535")):
+        done = remora("topic", command, "orders", "--endpoint", endpoint, "-c", config)
+        assert (done.code, why in done.err) == (Exit.USAGE, True), done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["topics"], "topic"), (["topic", "lst"], "list"), (["statsu"], "status"), (["xyz"], "")]
+)
+def test_a_command_that_is_nearly_right_is_named(remora: Run, words: list[str], meant: str) -> None:
+    """A word that is no command is refused with the one that is most like it, if any is."""
+    done = remora(*words)
+
+    assert done.code == Exit.USAGE
+    assert (f"did you mean '{meant}'?" in done.err) == bool(meant)
+
+
+def test_lines_of_asyncio_reach_no_user(remora: Run, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """In a command they go nowhere; a daemon's log gets them."""
+    remora("completion", "bash")
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []  # as in a process of its own
+    try:
+        logging.getLogger("asyncio").warning("Unknown child process pid %d", 1)
+    finally:
+        root.handlers = handlers
+
+    assert capfdbinary.readouterr().err == b""
