@@ -22,7 +22,7 @@ from remora.cli import group
 from remora.cli.output import duration, size
 from remora.cli.shard import as_json_row, owner_text
 from remora.cli.status import destination_lines, left_rows, room_lines, status_lines, status_rows, what_is_wrong
-from remora.config import DEFAULT_FILE, reading
+from remora.config import DEFAULT_FILE, document
 from remora.model.errors import (
     ConfigError,
     DaemonNotReachable,
@@ -222,7 +222,7 @@ def test_without_a_file_the_default_one_counts_or_what_is_built_in(
 ) -> None:
     """Where no file is named, check-config and run take the default one, or the built-in configuration without it."""
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(reading, "DEFAULT_FILE", config)
+    monkeypatch.setattr(document, "DEFAULT_FILE", config)
 
     def begin(*given: Any) -> Exit:
         started.append(given)

@@ -16,13 +16,13 @@ import msgspec
 from remora.cli.options import gathered_into, json_option, length_of_time, master_option
 from remora.cli.output import duration, print_json, print_table, size
 from remora.replay.layout import Trace
+from remora.replay.prepare.column_map import ISO, READS, UNITS_NS, Mapping
 from remora.replay.prepare.entry import iso_us
 from remora.replay.prepare.formats import FORMATS
 from remora.replay.prepare.inspect import inspect
 from remora.replay.prepare.job import Prepared, prepare
-from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Mapping
-from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
-from remora.replay.prepare.reading import printable
+from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
+from remora.replay.prepare.task import printable
 from remora.replay.session import session
 from remora.replay.shape import WRITES
 from remora.replay.steps import told
@@ -202,7 +202,7 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
     """
     if asked.bucket is not None and asked.bucket_col is not None:
         raise click.UsageError("--bucket and --bucket-col are both about the bucket: give one of them")
-    options = Options(
+    options = PrepareOptions(
         format=asked.form,
         bucket=asked.bucket,
         mapping=Mapping(

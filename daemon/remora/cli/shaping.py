@@ -13,7 +13,7 @@ from remora.cli.groups import Group
 from remora.cli.options import config_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings, parse_size, show_size
-from remora.supervisor.reshaping import Change, named
+from remora.supervisor.shaping_changes import Change, named
 
 COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
 

@@ -20,7 +20,7 @@ from remora import __version__
 from remora.app import open_logs
 from remora.codec import speedups
 from remora.config import SequencerSettings, Settings
-from remora.engine.sequencing.sequencing import Sequencing, Totals
+from remora.engine.sequencer import Sequencing, ServedTotals
 from remora.metrics import configure_logging
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.errors import ConfigError
@@ -238,7 +238,7 @@ async def _reports(sequencing: Sequencing, rounds: Rounds, every_s: float, repor
     if not every_s:
         return
     now = asyncio.get_running_loop().time
-    at, before = now(), Totals()
+    at, before = now(), ServedTotals()
     while True:
         await asyncio.sleep(at + every_s - now())
         took_s, totals = now() - at, sequencing.totals()

@@ -13,8 +13,8 @@ from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.classes import scope_of
 from remora.policy.scaling import FULL
-from remora.supervisor.reshaping import Change, differences, overridden, reshaped
 from remora.supervisor.shaper import Shaper
+from remora.supervisor.shaping_changes import Change, differences, overridden, reshaped
 
 Waiting = Mapping[tuple[str, str], int]
 """How many listings wait for credit, by scope and priority."""

@@ -15,8 +15,7 @@ from remora.policy import balance
 from remora.policy.admission import ReadAhead, Shortage, turn_back
 from remora.policy.advice import MOST_SHARDS, Peak, advise
 from remora.policy.intake import Intake
-from remora.policy.quarantine import Options as QuarantineOptions
-from remora.policy.quarantine import Quarantine, owners
+from remora.policy.quarantine import Quarantine, QuarantineOptions, owners
 from remora.policy.retry import read_limit
 from remora.policy.shedding import Load, Options, next_history, plan, targets, usage_of
 from remora.simulate.reads import Permits

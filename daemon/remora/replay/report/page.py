@@ -26,7 +26,7 @@ from remora.replay.report.texts import count, visible
 
 
 @dataclass(frozen=True)
-class Head:
+class Headline:
     """What the verdict on a run is, in one line, and what it does not say."""
 
     name: str
@@ -49,7 +49,8 @@ def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Seq
     return template.render(
         title=" against ".join(visible(each.name) for each in subjects),
         heads=[
-            Head(visible(each.name), each.verdict.verdict, sentence(each), each.verdict.caveats) for each in subjects
+            Headline(visible(each.name), each.verdict.verdict, sentence(each), each.verdict.caveats)
+            for each in subjects
         ],
         counts=list(count_tables(subjects, summary)),
         latencies=latency_table(summary),

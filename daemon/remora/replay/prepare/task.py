@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.entry import Found, Source, Write
+from remora.replay.prepare.column_map import Mapping
+from remora.replay.prepare.entry import FormatContext, FoundLine, Write
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.sources import opened, shown
 
 WRITE, DROPPED, LINES, REFUSED = "write", "dropped", "lines", "refused"
@@ -83,9 +83,9 @@ def _rows(piece: dict[str, Any], form: str, bucket: str | None, mapping: Mapping
     path, number = Path(os.fsdecode(piece["path"])), piece["piece"]
     start, end = piece["start"], piece["end"]
     is_parquet = form == "parquet"
-    source = Source(shown(path), bucket, mapping, (start, end) if is_parquet else None)
+    source = FormatContext(shown(path), bucket, mapping, (start, end) if is_parquet else None)
     within = (0, None) if is_parquet else (start, end)
-    tally = Tally()
+    tally = DropTally()
     line = 0
     try:
         with opened(path, piece["compression"], *within) as stream:
@@ -108,14 +108,14 @@ def _note(kind: str, piece: int, line: int, reason: str, count: int, text: str) 
     return (kind, piece, line, 0, None, None, None, None, None, None, None, reason, count, text)
 
 
-class Tally:
+class DropTally:
     """Dropped lines of a piece by reason, with the first few of each; bounded whatever the lines say."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[tuple[int, str]]] = {}
 
-    def add(self, reason: str, found: Found) -> None:
+    def add(self, reason: str, found: FoundLine) -> None:
         """Count one."""
         if reason not in self._counts and len(self._counts) >= MOST_REASONS:
             reason = OTHER_REASONS

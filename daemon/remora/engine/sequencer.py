@@ -82,7 +82,7 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Totals:
+class ServedTotals:
     """What was done since the start, for reports and metrics."""
 
     positions: int = 0
@@ -117,7 +117,7 @@ class Sequencing:
         self._soonest = float("inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._totals = Totals()
+        self._totals = ServedTotals()
         self._asked: dict[LogName, float] = {}
         self._store_problem = ""
         self.resume: Callable[[LogName], None] = lambda _: None
@@ -197,9 +197,9 @@ class Sequencing:
         """How many logs are served."""
         return len(self._served)
 
-    def totals(self) -> Totals:
+    def totals(self) -> ServedTotals:
         """What was done since the start."""
-        made = Totals(**{name: getattr(self._totals, name) for name in Totals.__slots__})
+        made = ServedTotals(**{name: getattr(self._totals, name) for name in ServedTotals.__slots__})
         for log, served in self._served.items():
             counter = self.core.counters[log]
             made.positions += counter.position - served.first

@@ -17,14 +17,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
 from remora.replay.kafka_source import UNCOMMITTED, read
-from remora.replay.layout import PreparedDirectory, Run, RunDirectory
+from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory
 from remora.replay.paths import pattern
 from remora.replay.prepared import read_events
 from remora.replay.run.journal import is_written, journals
 from remora.replay.shape import JOURNAL, PUT
 from remora.replay.verify import chain, kafka
 from remora.replay.verify.deletes import with_deletes
-from remora.replay.verify.kafka import Frozen, Patience
+from remora.replay.verify.kafka import FreezeWait, Frozen
 from remora.replay.verify.question import Question
 from remora.replay.verify.records import records
 
@@ -81,11 +81,11 @@ def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
             raise ReplayRefused(f"{path}: is not what `remora dlq list --json` writes")
         return letters
     source = replace(question.source, topic=question.letters)
-    offsets = kafka.freeze(source, None, None, Patience(0, 0, 0)).offsets
+    offsets = kafka.freeze(source, None, None, FreezeWait(0, 0, 0)).offsets
     return chain.letters_of_topic(read(spark, source, offsets))
 
 
-def events_of(spark: SparkSession, run: Run) -> DataFrame:
+def events_of(spark: SparkSession, run: ReplayRun) -> DataFrame:
     """The events of the trace that was replayed. Raises ReplayRefused where it was prepared anew since."""
     prepared = PreparedDirectory(Path(run.prepared))
     if layout.read(prepared.trace, layout.Trace) != run.trace:
@@ -120,7 +120,9 @@ def journal_of(spark: SparkSession, directory: RunDirectory) -> DataFrame:
     return journal
 
 
-def named_and_others(found: DataFrame, expected: DataFrame, run: Run, is_judged: Column) -> tuple[DataFrame, DataFrame]:
+def named_and_others(
+    found: DataFrame, expected: DataFrame, run: ReplayRun, is_judged: Column
+) -> tuple[DataFrame, DataFrame]:
     """The records that name an event of the run, and the others."""
     if run.target == "s3":
         found = with_deletes(found, expected, run.run_id, is_judged)
