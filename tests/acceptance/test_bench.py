@@ -311,3 +311,11 @@ def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> No
     assert (turn["records"], turn["verdict"]) == (2000, "PASS")
     assert turn["seconds"] > 0 < turn["cpu_s"]
     assert turn["peak_bytes"] > 100_000_000
+
+
+def test_a_consumer_is_measured_by_shards_and_partitions(tmp_path: Path) -> None:
+    """Each shape has a rate for the first sight of its shards and for each round after it."""
+    found = figures(tmp_path, "consume", "--records", "2000", "--rounds", "1")
+
+    assert {row["shards"] for row in found["rows"]} == {11, 1_000, 100_000}
+    assert all(row["first"] > 0 and len(row["rates"]) == 1 for row in found["rows"])

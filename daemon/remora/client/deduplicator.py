@@ -184,14 +184,14 @@ class Deduplicator:
             (name, shard), (name_of_position, own), (name_of_next, following) = headers[0], headers[1], headers[2]
         except (IndexError, TypeError):
             name = name_of_position = name_of_next = ""
-        if name != SHARD or name_of_position != POSITION or name_of_next != NEXT:
+        if name != SHARD or name_of_position != POSITION or name_of_next != NEXT or not own or not following:
             told = dict(headers)
             if not (SHARD in told and POSITION in told and NEXT in told):
                 self.unmarked += 1
                 return True
-            shard, own, following = told[SHARD], told[POSITION], told[NEXT]
+            shard, own, following = told[SHARD] or b"", told[POSITION] or b"", told[NEXT] or b""
         queue = self._queues.get(shard)
-        if queue is None or own is None or not own.startswith(queue.prefix):
+        if queue is None or not own.startswith(queue.prefix):
             queue = self._queue_of(shard, own)
         try:
             at = queue.base + int(own[queue.skip :])
@@ -201,7 +201,7 @@ class Deduplicator:
                 else number_of(NEXT, following, queue.incarnation)
             )
         except ValueError:
-            at = end = self._refuse(queue, own, following)
+            self._refuse(queue, own, following)
         read = queue.read
         if at < read.get(partition, 0):
             self.copies += 1
@@ -251,7 +251,7 @@ class Deduplicator:
         """Where each shard is that has changed since the last call, as JSON each: for a row a shard."""
         changed, self._changed = self._changed, set()
         return {
-            shard.decode(): as_json(_progress(found[shard]) for found in (self._earlier, self._queues) if shard in found)
+            shard.decode(): as_json(_progress(of[shard]) for of in (self._earlier, self._queues) if shard in of)
             for shard in changed
         }
 
@@ -273,7 +273,8 @@ class Deduplicator:
     def _begin(self, shard: bytes, incarnation: bytes) -> _Queue:
         """A queue of which nothing was read. The one before it is kept, as copies of its records may still come."""
         if shard not in self._queues and len(self._queues) >= self._most_shards:
-            raise TooManyShards(f"{shard.decode()}: records name more than {self._most_shards} shards; give most_shards")
+            told = f"records name more than {self._most_shards} shards: give most_shards"
+            raise TooManyShards(f"{shard.decode()}: {told}")
         if before := self._queues.get(shard):
             if gone := self._earlier.get(shard):
                 self._ahead -= len(gone.ahead or ())
