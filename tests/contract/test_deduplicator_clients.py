@@ -120,10 +120,10 @@ async def test_the_example_reads_each_event_once(kafka: Kafka, tmp_path: Path) -
             )
             assert await process.wait() == 0
 
-        await send_numbered(kafka, topic, (0, 0, 0, 1), (1, 0, 20, 4), (1, 1, 0, 2), (1, 0, 20, 4), (0, 0, 40, 7))
+        await send_numbered(kafka, topic, (0, 0, 0, 1), (1, 0, 20, 4), (1, 1, 0, 2), (1, 0, 20, 4))
         await run()
         first = [number for (number,) in sqlite3.connect(state).execute("select number from events")]
-        await send_numbered(kafka, topic, (0, 0, 10, 3), (0, 0, 40, 7), (1, 1, 10, 5), (0, 0, 50, 8))
+        await send_numbered(kafka, topic, (0, 0, 10, 3), (0, 0, 40, 7), (0, 0, 10, 3), (1, 1, 10, 5), (1, 0, 50, 8))
         await run()
 
     db = sqlite3.connect(state)

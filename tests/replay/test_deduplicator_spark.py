@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from remora.client import Deduplicator
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]  # there are no stubs
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -67,7 +67,7 @@ def run(spark: SparkSession, folder: Path) -> set[tuple[str, str]]:
 
 
 def test_copies_are_dropped_by_a_stateful_operator(spark: SparkSession, tmp_path: Path) -> None:
-    """Over two runs of a query each entry comes out once, whichever partition is ahead; a gap ends the query by name."""
+    """Over two runs of a query each entry comes out once, whichever partition is ahead; a gap ends it by name."""
     give(tmp_path, "1.json", ("t.0", 0, 0), ("t.0", 1, 20), ("t.0", 0, 0), ("t.1", 0, 0), ("t.0", 1, 20))
     first = run(spark, tmp_path)
     give(tmp_path, "2.json", ("t.0", 1, 20), ("t.0", 0, 10), ("t.1", 1, 10), ("t.1", 0, 0), ("t.0", 0, 30))
