@@ -51,6 +51,7 @@ class Told:
     offset: int | None = None
     partition: int = 0
     stamp: int = 0
+    time: datetime = START
 
 
 PUT, DELETE, MARKER = "ObjectCreated:Put", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
@@ -62,7 +63,7 @@ def landed(spark: SparkSession, *told: Told, batch: int = 0) -> DataFrame:
     for number, each in enumerate(told):
         values: dict[str, Any] = {
             "record": 0,
-            "event_time": START,
+            "event_time": each.time,
             "event_name": each.name,
             "event_source": each.source,
             "tenant": each.tenant,

@@ -14,6 +14,8 @@ from remora.replay.pipeline.frames import changes, newest
 
 MISSING, EXTRA, DIFFERING = "missing", "extra", "differing"
 KINDS = (MISSING, EXTRA, DIFFERING)
+CHANGING = "changing"
+"""Keys that differ, and changed from the grace before the listing on."""
 
 LISTED = StructType(
     [

@@ -11,10 +11,10 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from remora.replay.errors import ReplayRefused, named_by_path
@@ -23,7 +23,7 @@ from remora.replay.paths import location, pattern
 from remora.replay.pipeline.columns import EVENT, OBJECT
 from remora.replay.pipeline.directory import LandedDirectory, Landing
 from remora.replay.pipeline.emit import Planned
-from remora.replay.pipeline.findings import FINDING, KINDS, LISTED, differences, is_changing, with_last_events
+from remora.replay.pipeline.findings import CHANGING, FINDING, KINDS, LISTED, differences, is_changing, with_last_events
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.listing import Manifest, listed_in_file, listed_in_inventory, manifest_of
 from remora.replay.pipeline.reconciled_page import page_of
@@ -86,13 +86,14 @@ class _Listed:
     ended_us: int
 
 
-@dataclass
-class _Counts:
-    """How many rows each side had, counted while they are joined."""
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides of the comparison, and what counts their rows while they are joined."""
 
-    told: Observation = field(default_factory=Observation)
-    listed: Observation = field(default_factory=Observation)
-    found: Observation = field(default_factory=Observation)
+    listed: _Listed
+    known: _Known
+    told: Observation
+    inside: Observation
 
 
 def reconcile(plan: Plan, *, master: str | None = None, tell: Callable[[str], None] = lambda _: None) -> Reconcile:
@@ -145,9 +146,8 @@ def _compared(
         time.sleep(left_s)
     tell("comparing")
     known = _known(spark, plan)
-    counts = _Counts()
-    _write_findings(plan, directory, listed, known, counts)
-    kinds, examples = _summary(spark, directory)
+    told, inside = Observation(), Observation()
+    kinds, examples = _find(spark, plan, directory, _Sides(listed, known, told, inside))
     return Reconcile(
         version=VERSION,
         id=f"reconcile-{uuid.uuid4().hex[:16]}",
@@ -160,51 +160,53 @@ def _compared(
         begun_us=listed.begun_us,
         ended_us=listed.ended_us,
         grace_us=round(plan.grace_s * 1_000_000),
-        listed=counts.listed.get["rows"],
-        told=counts.told.get["rows"],
-        counts={**kinds, "changing": counts.found.get["changing"] or 0},
+        listed=inside.get["rows"],
+        told=told.get["rows"],
+        counts=kinds,
         examples=examples,
     )
 
 
-def _write_findings(
-    plan: Plan, directory: ReconciledDirectory, listed: _Listed, known: _Known, counts: _Counts
-) -> None:
-    """The findings, by key. Only what differs meets the events, which are many."""
+def _find(
+    spark: SparkSession, plan: Plan, directory: ReconciledDirectory, sides: _Sides
+) -> tuple[dict[str, int], tuple[Finding, ...]]:
+    """Write the findings, by key; how many there are by kind, and the first ones of each.
+
+    They are written twice, since all that is asked of them, a sort's samples too, would compare the sides anew.
+    """
     rows = F.count(F.lit(1)).alias("rows")
-    found = differences(known.objects.observe(counts.told, rows), listed.objects.observe(counts.listed, rows))
-    changing = is_changing(listed.begun_us, round(plan.grace_s * 1_000_000))
-    shutil.rmtree(directory.findings, ignore_errors=True)
-    (
-        with_last_events(found, known.events)
-        .withColumn("is_changing", changing)
-        .observe(counts.found, F.count_if("is_changing").alias("changing"))
-        .where(~F.col("is_changing"))
-        .select(*FINDING.names)
-        .sort("key")
-        .write.parquet(location(directory.findings))
+    differing = differences(
+        sides.known.objects.observe(sides.told, rows), sides.listed.objects.observe(sides.inside, rows)
     )
+    changing = is_changing(sides.listed.begun_us, round(plan.grace_s * 1_000_000))
+    found = with_last_events(differing, sides.known.events).withColumn("is_changing", changing)
+    found.write.mode("overwrite").parquet(location(directory.unsorted))
+    kept = spark.read.schema(found.schema).parquet(pattern(directory.unsorted))
+    counted = {
+        row["kind"]: row["rows"]
+        for row in kept.groupBy(F.when(F.col("is_changing"), CHANGING).otherwise(F.col("kind")).alias("kind"))
+        .agg(F.count("*").alias("rows"))
+        .collect()
+    }
+    lasting = kept.where(~F.col("is_changing")).select(*FINDING.names)
+    lasting.sort("key").write.mode("overwrite").parquet(location(directory.findings))
+    first = Window.partitionBy("kind").orderBy("key")
+    shown = lasting.withColumn("place", F.row_number().over(first)).where(F.col("place") <= MOST_EXAMPLES)
+    examples = sorted((_example(row) for row in shown.collect()), key=lambda each: (KINDS.index(each.kind), each.key))
+    shutil.rmtree(directory.unsorted, ignore_errors=True)
+    return {kind: counted.get(kind, 0) for kind in (*KINDS, CHANGING)}, tuple(examples)
 
 
-def _summary(spark: SparkSession, directory: ReconciledDirectory) -> tuple[dict[str, int], tuple[Finding, ...]]:
-    """The findings by kind, and the first ones of each."""
-    found = spark.read.schema(FINDING).parquet(pattern(directory.findings))
-    counted = {row["kind"]: row["rows"] for row in found.groupBy("kind").agg(F.count("*").alias("rows")).collect()}
-    shown = [
-        Finding(
-            kind=kind,
-            key=row["key"],
-            differs=tuple(row["differs"] or ()),
-            listed=_told(row["size"], row["etag"], row["version_id"], row["last_modified"]),
-            event=_told(
-                row["event_size"], row["event_etag"], row["event_version_id"], row["event_time"], row["event_name"]
-            ),
-        )
-        for kind in KINDS
-        if counted.get(kind)
-        for row in found.where(F.col("kind") == kind).limit(MOST_EXAMPLES).collect()
-    ]
-    return {kind: counted.get(kind, 0) for kind in KINDS}, tuple(shown)
+def _example(row: Row) -> Finding:
+    return Finding(
+        kind=row["kind"],
+        key=row["key"],
+        differs=tuple(row["differs"] or ()),
+        listed=_told(row["size"], row["etag"], row["version_id"], row["last_modified"]),
+        event=_told(
+            row["event_size"], row["event_etag"], row["event_version_id"], row["event_time"], row["event_name"]
+        ),
+    )
 
 
 def _told(size: object, etag: object, version: object, at: object, name: object = None) -> str:

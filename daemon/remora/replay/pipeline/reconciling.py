@@ -5,6 +5,7 @@
     RECONCILED/
       listing/*.parquet     findings.LISTED, of a bucket that was listed here
       listing.json          Listing: when that was; written when all of it is there
+      _unsorted/            findings on their way
       findings/*.parquet    findings.FINDING, by key over all files in the order of their names
       reconcile.json        Reconcile; written when all findings are there
       index.html            the page
@@ -90,6 +91,11 @@ class ReconciledDirectory:
         return self.path / "findings"
 
     @property
+    def unsorted(self) -> Path:
+        """Findings on their way; readers of tables pass over it."""
+        return self.path / "_unsorted"
+
+    @property
     def page(self) -> Path:
         """The page."""
         return self.path / "index.html"
@@ -124,6 +130,15 @@ class ReconciledDirectory:
 
     def refuse_others(self) -> None:
         """Raise ReplayRefused for a folder with anything in it that no reconcile has made."""
-        ours = {"listing", "listing.json", "findings", "reconcile.json", "index.html", "emit", "listing.json.partial"}
+        ours = {
+            "_unsorted",
+            "listing",
+            "listing.json",
+            "findings",
+            "reconcile.json",
+            "index.html",
+            "emit",
+            "listing.json.partial",
+        }
         if self.path.exists() and (others := sorted({each.name for each in self.path.iterdir()} - ours)):
             raise ReplayRefused(f"{self.path}: there are files in it that no reconcile has made, as {others[0]}")
