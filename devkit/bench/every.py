@@ -44,6 +44,7 @@ RUNS: dict[str, list[str]] = {
     "shards": ["shards", "--seconds", "1", "--writers", "1,32,128", "--queues", "1,4,11"],
     "fleet": ["fleet", "--seeds", "1"],
     "consume": ["consume"],
+    "reconcile": ["reconcile", "--objects", "1000000"],
 }
 
 

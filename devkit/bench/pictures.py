@@ -164,6 +164,11 @@ def _consume(figures: Figures) -> list[Panel]:
     return [Panel("records/s", rows)]
 
 
+def _reconcile(figures: Figures) -> list[Panel]:
+    name = f"{figures['objects']:,} objects"
+    return [Panel("s", {name: [figures["took_s"]]}), Panel("memory, GB", {name: [figures["peak_rss_bytes"] / 1e9]})]
+
+
 def _memory(figures: Figures) -> list[Panel]:
     steps = {f"{step['backlog']:,} entries, {step['what']}": [step["rss_bytes"] / 1e6] for step in figures["steps"]}
     return [Panel("resident memory, MB", steps)]
@@ -278,4 +283,5 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "enqueue-radosgw": _enqueue,
     "sequencer": _sequencer,
     "consume": _consume,
+    "reconcile": _reconcile,
 }

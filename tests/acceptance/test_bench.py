@@ -319,3 +319,11 @@ def test_a_consumer_is_measured_by_shards_and_partitions(tmp_path: Path) -> None
 
     assert {row["shards"] for row in found["rows"]} == {11, 1_000, 100_000}
     assert all(row["first"] > 0 and len(row["rates"]) == 1 for row in found["rows"])
+
+
+@pytest.mark.spark
+def test_a_reconcile_is_measured(tmp_path: Path) -> None:
+    """Exactly the differences that were made are found, or there would be no figure."""
+    found = figures(tmp_path, "reconcile", "--objects", "2000", "--memory", "1g")
+
+    assert (found["objects"], found["took_s"] > 0, found["peak_rss_bytes"] > 0) == (2000, True, True)
