@@ -52,6 +52,7 @@ class Told:
     partition: int = 0
     stamp: int = 0
     time: datetime = START
+    size: int | None = None
 
 
 PUT, DELETE, MARKER = "ObjectCreated:Put", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
@@ -69,7 +70,7 @@ def landed(spark: SparkSession, *told: Told, batch: int = 0) -> DataFrame:
             "tenant": each.tenant,
             "bucket": each.bucket,
             "key": each.key,
-            "size": number,
+            "size": number if each.size is None else each.size,
             "etag": each.etag,
             "version_id": each.version,
             "sequencer": each.sequencer or (None if each.at is None else sequencer(each.at)),
