@@ -57,7 +57,7 @@ class Writer:
 
 @contextlib.contextmanager
 def writing(gateway: Gateway, bucket: str) -> Iterator[Writer]:
-    """A writer, which is at it when the block begins."""
+    """A writer, which is at it while the block runs."""
     writer = Writer(gateway, bucket)
     thread = threading.Thread(target=lambda: asyncio.run(writer.run()), name="writer")
     thread.start()
@@ -95,11 +95,16 @@ def test_a_bucket_of_radosgw_beside_its_events(spark: SparkSession, zone20: Zone
     latest = max(at for _, at in modified.values())
     asyncio.run(older_than(latest + timedelta(seconds=2)))
 
-    with writing(gateway, bucket) as writer:
-        found = reconcile(
-            Plan(bucket=bucket, out=out, inventory=tmp_path / "inventory", gateway=gateway, grace_s=1),
-        )
-        assert writer.rounds > 0
+    with contextlib.ExitStack() as stack:
+        writers: list[Writer] = []
+
+        def tell(step: str) -> None:
+            if step == "listing":
+                writers.append(stack.enter_context(writing(gateway, bucket)))
+
+        plan = Plan(bucket=bucket, out=out, inventory=tmp_path / "inventory", gateway=gateway, grace_s=1)
+        found = reconcile(plan, tell=tell)
+        assert [writer.rounds > 0 for writer in writers] == [True]
 
     rows = {row["key"]: row["kind"] for row in pq.read_table(ReconciledDirectory(out).findings).to_pylist()}
     missing = dict.fromkeys(("root", "a/with space", "ünï/日本/😀", "p1/008", "z"), "missing")
@@ -129,7 +134,7 @@ async def fill(gateway: Gateway, bucket: str, keys: list[str]) -> dict[str, tupl
         await client.create_bucket(Bucket=bucket)
         for key in keys:
             await client.put_object(Bucket=bucket, Key=key, Body=b"x")
-        found = {}
+        found: dict[str, tuple[str, datetime]] = {}
         async for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
             found |= {each["Key"]: (each["ETag"].strip('"'), each["LastModified"]) for each in page["Contents"]}
         return found

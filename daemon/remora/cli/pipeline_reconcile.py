@@ -135,9 +135,9 @@ def reconcile(bucket: str, asked: _Options) -> None:
 
     \b
     Examples:
-      remora pipeline reconcile photos --inventory inventory --s3 http://gateway:8000 --out reconciled
-      remora pipeline reconcile photos --inventory inventory --s3-inventory data/manifest.json --out reconciled
-      remora pipeline reconcile photos --backfill --s3 http://gateway:8000 --out backfill --emit events
+      remora pipeline reconcile photos --inventory inventory --s3 http://gateway:8000 --out out
+      remora pipeline reconcile photos --inventory inventory --s3-inventory manifest.json --out out
+      remora pipeline reconcile photos --backfill --s3 http://gateway:8000 --out out --emit events
 
     Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
     """
