@@ -33,6 +33,9 @@ class Rule(Protocol[T_co]):
 class Truth:
     """True or false."""
 
+    def __str__(self) -> str:
+        return "`true` or `false`"
+
     def read(self, name: str, text: str) -> bool:
         value = BOOLEANS.get(text.lower())
         if value is None:
@@ -45,6 +48,9 @@ class Words:
     """One of some words."""
 
     allowed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"`{each}`" for each in self.allowed)
 
     def read(self, name: str, text: str) -> str:
         if text and text not in self.allowed:
@@ -60,6 +66,9 @@ class Number:
 
     most: int
 
+    def __str__(self) -> str:
+        return f"1 to {self.most}"
+
     def read(self, name: str, text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= self.most:
             raise EndpointMisconfigured(f"{name} must be a number from 1 to {self.most}")
@@ -72,6 +81,9 @@ class Text:
 
     form: str = ""
     why: str = ""
+
+    def __str__(self) -> str:
+        return self.why.removeprefix(" must be ").removeprefix(": ") or "text"
 
     def read(self, name: str, text: str) -> str:
         if text and self.form and not re.fullmatch(self.form, text):
