@@ -189,7 +189,6 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
     """
     known = asyncio.Event()
     store = make_store(settings, lambda connected, _: known.set() if connected else None, make=make)
-    # Not before its modules are loaded, which the owner may have no right to read.
     _become_owner_of_store(settings)
     async with store:
         if settings.store.kind == "rados":
@@ -228,13 +227,14 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        _become_owner(Path(settings.sqlite.directory))
+        _become_owner(Path(settings.sqlite.directory), lambda: {make(settings, None) for make in ENDPOINTS.values()})
 
 
-def _become_owner(path: Path) -> None:
+def _become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
+    """Become it after `load`, as the owner may have no right to read the modules that are loaded on their first use."""
     from remora.storage.sqlite.owner import become_owner
 
-    become_owner(path)
+    become_owner(path, load)
 
 
 def _embedded(settings: Settings) -> Path:

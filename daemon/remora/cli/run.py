@@ -93,6 +93,8 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool) 
     click.echo(said)
     if asks_store:
         click.echo(f"store: {run_async(_description(settings))}")
+    for remark in config.retired(chosen, os.environ):
+        click.echo(f"remark: {remark}")
     for variable, why in config.strangers(os.environ):
         click.echo(f"remark: {variable} is passed over: {why}")
     for remark in settings.shaping.remarks(settings.supervisor.workers or default_workers()):

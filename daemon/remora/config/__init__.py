@@ -34,6 +34,7 @@ from remora.config.reading import (
     from_document,
     load,
     read_toml,
+    retired,
 )
 from remora.config.sequencer import SequencerSettings
 from remora.config.settings import LIVE, Settings
@@ -128,6 +129,7 @@ __all__ = [
     "parse_size",
     "read_toml",
     "refuse",
+    "retired",
     "show_duration",
     "show_size",
     "strangers",

@@ -143,7 +143,8 @@ class Supervisor:
             tokens.load(settings.admin.control_tokens, tokens.CONTROL)  # refused now, rather than at the first command
         self._telemetry.started(__version__, str(config.file_of(self._file) or config.BUILT_IN), len(self._slots))
         passed_over = [f"{name} is passed over: {why}" for name, why in config.strangers(os.environ)]
-        self._telemetry.config_remarks([*self._shaping.remarks, *passed_over])
+        retired = config.retired(config.file_of(self._file), os.environ)
+        self._telemetry.config_remarks([*self._shaping.remarks, *retired, *passed_over])
         self._watchdog.looked_at = asyncio.get_running_loop().time()
         with (
             self._notifier,
@@ -446,7 +447,9 @@ class Supervisor:
             "reload",
             lambda: configure_logging(new.log),
             lambda: self._shaping.reload(self._settings.shaping, self._settings.ingest.limit),
-            lambda: self._telemetry.config_remarks(self._shaping.remarks),
+            lambda: self._telemetry.config_remarks(
+                [*self._shaping.remarks, *config.retired(config.file_of(self._file), os.environ)]
+            ),
         )
         self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
 from functools import partial
 from typing import Protocol
@@ -18,7 +17,6 @@ from remora.endpoints.kafka.produce import init_producer
 from remora.endpoints.kafka.sender import SharedSender
 from remora.endpoints.tasks import CrashObserver, Tasks
 from remora.model.errors import EndpointError, EndpointUnavailable
-from remora.model.shard import Shard
 
 
 class KafkaObserver(CrashObserver, Protocol):
@@ -158,15 +156,13 @@ class SenderPool:
         self._settings = settings
         self._observer = observer
         self._tasks = tasks
-        self._slots: dict[tuple[Connection, int], SenderSlot] = {}
+        self._slots: dict[Connection, SenderSlot] = {}
 
-    def slot(self, connection: Connection, shard: Shard) -> SenderSlot:
-        """The slot of a shard, always the same one: within a sender order holds, between two it does not."""
-        number = zlib.crc32(shard.queue.encode()) % self._settings.producers_per_endpoint
-        slot = self._slots.get((connection, number))
+    def slot(self, connection: Connection) -> SenderSlot:
+        """The slot of a connection, always the same one: within a sender order holds, between two it does not."""
+        slot = self._slots.get(connection)
         if slot is None:
-            slot = SenderSlot(connection, self._settings, self._observer, self._tasks)
-            self._slots[connection, number] = slot
+            slot = self._slots[connection] = SenderSlot(connection, self._settings, self._observer, self._tasks)
         return slot
 
     async def sweep(self) -> None:
