@@ -50,7 +50,7 @@ SUITES = (
     "daemon/remora/engine/dispatching/",
     "daemon/remora/engine/dispatcher.py",
     "daemon/remora/engine/lease.py",
-    "daemon/remora/engine/sequencing/",
+    "daemon/remora/engine/sequencer.py",
     "daemon/remora/storage/",
     "daemon/remora/ports/",
     "daemon/remora/policy/acks.py",

@@ -22,8 +22,9 @@ This one is called remorad there. Release 0.1.0, which was on no index, was call
 def main() -> None:
     """Run the command that the arguments name, unless files of another distribution lie among those of this one."""
     gc.set_threshold(COLLECT_AFTER)
-    if sys.argv[1:2] == ["worker"]:
-        _work(int(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["worker", channel] if channel.isdecimal():
+            _work(int(channel))
     if folder := shared_folder(os.path.dirname(__file__)):
         sys.stderr.write(
             f"remora: the distribution {OTHER} is installed beside remorad, and both have files in {folder}: which are"
@@ -61,7 +62,7 @@ def _work(channel: int) -> NoReturn:
         sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
         sys.stderr.flush()
         os._exit(Exit.OUT_OF_MEMORY)
-    from remora.process.ending import end_at_once
+    from remora.process.exit import end_at_once
 
     # All that had to be closed is closed. The interpreter would go on for a while, unwatched; on a busy host so
     # long that it is taken for a hung worker.

@@ -33,8 +33,8 @@ from devkit.paths import ROOT
 from devkit.processes.processes import cpu_s, family
 from remora.codec.murmur2 import partition
 from remora.replay import layout
-from remora.replay.layout import PreparedDirectory, Run, RunDirectory, Trace
-from remora.replay.run.journal import Intent, Outcome, open_journal
+from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
+from remora.replay.run.journal import FinalOutcome, SendIntent, open_journal
 from remora.replay.session import JARS, session
 from remora.replay.shape import ACKED, PUT
 from remora.replay.verify.sent import text
@@ -113,7 +113,7 @@ def _stand(spark: SparkSession, bootstrap: str, folder: Path, records: int) -> R
     )  # fmt: skip
     layout.write(prepared.trace, trace)
     run = RunDirectory(folder / "run")
-    replay = Run(
+    replay = ReplayRun(
         run_id=RUN_ID, trace=trace, prepared=str(prepared.path), target="ingest", address="", topic=topic, speed=1.0,
         parts=PARTITIONS, overload="wait", started_us=began_us - 1_000_000, options={}, host="", cores=0, versions={},
     )  # fmt: skip
@@ -168,7 +168,7 @@ def _names(part: int, number: int) -> Iterator[str]:
     return (f"station-{part}/reading-{number:06}.{salt:02}.parquet" for salt in itertools.count())
 
 
-def _records(events: DataFrame, run: Run, began_us: int) -> DataFrame:
+def _records(events: DataFrame, run: ReplayRun, began_us: int) -> DataFrame:
     """What remora makes of them, each partition in its order."""
     at_us = F.col("ts_us") + began_us + 5_000
     timed = events.withColumn("said_us", F.col("ts_us") + began_us)
@@ -198,8 +198,8 @@ def _journal(run: RunDirectory, part: int, records: int, began_us: int) -> None:
         for first in range(part, records, BATCH * PARTITIONS):
             seqs = tuple(range(first, min(records, first + BATCH * PARTITIONS), PARTITIONS))
             due_us = began_us + first * STEP_US
-            journal.write(Intent(seqs, due_us + BATCH * PARTITIONS * STEP_US, 1))
-            journal.write(Outcome(seqs, ACKED, 1, due_us + 200, due_us + 2_000 + first % 977, 200))
+            journal.write(SendIntent(seqs, due_us + BATCH * PARTITIONS * STEP_US, 1))
+            journal.write(FinalOutcome(seqs, ACKED, 1, due_us + 200, due_us + 2_000 + first % 977, 200))
 
 
 def _create(bootstrap: str, topic: str) -> None:

@@ -217,7 +217,7 @@ class Demo:
 
     # ----------------------------------------------------------------------------------- the verdict
 
-    async def _verify(self) -> results.Verdict:
+    async def _verify(self) -> results.TopicVerdict:
         """Kafka read back. Here the sender may be late, since the daemon that it sends to was away for seconds."""
         with step("verifying"):
             done = await result_of(
@@ -227,7 +227,7 @@ class Demo:
             )  # fmt: skip
         if not self.run_directory.verdict.exists():
             raise DemoError(f"remora replay verify ended with {done.code}: {done.err.strip()[-2000:]}")
-        return layout.read(self.run_directory.verdict, results.Verdict)
+        return layout.read(self.run_directory.verdict, results.TopicVerdict)
 
     async def _report(self) -> Path:
         """The report, kept where the next demos will not remove it at once."""
@@ -240,7 +240,7 @@ class Demo:
             shutil.rmtree(old, ignore_errors=True)
         return kept / "index.html"
 
-    def _show(self, verdict: results.Verdict, before: Samples, after: Samples, report: Path) -> bool:
+    def _show(self, verdict: results.TopicVerdict, before: Samples, after: Samples, report: Path) -> bool:
         """The outcome, from the most to the least important; returns whether all is well."""
         failed = [*verdict.reasons] if verdict.verdict == results.FAIL else []
         self.checks.add("remora replay verify finds nothing lost, doubled, reordered or foreign", failed)

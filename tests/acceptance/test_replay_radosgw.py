@@ -70,7 +70,7 @@ async def test_a_trace_through_radosgw(
         done = await remora("replay", "verify", run, "--bootstrap", kafka.address, "--no-series")
 
     assert done.exit_code == 0, done.output
-    verdict = layout.read(layout.RunDirectory(run).verdict, results.Verdict)
+    verdict = layout.read(layout.RunDirectory(run).verdict, results.TopicVerdict)
     assert verdict.verdict == results.PASS
     assert {name: verdict.counts[name] for name in NEVER} == dict.fromkeys(NEVER, 0)
     assert verdict.counts["acked"] == verdict.counts["distinct"] == verdict.counts["in_kafka"] == EVENTS

@@ -22,9 +22,9 @@ import pytest
 from devkit.clusters.s3 import User, Zone, fresh
 from devkit.processes.ports import free_port
 from devkit.waits import until
-from remora.replay.prepare.entry import READ, Dropped, Source, Write
+from remora.replay.prepare.column_map import Mapping
+from remora.replay.prepare.entry import READ, Dropped, FormatContext, Write
 from remora.replay.prepare.formats import FORMATS, detect
-from remora.replay.prepare.mapping import Mapping
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
 
@@ -163,7 +163,7 @@ def write_through_swift(swift: Swift, container: str, done: Done, *, tells_copie
 def read_as(name: str, data: bytes) -> tuple[Done, Counter[str]]:
     """The writes in a log, and the reasons why there are no others."""
     assert detect(data, "log", Mapping()).name == name
-    outcomes = [each for found in FORMATS[name].records(BytesIO(data), Source("log")) for each in found.outcomes]
+    outcomes = [each for found in FORMATS[name].records(BytesIO(data), FormatContext("log")) for each in found.outcomes]
     writes = Counter((each.op, each.bucket, each.key) for each in outcomes if isinstance(each, Write))
     return writes, Counter(each.reason for each in outcomes if isinstance(each, Dropped))
 

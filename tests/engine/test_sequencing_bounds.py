@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from remora.config import SqliteSettings
-from remora.engine.sequencing import sequencing as module
-from remora.engine.sequencing.sequencing import MOST_OF_ONE
+from remora.engine import sequencer as module
+from remora.engine.sequencer import MOST_OF_ONE
 from remora.model.errors import StoreUnavailable
 from remora.model.log import MOST_POSITION, LogKind, LogLock, LogName
 from remora.policy import sequence

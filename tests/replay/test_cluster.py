@@ -18,7 +18,7 @@ from devkit.clusters.spark_cluster import SparkCluster
 from remora.cli import group
 from remora.replay import layout
 from remora.replay.layout import RunDirectory
-from remora.replay.results import PASS, Verdict
+from remora.replay.results import PASS, TopicVerdict
 from support.replayed import RUN_ID, Rec, events, fill, good, new_topic, prepare
 
 pytestmark = [
@@ -73,7 +73,7 @@ def test_a_cluster_gives_the_same_verdict(
     done = subprocess.run(command, env=spark_cluster.env, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    there = layout.read(run.verdict, Verdict)
+    there = layout.read(run.verdict, TopicVerdict)
     assert there.verdict == PASS
     assert (there.counts["acked"], there.counts["in_kafka"]) == (40, 40)
     assert len(list(run.journal.glob("part=*"))) == 2

@@ -70,11 +70,11 @@ async def drained(daemon: Daemon) -> None:
     await daemon.until(is_empty, "empty queues", PATIENT_S)
 
 
-def verdict_of(run: Path) -> results.Verdict:
-    return layout.read(layout.RunDirectory(run).verdict, results.Verdict)
+def verdict_of(run: Path) -> results.TopicVerdict:
+    return layout.read(layout.RunDirectory(run).verdict, results.TopicVerdict)
 
 
-def wrong(verdict: results.Verdict) -> dict[str, int]:
+def wrong(verdict: results.TopicVerdict) -> dict[str, int]:
     """The counts that may not be above 0, and are."""
     return {name: verdict.counts[name] for name in WRONG if verdict.counts[name]}
 

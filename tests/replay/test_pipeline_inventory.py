@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.paths import location
 from remora.replay.pipeline.columns import EVENT
-from remora.replay.pipeline.directory import LandedDirectory, Move, Staged
+from remora.replay.pipeline.directory import FileMove, LandedDirectory, Staged
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.inventory import Plan, take
 from remora.replay.pipeline.labels import label
@@ -51,6 +51,8 @@ class Told:
     offset: int | None = None
     partition: int = 0
     stamp: int = 0
+    time: datetime = START
+    size: int | None = None
 
 
 PUT, DELETE, MARKER = "ObjectCreated:Put", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
@@ -62,13 +64,13 @@ def landed(spark: SparkSession, *told: Told, batch: int = 0) -> DataFrame:
     for number, each in enumerate(told):
         values: dict[str, Any] = {
             "record": 0,
-            "event_time": START,
+            "event_time": each.time,
             "event_name": each.name,
             "event_source": each.source,
             "tenant": each.tenant,
             "bucket": each.bucket,
             "key": each.key,
-            "size": number,
+            "size": number if each.size is None else each.size,
             "etag": each.etag,
             "version_id": each.version,
             "sequencer": each.sequencer or (None if each.at is None else sequencer(each.at)),
@@ -269,7 +271,7 @@ def test_a_batch_on_its_way_is_left_out(spark: SparkSession, tmp_path: Path, mon
     directory.bind(tmp_path / "checkpoint", "t", None, None)
     land(spark, directory, 0, Told("a", PUT, 1))
     land(spark, directory, 1, Told("a", DELETE, 2), Told("b", PUT, 2))
-    moving = structs.replace(directory.commit(), moves=(Move("a", "b"),))
+    moving = structs.replace(directory.commit(), moves=(FileMove("a", "b"),))
     monkeypatch.setattr(LandedDirectory, "commit", lambda self: moving)
 
     assert take(Plan(directory.path, tmp_path / "out"))[0].batch == 0

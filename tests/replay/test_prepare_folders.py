@@ -19,7 +19,7 @@ from remora.replay.layout import Trace
 from remora.replay.prepare import sources
 from remora.replay.prepare.inspect import inspect
 from remora.replay.prepare.job import LEFT_OUT, prepare
-from remora.replay.prepare.options import Options
+from remora.replay.prepare.options import PrepareOptions
 
 # A loaded machine may take minutes to start Spark, and to compile what each kind of query is done with.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -32,7 +32,7 @@ def prepared(spark: SparkSession, tmp_path: Path) -> Prepare:
     """Prepare files and folders, and give what is told of the trace."""
 
     def prepared(*paths: Path, **options: Any) -> Trace:
-        chosen, out = Options(**options), tmp_path / "out"
+        chosen, out = PrepareOptions(**options), tmp_path / "out"
         return prepare(spark, inspect(paths, out, chosen), out, chosen).trace
 
     return prepared
@@ -164,7 +164,7 @@ def test_the_format_of_most_files_is_that_of_a_folder(prepared: Prepare, tmp_pat
     folder = write_files(tmp_path / "logs", files)
 
     assert list(prepared(folder).unread) == [str(folder / "0.csv")]
-    csv = inspect([folder / "0.csv", folder], tmp_path / "more", Options())
+    csv = inspect([folder / "0.csv", folder], tmp_path / "more", PrepareOptions())
     assert csv.format.name == "csv"
     assert [each.path.name for each in csv.unread] == ["1.log", "2.log"]
 

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.entry import MALFORMED, READ, Dropped, Outcome, Source, Write, clf_us, iso_us
+from remora.replay.prepare.column_map import Mapping
+from remora.replay.prepare.entry import MALFORMED, READ, Dropped, FormatContext, Outcome, Write, clf_us, iso_us
 from remora.replay.prepare.formats import FORMATS, detect, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
-from remora.replay.prepare.mapping import Mapping
 
 SECOND = 1_795_227_247_000_000
 """2026-11-21 02:14:07 UTC."""
@@ -32,8 +32,8 @@ def reason(outcomes: Sequence[Outcome]) -> str:
     return outcome.reason
 
 
-def records(name: str, text: bytes, source: Source | None = None) -> list[Outcome]:
-    found = FORMATS[name].records(BytesIO(text), source or Source("a.log"))
+def records(name: str, text: bytes, source: FormatContext | None = None) -> list[Outcome]:
+    found = FORMATS[name].records(BytesIO(text), source or FormatContext("a.log"))
     return [outcome for each in found for outcome in each.outcomes]
 
 
@@ -271,7 +271,7 @@ def test_broken_lines_of_cloudtrail_are_counted_one_by_one() -> None:
     cut = json.dumps(E2).encode()[:-40]
     text = lines_of(E1, cut, E3, b"no JSON", {"a": 1}, b'"', b"}", E2)
 
-    found = list(FORMATS["cloudtrail"].records(BytesIO(text), Source("a.log")))
+    found = list(FORMATS["cloudtrail"].records(BytesIO(text), FormatContext("a.log")))
 
     assert [
         (each.line, outcome.request) for each in found for outcome in each.outcomes if isinstance(outcome, Write)
@@ -428,7 +428,7 @@ def test_an_ibm_trace() -> None:
 86409005 REST.PUT.OBJECT short 1
 """
 
-    found = records("ibm-cos", text, Source("IBMObjectStoreTrace001Part0"))
+    found = records("ibm-cos", text, FormatContext("IBMObjectStoreTrace001Part0"))
 
     assert found == [
         Write(86_400_117_000, 86_400_117_000, "PUT", "ibm001", "0a1b2c3d4e5f6071", 1200, None),
@@ -481,7 +481,7 @@ def test_an_operation_log() -> None:
 def test_an_old_operation_log() -> None:
     """The older form, with commas and fewer columns, is bound by its names too."""
     found = records(
-        "op-log", f'{OLD_WARP}\n0,1,PUT,1,7,"a,b",,{START},,{END},1\n'.encode(), Source("x", bucket="given")
+        "op-log", f'{OLD_WARP}\n0,1,PUT,1,7,"a,b",,{START},,{END},1\n'.encode(), FormatContext("x", bucket="given")
     )
 
     assert [(each.bucket, each.key, each.size) for each in found if isinstance(each, Write)] == [("given", "a,b", 7)]
@@ -551,7 +551,7 @@ PARSERS: tuple[Callable[[str], Sequence[Outcome]], ...] = (
     rgw_ops.parse,
     rgw_bucket_logging.parse_journal,
     rgw_bucket_logging.parse_standard,
-    ibm_cos.parser(Source("x")),
+    ibm_cos.parser(FormatContext("x")),
 )
 
 _JSON = st.recursive(

@@ -22,7 +22,7 @@ from remora.replay.layout import PreparedDirectory, Trace
 from remora.replay.prepare import frames, job, sources
 from remora.replay.prepare.inspect import inspect
 from remora.replay.prepare.job import Prepared, prepare
-from remora.replay.prepare.options import Options
+from remora.replay.prepare.options import PrepareOptions
 from remora.replay.session import session
 from remora.replay.shape import EVENT
 from replay.sample import SAMPLE
@@ -52,7 +52,7 @@ def make(spark: SparkSession, tmp_path: Path) -> Make:
     """Prepare files, and give what was made and the events."""
 
     def make(*paths: Path, name: str = "out", **options: Any) -> tuple[Prepared, list[dict[str, Any]]]:
-        chosen, out = Options(**options), tmp_path / name
+        chosen, out = PrepareOptions(**options), tmp_path / name
         made = prepare(spark, inspect(paths, out, chosen), out, chosen)
         found = events(out)
         assert_numbered(found)
@@ -353,9 +353,9 @@ def test_a_folder_that_is_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "used" / "mine").write_text("x")
 
     with pytest.raises(ReplayRefused, match="used: exists already"):
-        inspect([trace], tmp_path / "used", Options())
+        inspect([trace], tmp_path / "used", PrepareOptions())
     with pytest.raises(ReplayRefused, match="is not a folder, so out cannot be made in it"):
-        inspect([trace], tmp_path / "nowhere/out", Options())
+        inspect([trace], tmp_path / "nowhere/out", PrepareOptions())
 
 
 def test_an_error_of_spark_is_one_line(spark: SparkSession) -> None:

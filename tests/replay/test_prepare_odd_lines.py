@@ -8,9 +8,9 @@ from io import BytesIO
 
 import pytest
 
-from remora.replay.prepare.entry import READ, Dropped, Found, Outcome, Source, Write, is_malformed
+from remora.replay.prepare.column_map import Mapping
+from remora.replay.prepare.entry import READ, Dropped, FormatContext, FoundLine, Outcome, Write, is_malformed
 from remora.replay.prepare.formats import FORMATS, detect, op_log, rgw_bucket_logging, rgw_ops, s3_access
-from remora.replay.prepare.mapping import Mapping
 
 PART = Dropped("no event: a part of a multipart upload")
 
@@ -21,9 +21,9 @@ def only(outcomes: Sequence[Outcome]) -> Write:
     return outcome
 
 
-def found(name: str, text: str | bytes) -> list[Found]:
+def found(name: str, text: str | bytes) -> list[FoundLine]:
     data = text.encode() if isinstance(text, str) else text
-    return list(FORMATS[name].records(BytesIO(data), Source("a.log")))
+    return list(FORMATS[name].records(BytesIO(data), FormatContext("a.log")))
 
 
 def kinds(name: str, text: str | bytes) -> list[tuple[int, str]]:

@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare import reading, sources, streams
-from remora.replay.prepare.entry import MALFORMED, NOT_UTF8, READ, Dropped, Found, Outcome, Source, Write
+from remora.replay.prepare import sources, streams, task
+from remora.replay.prepare.column_map import Mapping
+from remora.replay.prepare.entry import MALFORMED, NOT_UTF8, READ, Dropped, FormatContext, FoundLine, Outcome, Write
 from remora.replay.prepare.formats import FORMATS, detect
 from remora.replay.prepare.inspect import inspect, sort_out, trace_name
-from remora.replay.prepare.mapping import Mapping
-from remora.replay.prepare.options import Options
+from remora.replay.prepare.options import PrepareOptions
 from remora.replay.prepare.tables import csv_records, moment_us, parquet_records
 
 LINE = "o photos [21/Nov/2026:02:14:{:02} +0000] REST.PUT.OBJECT key {} 1200 - 5b0d\n"
@@ -37,9 +37,9 @@ def journal(count: int) -> bytes:
     return "".join(LINE.format(n % 60, n) for n in range(count)).encode()
 
 
-def rows(files: list[sources.File], form: str, mapping: Mapping | None = None) -> list[dict[str, Any]]:
+def rows(files: list[sources.SourceFile], form: str, mapping: Mapping | None = None) -> list[dict[str, Any]]:
     """What the tasks make of files, piece by piece."""
-    read = reading.reader(form, None, mapping or Mapping())
+    read = task.reader(form, None, mapping or Mapping())
     cut = sources.pieces(files, FORMATS[form])
     given = [
         {
@@ -65,7 +65,9 @@ def rows(files: list[sources.File], form: str, mapping: Mapping | None = None) -
 
 
 def outcomes(text: str, mapping: Mapping | None = None, bucket: str | None = None) -> list[Outcome]:
-    found = csv_records(BytesIO(text.encode("utf-8", "surrogateescape")), Source("t.csv", bucket, mapping or Mapping()))
+    found = csv_records(
+        BytesIO(text.encode("utf-8", "surrogateescape")), FormatContext("t.csv", bucket, mapping or Mapping())
+    )
     return [outcome for each in found for outcome in each.outcomes]
 
 
@@ -80,7 +82,7 @@ def test_files_are_read_whatever_compressed_them(tmp_path: Path, compress: Any) 
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"key {n}" for n in range(10)] * 2
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"key {n}" for n in range(10)] * 2
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress])
@@ -91,7 +93,7 @@ def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path, compress: 
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    (refused,) = [row["reason"] for row in found if row["kind"] == reading.REFUSED]
+    (refused,) = [row["reason"] for row in found if row["kind"] == task.REFUSED]
     assert refused.startswith(f"{path}: behind line ")
 
 
@@ -115,7 +117,7 @@ def test_files_are_read_whatever_encoded_them(
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"🌊 ü {n}" for n in range(100)]
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"🌊 ü {n}" for n in range(100)]
     assert detect(sources.head(sources.found([path])[0]), "x", Mapping()).name == "rgw-journal"
 
 
@@ -128,8 +130,8 @@ def test_broken_utf16_is_no_text(tmp_path: Path) -> None:
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == ["key 0", "key 2"]
-    assert {row["reason"]: row["count"] for row in found if row["kind"] == reading.DROPPED} == {
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == ["key 0", "key 2"]
+    assert {row["reason"]: row["count"] for row in found if row["kind"] == task.DROPPED} == {
         NOT_UTF8: 1,
         MALFORMED + "not the eight parts of a radosgw journal": 1,
     }
@@ -153,8 +155,8 @@ def test_zeros_behind_the_members_of_gzip_are_passed_over(tmp_path: Path, paddin
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["kind"] for row in found].count(reading.WRITE) == 20
-    assert [row for row in found if row["kind"] == reading.REFUSED] == []
+    assert [row["kind"] for row in found].count(task.WRITE) == 20
+    assert [row for row in found if row["kind"] == task.REFUSED] == []
 
 
 @pytest.mark.parametrize(
@@ -175,8 +177,8 @@ def test_damaged_gzip_is_told_and_what_is_before_it_read(tmp_path: Path, damage:
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    count = [row["kind"] for row in found].count(reading.WRITE)
-    (refused,) = [row["reason"] for row in found if row["kind"] == reading.REFUSED]
+    count = [row["kind"] for row in found].count(task.WRITE)
+    (refused,) = [row["reason"] for row in found if row["kind"] == task.REFUSED]
     assert count > 3000
     assert refused.startswith(f"{path}: behind line ")
 
@@ -240,18 +242,18 @@ def test_large_plain_logs_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     found = rows(sources.found([path]), "rgw-journal")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"key {n}" for n in range(100)]
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"key {n}" for n in range(100)]
     assert len({row["piece"] for row in found}) > 5
-    assert sum(row["count"] for row in found if row["kind"] == reading.LINES) == 100
+    assert sum(row["count"] for row in found if row["kind"] == task.LINES) == 100
 
 
 def test_dropped_lines_are_counted_with_the_first_few() -> None:
     """A reason has its count and three examples, which can be printed; beyond a hundred reasons they share one."""
-    tally = reading.Tally()
+    tally = task.DropTally()
     for n in range(1000):
-        tally.add("often", Found(n + 1, (), "x\n\x1b\udcff" * 100))
+        tally.add("often", FoundLine(n + 1, (), "x\n\x1b\udcff" * 100))
     for n in range(500):
-        tally.add(f"reason {n}", Found(n + 1, (), "y"))
+        tally.add(f"reason {n}", FoundLine(n + 1, (), "y"))
 
     found = list(tally.rows(7))
 
@@ -260,7 +262,7 @@ def test_dropped_lines_are_counted_with_the_first_few() -> None:
     assert [row[12] for row in often] == [1000, 0, 0]
     assert all(row[13].isprintable() and row[13].isascii() for row in often)
     assert sum(row[12] for row in found) == 1500
-    assert len({row[11] for row in found}) == reading.MOST_REASONS + 1
+    assert len({row[11] for row in found}) == task.MOST_REASONS + 1
 
 
 # ------------------------------------------------------------------------------------ which format
@@ -270,45 +272,45 @@ def test_files_of_two_formats_that_are_named_are_refused(tmp_path: Path) -> None
     """All files that are named must have one format; the one that has not is named, and empty files are nothing's."""
     (tmp_path / "0.log").write_bytes(b"")
     (tmp_path / "1.log").write_bytes(journal(2))
-    form = sort_out(sources.found([tmp_path]), Options())
+    form = sort_out(sources.found([tmp_path]), PrepareOptions())
     assert (form.format.name, [file.path.name for file in form.full]) == ("rgw-journal", ["1.log"])
 
     (tmp_path / "2.csv").write_text(CSV + "0,1,PUT,b,k,1\n")
     with pytest.raises(ReplayRefused, match=r"2\.csv: is csv, but .*1\.log is rgw-journal"):
-        sort_out(sources.found([tmp_path / "1.log", tmp_path / "2.csv"]), Options())
+        sort_out(sources.found([tmp_path / "1.log", tmp_path / "2.csv"]), PrepareOptions())
 
 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (CSV + "0,soon,PUT,b,k,1\n", Options(), r"t\.csv:2: as csv: column ts_us is not a time in us"),
-        (CSV + "0,1,PUT,b,k,1\n", Options(format="s3-access"), r"t\.csv:1: as s3-access: not the fields of"),
-        (CSV + "0,1,write,b,k,1\n", Options(), r"t\.csv:2: as csv: unknown operation write; --op-map"),
+        (CSV + "0,soon,PUT,b,k,1\n", PrepareOptions(), r"t\.csv:2: as csv: column ts_us is not a time in us"),
+        (CSV + "0,1,PUT,b,k,1\n", PrepareOptions(format="s3-access"), r"t\.csv:1: as s3-access: not the fields of"),
+        (CSV + "0,1,write,b,k,1\n", PrepareOptions(), r"t\.csv:2: as csv: unknown operation write; --op-map"),
         (
             CSV + "0,1,PUT,b,k,1\n",
-            Options(mapping=Mapping(ts_col="when")),
+            PrepareOptions(mapping=Mapping(ts_col="when")),
             r"t\.csv:1: there is no column when \(--ts-col\)",
         ),
         (
             CSV + "0,1,PUT,b,k,1\n",
-            Options(mapping=Mapping(ts_unit="iso")),
+            PrepareOptions(mapping=Mapping(ts_unit="iso")),
             r"t\.csv:2: as csv: column ts_us is not a time in iso",
         ),
         (
             CSV + "0,1795227247000000,PUT,b,k,1\n",
-            Options(mapping=Mapping(ts_unit="s")),
+            PrepareOptions(mapping=Mapping(ts_unit="s")),
             r"t\.csv:2: as csv: time stamp is before 1970 or after 2199",
         ),
         (
             "when,op,key\n1,PUT,k\n",
-            Options(mapping=Mapping(ts_col="when", ts_unit="s")),
+            PrepareOptions(mapping=Mapping(ts_col="when", ts_unit="s")),
             "name it with --bucket-col or --bucket",
         ),
-        ("when,op,key\n1,PUT,k\n", Options(mapping=Mapping(ts_col="when")), "in which unit is column when"),
-        ("", Options(), "there is nothing in it"),
+        ("when,op,key\n1,PUT,k\n", PrepareOptions(mapping=Mapping(ts_col="when")), "in which unit is column when"),
+        ("", PrepareOptions(), "there is nothing in it"),
     ],
 )
-def test_a_wrong_file_or_mapping_is_refused(tmp_path: Path, text: str, options: Options, message: str) -> None:
+def test_a_wrong_file_or_mapping_is_refused(tmp_path: Path, text: str, options: PrepareOptions, message: str) -> None:
     """What cannot be read as asked is refused with the file, the line or the option, before Spark is started."""
     (tmp_path / "t.csv").write_text(text)
 
@@ -321,9 +323,11 @@ def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(journal(2))
 
     with pytest.raises(ReplayRefused, match=r"^--bucket: radosgw bucket logging, journal tells the bucket by itself"):
-        inspect([tmp_path / "log"], tmp_path / "out", Options(bucket="b"))
+        inspect([tmp_path / "log"], tmp_path / "out", PrepareOptions(bucket="b"))
     with pytest.raises(ReplayRefused, match=r"^--ts-col and the other options"):
-        inspect([tmp_path / "log"], tmp_path / "out", Options(format="rgw-journal", mapping=Mapping(key_col="k")))
+        inspect(
+            [tmp_path / "log"], tmp_path / "out", PrepareOptions(format="rgw-journal", mapping=Mapping(key_col="k"))
+        )
 
 
 def test_the_name_of_a_trace() -> None:
@@ -351,7 +355,7 @@ def test_rows_are_counted_as_lines_of_the_file() -> None:
     """A row's line is where it begins, also behind a row that takes several lines."""
     text = CSV + '0,1,PUT,b,"two\nlines",7\n1,2,PUT,b,k,1\n'
 
-    assert [each.line for each in csv_records(BytesIO(text.encode()), Source("t"))] == [2, 4]
+    assert [each.line for each in csv_records(BytesIO(text.encode()), FormatContext("t"))] == [2, 4]
 
 
 def test_a_table_with_a_mapping() -> None:
@@ -429,7 +433,7 @@ def test_parquet_with_times_of_any_unit(unit: str) -> None:
 
     found = [
         outcome
-        for each in parquet_records(sink, Source("t", "b", Mapping(ts_col="when", size_col="bytes")))
+        for each in parquet_records(sink, FormatContext("t", "b", Mapping(ts_col="when", size_col="bytes")))
         for outcome in each.outcomes
     ]
 
@@ -449,7 +453,7 @@ def test_parquet_is_read_by_row_groups(tmp_path: Path) -> None:
 
     found = rows(sources.found([path]), "parquet")
 
-    assert [row["key"] for row in found if row["kind"] == reading.WRITE] == [f"k{n}" for n in range(100)]
+    assert [row["key"] for row in found if row["kind"] == task.WRITE] == [f"k{n}" for n in range(100)]
     assert len({row["piece"] for row in found}) == 4
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ReplayRefused, match=r"t\.parquet: not a whole Parquet file"):

@@ -23,12 +23,12 @@ from remora.cli.replay_report import report as command
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import Fault, RunDirectory, read, write
 from remora.replay.report import distributions, over_time, texts
-from remora.replay.report.canvas import LEFT, RIGHT, WIDTH, Span, drawing, fly
+from remora.replay.report.canvas import LEFT, RIGHT, WIDTH, FaultSpan, drawing, fly
 from remora.replay.report.job import report
 from remora.replay.report.panels import FILES, align
 from remora.replay.report.subject import load
 from remora.replay.report.summary import Summary
-from remora.replay.results import Example, Mark, Percentiles, Series, Verdict
+from remora.replay.results import Example, Percentiles, Series, TimelineMark, TopicVerdict
 from replay.verified import ORIGIN_US, simulate, tail
 
 PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
@@ -92,7 +92,11 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         seconds=1,
         interval_us=LESS_US,
         faults=[fault("broker down", 0.2, 0.5), fault("daemon killed", 0.6, 0.6)],
-        marks=[Mark(500_000, "inversion", 3), Mark(600_000, "inversion", 40), Mark(700_000, "duplicate", 0)],
+        marks=[
+            TimelineMark(500_000, "inversion", 3),
+            TimelineMark(600_000, "inversion", 40),
+            TimelineMark(700_000, "duplicate", 0),
+        ],
         counts={"lost": 2, "inversions": 2, "max_depth": 40, "duplicates": 1, "in_kafka": 12_345, "resent": 1},
         examples={"lost": (Example(bucket="tides", key="north.csv", seq=17, kseq=2),)},
         reasons=["2 events were acknowledged and are not in Kafka"],
@@ -108,7 +112,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def test_counts_on_the_page_are_the_verdicts(failed: RunDirectory) -> None:
     """The page has each count of the verdict once, with the same value, and the text beside it says it too."""
     found = page_of(failed).numbers
-    counts = read(failed.verdict, Verdict).counts
+    counts = read(failed.verdict, TopicVerdict).counts
 
     assert {name: [value for value, _ in found[name]] for name in counts} == {name: [n] for name, n in counts.items()}
     assert [found[name][0][1] for name in counts] == [f"{n:,}" for n in counts.values()]
@@ -157,7 +161,7 @@ def test_a_p99_of_few_events_is_marked(tmp_path: Path, events: int, is_marked: b
 def test_latencies_on_the_page_are_the_verdicts(failed: RunDirectory) -> None:
     """The page has each percentile of each latency with its number of samples, rounded in the text and no more."""
     found = page_of(failed).numbers
-    latencies = read(failed.verdict, Verdict).latencies
+    latencies = read(failed.verdict, TopicVerdict).latencies
 
     assert latencies.keys() == {"lateness", "service", "response", "to_log"}
     assert "Latencies samplesp50p90p99p99.9largest" in " ".join(page_of(failed).words.split())
@@ -176,7 +180,7 @@ def in_us(text: str) -> float:
 def test_summary_is_the_verdict_for_programs(failed: RunDirectory) -> None:
     """summary.json has the verdict, its reasons, counts and latencies unchanged, and the page's rates are its rates."""
     summary = read(failed.report / "summary.json", Summary)
-    verdict = read(failed.verdict, Verdict)
+    verdict = read(failed.verdict, TopicVerdict)
     rates = page_of(failed).numbers
 
     assert (summary.verdict, summary.reasons) == (verdict.verdict, verdict.reasons)
@@ -219,7 +223,7 @@ def test_two_runs_stand_side_by_side(failed: RunDirectory, tmp_path: Path) -> No
     found = page_of(run).numbers
     assert [value for value, _ in found["lost"]] == [0, 2, -2]
     assert found["in_kafka"][2:] == [(FEW - 12_345, "−12,145")]
-    new, old = (read(each.verdict, Verdict).latencies["response"] for each in (run, failed))
+    new, old = (read(each.verdict, TopicVerdict).latencies["response"] for each in (run, failed))
     assert [v for v, _ in found["response"]][7:] == [getattr(old, each) for each in PERCENTILES]
     assert [v for v, _ in found["response-change"]] == [getattr(new, each) - getattr(old, each) for each in PERCENTILES]
     assert {"against-rate.png", "rate.png", "tail.png"} <= {each.name for each in run.report.iterdir()}
@@ -289,7 +293,7 @@ def test_one_event_is_drawn(tmp_path: Path) -> None:
 
     assert {each.name for each in run.report.glob("*.png")} == {name for name in FILES if "against" not in name}
     figure = distributions.tail([load(run.path)])
-    response = read(run.verdict, Verdict).latencies["response"].max_us
+    response = read(run.verdict, TopicVerdict).latencies["response"].max_us
     assert response in {line.get_xdata()[-1] for line in figure.axes[0].lines}  # type: ignore[index]
 
 
@@ -297,7 +301,7 @@ def test_a_topic_alone_has_fewer_pictures(tmp_path: Path) -> None:
     """Without a journal nothing is shown of due times, answers or backlogs, and nothing is made up for them."""
     run = simulate(tmp_path / "run", events=FEW, seconds=1, interval_us=LESS_US)
     run.run.unlink()
-    verdict, series = read(run.verdict, Verdict), read(run.series, Series)
+    verdict, series = read(run.verdict, TopicVerdict), read(run.series, Series)
     ages = [1_000 * n for n in range(1, 50)]
     alone = {"in_kafka": FEW, "distinct": FEW, "duplicates": 0, "inversions": 0, "chain_gaps": 1}
     age = {"age": Percentiles("time stamp in Kafka - eventTime", 49, 25_000, 45_000, 49_000, 49_000, 49_000)}
@@ -480,7 +484,7 @@ def test_a_fault_of_another_time_is_listed_and_not_drawn(tmp_path: Path) -> None
 )
 def test_names_of_faults_never_meet(drawn: list[tuple[float, float, str]]) -> None:
     """However faults lie, their names are on the axis, no two overlap, and no pole goes through a name."""
-    spans = [Span(name, begin, min(60.0, begin + lasted)) for begin, lasted, name in drawn]
+    spans = [FaultSpan(name, begin, min(60.0, begin + lasted)) for begin, lasted, name in drawn]
 
     flags = fly(spans, 60.0, WIDTH - LEFT - RIGHT)
 
@@ -527,7 +531,7 @@ def test_what_cannot_be_read_is_named(file: str, content: bytes | None, expected
 def test_a_verdict_on_another_run_is_refused(tmp_path: Path) -> None:
     """A verdict that is not on the run beside it is refused, with both names."""
     run = simulate(tmp_path / "run", events=3)
-    write(run.verdict, msgspec.structs.replace(read(run.verdict, Verdict), run_id="r9"))
+    write(run.verdict, msgspec.structs.replace(read(run.verdict, TopicVerdict), run_id="r9"))
 
     with pytest.raises(ReplayRefused, match=r"run\.json: is of run r1, and the verdict is on run r9"):
         report(run.path)

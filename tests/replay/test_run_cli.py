@@ -90,7 +90,7 @@ def test_another_replay_is_not_resumed(tmp_path: Path, change: dict[str, object]
     """With other options than those that it was begun with a replay is not resumed, and they are named."""
     prepared = prepare(tmp_path / "trace", [Wanted(0, "PUT", "k")])
     trace = layout.read(prepared.trace, layout.Trace)
-    begun = layout.Run(
+    begun = layout.ReplayRun(
         "r", trace, str(prepared.path), "null", "", "t", 1.0, 2, "wait", 0, options={}, host="h", cores=2, versions={}
     )
     layout.write(RunDirectory(tmp_path / "run").run, msgspec.structs.replace(begun, **change))

@@ -29,7 +29,7 @@ from remora.replay import layout
 from remora.replay.layout import RunDirectory
 from remora.replay.prepared import read_events
 from remora.replay.run import frames
-from remora.replay.run.journal import Intent, Outcome, journals, read_journal
+from remora.replay.run.journal import FinalOutcome, SendIntent, journals, read_journal
 from remora.replay.run.progress import Reading
 from remora.replay.run.targets.ingest import Server, check_ingest
 from remora.replay.shape import EVENT_NAMES, MARK
@@ -111,7 +111,7 @@ def expected(run_id: str, wanted: Sequence[Wanted], without: frozenset[int] = fr
 def acked(path: Path) -> Iterator[int]:
     """What a journal says is stored; fails where anything else came of an event."""
     for line in read_journal(path):
-        if isinstance(line, Outcome):
+        if isinstance(line, FinalOutcome):
             assert line.outcome == "acked"
             yield from line.seqs
 
@@ -197,15 +197,15 @@ async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> 
     assert f" of {len(wanted)} events offered" in broken.stdout
     assert "--speed was another one" in str(other.exception)
     assert done.exit_code == 0, done.output
-    told, run_id = json.loads(done.stdout), layout.read(run.run, layout.Run).run_id
+    told, run_id = json.loads(done.stdout), layout.read(run.run, layout.ReplayRun).run_id
     sent: set[int] = set()
     answered: set[int] = set()
     for path in journals(run):
         for line in read_journal(path):
-            if isinstance(line, Intent):
+            if isinstance(line, SendIntent):
                 assert line.tries > 1 or not sent & set(line.seqs)
                 sent |= set(line.seqs)
-            elif isinstance(line, Outcome):
+            elif isinstance(line, FinalOutcome):
                 assert line.outcome == "acked"
                 answered |= set(line.seqs)
     unknown = sent - answered

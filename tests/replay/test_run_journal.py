@@ -14,10 +14,10 @@ import pytest
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.layout import RunDirectory
 from remora.replay.run.journal import (
-    Intent,
+    FinalOutcome,
+    JournalStart,
     Line,
-    Outcome,
-    Start,
+    SendIntent,
     Tail,
     is_written,
     journals,
@@ -26,11 +26,11 @@ from remora.replay.run.journal import (
 )
 
 LINES: list[Line] = [
-    Start(1, 0, t0_us=10, ts0_us=5, speed=2.0),
-    Intent((3, 4), sent_us=11, tries=1),
-    Outcome((3, 4), "acked", 1, sent_us=11, done_us=12, status=200),
-    Intent((5,), sent_us=13, tries=1),
-    Outcome((6,), "dropped", 0),
+    JournalStart(1, 0, t0_us=10, ts0_us=5, speed=2.0),
+    SendIntent((3, 4), sent_us=11, tries=1),
+    FinalOutcome((3, 4), "acked", 1, sent_us=11, done_us=12, status=200),
+    SendIntent((5,), sent_us=13, tries=1),
+    FinalOutcome((6,), "dropped", 0),
 ]
 
 
@@ -126,5 +126,5 @@ def test_a_killed_writer_leaves_all_that_it_wrote(tmp_path: Path) -> None:
 
     assert not is_written(path)
     start, *intents = read_journal(path)
-    assert start == Start(0, 0, 0, 0, 1.0)
-    assert intents == [Intent((n,), n, 1) for n in range(len(intents))]
+    assert start == JournalStart(0, 0, 0, 0, 1.0)
+    assert intents == [SendIntent((n,), n, 1) for n in range(len(intents))]

@@ -16,18 +16,18 @@ from aiohttp import web
 from devkit.clusters.s3 import Zone, fresh
 from devkit.processes.daemon import remora, write_config
 from remora.replay.errors import ReplayRefused
-from remora.replay.run.journal import Line, Outcome
-from remora.replay.run.schedule import Event
-from remora.replay.run.sender import Clock, Limits, Sender
-from remora.replay.run.targets import Answer, Result
+from remora.replay.run.journal import FinalOutcome, Line
+from remora.replay.run.schedule import DueEvent
+from remora.replay.run.sender import Sender, TaskLimits, WallClock
+from remora.replay.run.targets import Answer, AttemptResult
 from remora.replay.run.targets.s3 import Gateway, check_s3, s3_target
 from remora.replay.shape import EVENT_NAMES, MARK
 
 KEYS = ("plain", "with space", "a+b&c=d?e#f%20g;h", "ünï/日本/😀", "quote\"'\\", "new\nline", "x" * 700)
 
 
-def event(seq: int, op: str = "PUT", key: str = "k", kseq: int = 0) -> Event:
-    return Event(seq, 0, op, "b", key, 5, kseq, hash(key))
+def event(seq: int, op: str = "PUT", key: str = "k", kseq: int = 0) -> DueEvent:
+    return DueEvent(seq, 0, op, "b", key, 5, kseq, hash(key))
 
 
 def gateway_at(port: int) -> Gateway:
@@ -75,17 +75,17 @@ async def test_no_library_repeats_a_request(op: str) -> None:
         server.replies = [None]
         second = await target.send([event(1, op)], "r/2")
 
-    assert first == Answer(Result.DONE, 200)
-    assert second.result is Result.LOST
+    assert first == Answer(AttemptResult.DONE, 200)
+    assert second.result is AttemptResult.LOST
     assert server.asked == [f"{op} /b/k"] * 2
 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (503, Answer(Result.BUSY, 503, "503", 7.0)),
-        (403, Answer(Result.REFUSED, 403, "403")),
-        (500, Answer(Result.LOST, 500, "500")),
+        (503, Answer(AttemptResult.BUSY, 503, "503", 7.0)),
+        (403, Answer(AttemptResult.REFUSED, 403, "403")),
+        (500, Answer(AttemptResult.LOST, 500, "500")),
     ],
 )
 async def test_each_answer_tells_what_happened(status: int, expected: Answer) -> None:
@@ -108,7 +108,7 @@ async def test_a_gateway_that_is_not_there_got_nothing() -> None:
         with pytest.raises(ReplayRefused, match=gateway.url):
             await check_s3(gateway, "t", ["b"], copies=False, create=False)
 
-    assert found.result is Result.BUSY
+    assert found.result is AttemptResult.BUSY
 
 
 # ------------------------------------------------------------------------------------ a real radosgw
@@ -122,18 +122,18 @@ class _Kept:
         self.lines.append(line)
 
 
-async def replayed(gateway: Gateway, events: Sequence[Event]) -> list[Outcome]:
+async def replayed(gateway: Gateway, events: Sequence[DueEvent]) -> list[FinalOutcome]:
     """Send events to a gateway; what came of those that were not acked."""
 
-    async def source() -> AsyncIterator[Sequence[Event]]:
+    async def source() -> AsyncIterator[Sequence[DueEvent]]:
         yield events
 
-    clock = Clock(0, asyncio.get_running_loop().time)
+    clock = WallClock(0, asyncio.get_running_loop().time)
     kept = _Kept()
     async with s3_target(gateway, "r9", 3, 8) as target:
-        tally = await Sender(target, kept, clock, Limits(concurrency=8), "r9/0/0").run(source())
+        tally = await Sender(target, kept, clock, TaskLimits(concurrency=8), "r9/0/0").run(source())
     assert tally.offered == len(events)
-    return [line for line in kept.lines if isinstance(line, Outcome) and line.outcome != "acked"]
+    return [line for line in kept.lines if isinstance(line, FinalOutcome) and line.outcome != "acked"]
 
 
 @pytest.mark.ceph
@@ -144,7 +144,7 @@ async def test_a_real_radosgw_notifies_of_what_is_replayed(zone20: Zone, tmp_pat
     gateway = Gateway(env["s3"]["endpoint"], env["region"], env["s3"]["access_key"], env["s3"]["secret_key"], "")
     operations = ("PUT", "COPY", "MPU_COMPLETE", "PUT", "DELETE", "PUT")
     events = [
-        Event(seq, 0, op, bucket, key, 5, kseq, lane)
+        DueEvent(seq, 0, op, bucket, key, 5, kseq, lane)
         for seq, (kseq, op, lane, key) in enumerate(
             (kseq, op, lane, key) for kseq, op in enumerate(operations) for lane, key in enumerate(KEYS)
         )

@@ -11,24 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.clock import in_virtual_time
-from remora.replay.run.journal import Intent, Line, Outcome
+from remora.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora.replay.run.lateness import merged, percentile_us, rounded
-from remora.replay.run.schedule import Event, Timeline
-from remora.replay.run.sender import Clock, Limits, Overloaded, Sender, Tally
-from remora.replay.run.targets import Answer, Result
+from remora.replay.run.schedule import DueEvent, Timeline
+from remora.replay.run.sender import Overloaded, Sender, TaskLimits, TaskTally, WallClock
+from remora.replay.run.targets import Answer, AttemptResult
 
 MS = 1000
-DONE = Answer(Result.DONE, 200)
-CUT = Answer(Result.LOST, error="cut")
-REFUSED = Answer(Result.REFUSED, 400, "no")
+DONE = Answer(AttemptResult.DONE, 200)
+CUT = Answer(AttemptResult.LOST, error="cut")
+REFUSED = Answer(AttemptResult.REFUSED, 400, "no")
 
 
 def slow_down(seconds: float) -> Answer:
-    return Answer(Result.BUSY, 503, "SlowDown", seconds)
+    return Answer(AttemptResult.BUSY, 503, "SlowDown", seconds)
 
 
-def event(seq: int, due_us: int, lane: int, kseq: int = 0) -> Event:
-    return Event(seq, due_us, "PUT", "b", f"k{lane}", 1, kseq, lane)
+def event(seq: int, due_us: int, lane: int, kseq: int = 0) -> DueEvent:
+    return DueEvent(seq, due_us, "PUT", "b", f"k{lane}", 1, kseq, lane)
 
 
 class Script:
@@ -38,7 +38,7 @@ class Script:
         self,
         batch: int = 1,
         *,
-        service_s: Callable[[Sequence[Event]], float] = lambda _events: 0.0,
+        service_s: Callable[[Sequence[DueEvent]], float] = lambda _events: 0.0,
         is_repeatable: bool = True,
     ) -> None:
         self.batch, self.is_repeatable = batch, is_repeatable
@@ -49,13 +49,13 @@ class Script:
         self.taken: list[int] = []
         self._service_s = service_s
 
-    async def send(self, events: Sequence[Event], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
         seqs = [each.seq for each in events]
         self.asked.append((int(asyncio.get_running_loop().time() * 1e6), seqs, request))
         await asyncio.sleep(self._service_s(events))
         answers = self.answers.get(seqs[0])
         answer = answers.pop(0) if answers else DONE
-        if answer.result is Result.DONE:
+        if answer.result is AttemptResult.DONE:
             self.taken += seqs
         return answer
 
@@ -69,27 +69,29 @@ class Kept:
     def write(self, line: Line) -> None:
         self.lines.append(line)
 
-    def outcomes(self) -> dict[int, Outcome]:
+    def outcomes(self) -> dict[int, FinalOutcome]:
         """The outcome of each event; fails where one has two."""
-        found: dict[int, Outcome] = {}
+        found: dict[int, FinalOutcome] = {}
         for line in self.lines:
-            if isinstance(line, Outcome):
+            if isinstance(line, FinalOutcome):
                 assert not found.keys() & set(line.seqs)
                 found |= dict.fromkeys(line.seqs, line)
         return found
 
 
-async def send(target: Script, journal: Kept, events: Iterable[Event], size: int = 100, **limits: object) -> Tally:
+async def send(
+    target: Script, journal: Kept, events: Iterable[DueEvent], size: int = 100, **limits: object
+) -> TaskTally:
     """Send events whose times count from the beginning of the loop."""
     given = list(events)
 
-    async def source() -> AsyncIterator[Sequence[Event]]:
+    async def source() -> AsyncIterator[Sequence[DueEvent]]:
         for start in range(0, len(given), size):
             yield given[start : start + size]
 
     loop = asyncio.get_running_loop()
-    chosen = Limits(**limits)  # type: ignore[arg-type]  # each test gives those that it is about
-    return await Sender(target, journal, Clock(0, loop.time), chosen, "run/0/0").run(source())
+    chosen = TaskLimits(**limits)  # type: ignore[arg-type]  # each test gives those that it is about
+    return await Sender(target, journal, WallClock(0, loop.time), chosen, "run/0/0").run(source())
 
 
 @in_virtual_time
@@ -102,8 +104,8 @@ async def test_events_are_sent_when_they_are_due() -> None:
     assert [(when, seqs) for when, seqs, _ in target.asked] == [(n * 3 * MS, [n]) for n in range(5)]
     assert tally.lateness == {0: 5}
     assert (tally.offered, tally.outcomes["acked"]) == (5, 5)
-    assert journal.lines[0] == Intent((0,), 0, 1)
-    assert journal.outcomes()[4] == Outcome((4,), "acked", 1, 12 * MS, 14 * MS, 200)
+    assert journal.lines[0] == SendIntent((0,), 0, 1)
+    assert journal.outcomes()[4] == FinalOutcome((4,), "acked", 1, 12 * MS, 14 * MS, 200)
 
 
 @in_virtual_time
@@ -147,7 +149,7 @@ async def test_a_cut_request_is_repeated_as_it_was() -> None:
     assert len({name for _, _, name in target.asked}) == 3
     found = journal.outcomes()
     assert (found[0].outcome, found[0].tries, found[0].sent_us) == ("acked", 3, 0)
-    assert [line.tries for line in journal.lines if isinstance(line, Intent) and line.seqs == (0,)] == [1, 2, 3]
+    assert [line.tries for line in journal.lines if isinstance(line, SendIntent) and line.seqs == (0,)] == [1, 2, 3]
 
 
 @in_virtual_time
@@ -177,7 +179,7 @@ async def test_a_server_that_asks_to_wait_is_waited_for() -> None:
 
 
 def limited(seconds: float) -> Answer:
-    return Answer(Result.BUSY, 429, "RateLimited", seconds)
+    return Answer(AttemptResult.BUSY, 429, "RateLimited", seconds)
 
 
 @in_virtual_time
@@ -248,7 +250,7 @@ def test_a_request_is_given_up_after_a_time(answers: list[Answer], outcome: str)
 async def test_a_wrong_event_is_rejected_alone() -> None:
     """Of a request that is refused for one of its events the others are sent again, as another request."""
     target, journal = Script(batch=3), Kept()
-    target.answers[0] = [Answer(Result.REFUSED, 422, "wrong", culprit=1)]
+    target.answers[0] = [Answer(AttemptResult.REFUSED, 422, "wrong", culprit=1)]
 
     await send(target, journal, [event(n, 0, n) for n in range(3)])
 
@@ -271,7 +273,7 @@ async def test_a_refused_request_is_final() -> None:
     assert tally.outcomes == {"acked": 1, "rejected": 1, "unknown": 0, "dropped": 0}
 
 
-def stalled(events: Sequence[Event]) -> float:
+def stalled(events: Sequence[DueEvent]) -> float:
     """The first ten requests take ten seconds."""
     return 10.0 if events[0].seq < 10 else 0.0
 
@@ -315,7 +317,7 @@ async def test_overload_abort_ends_it() -> None:
     with pytest.raises(Overloaded, match="event 10 is due"):
         await send(target, journal, [event(n, n * MS, n) for n in range(30)], window=10, overload="abort")
 
-    assert [line.seqs[0] for line in journal.lines if isinstance(line, Intent)] == list(range(10))
+    assert [line.seqs[0] for line in journal.lines if isinstance(line, SendIntent)] == list(range(10))
     assert journal.outcomes() == {}
 
 

@@ -19,7 +19,7 @@ from remora.replay import layout
 from remora.replay.errors import ReplayError, ReplayRefused, named_by_path
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.session import ONCE, reason, refuse_retries, session
-from remora.replay.topic_identity import Identity
+from remora.replay.topic_identity import TopicIdentity
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +80,7 @@ def test_a_small_file_that_is_wrong_is_named(tmp_path: Path, text: bytes) -> Non
     with pytest.raises(ReplayRefused, match=r"faults\.json"):
         layout.read(path, list[layout.Fault])
     with pytest.raises(ReplayRefused, match=r"run\.json"):
-        layout.read(layout.RunDirectory(tmp_path).run, layout.Run)
+        layout.read(layout.RunDirectory(tmp_path).run, layout.ReplayRun)
 
 
 def test_small_files_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     landed.bind(tmp_path / "checkpoint", "t", None, None)
     (tmp_path / "file").touch()
 
-    async def identified(*_: object) -> Identity:
-        return Identity(None, None)
+    async def identified(*_: object) -> TopicIdentity:
+        return TopicIdentity(None, None)
 
     monkeypatch.setattr("remora.replay.pipeline.land.identify", identified)
     argv = [option.format(landed=landed.path) for option in options]

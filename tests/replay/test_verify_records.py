@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from devkit.clusters.kafka import Kafka
 from remora.codec import murmur2 as plain
 from remora.replay import layout
-from remora.replay.results import Verdict
+from remora.replay.results import TopicVerdict
 from remora.replay.shape import COPY, MPU_COMPLETE, PUT
 from remora.replay.verify.job import verify_run
 from remora.replay.verify.placement import murmur2, own_partition
@@ -152,7 +152,7 @@ TORN, COPY_NEXT = HOT[-1], b"abc:7:99/1"
 class Judged:
     """The verdict, and for each event that is shown with a place how that is."""
 
-    verdict: Verdict
+    verdict: TopicVerdict
     shown: dict[int, tuple[str, str]]
 
 
@@ -271,7 +271,9 @@ def test_the_text_of_a_value_is_known_to_the_byte(
 ) -> None:
     """For keys of all kinds and each operation the expected text is what the generator and the daemon make of it."""
     folder = tmp_path_factory.mktemp("text")
-    run = layout.read(replayed(folder / "run", prepare(folder / "prepared", []), [], Journalled()).run, layout.Run)
+    run = layout.read(
+        replayed(folder / "run", prepare(folder / "prepared", []), [], Journalled()).run, layout.ReplayRun
+    )
     keys = ["".join(map(chr, range(1, 0x80))), "日本/\u2028/\U0001f600", "a//b", " "]
     ops = (PUT, COPY, MPU_COMPLETE, "DELETE")
     made = [Event(n, op, key, 7 * n, n % 3) for n, (op, key) in enumerate((op, key) for op in ops for key in keys)]

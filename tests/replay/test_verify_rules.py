@@ -17,7 +17,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.results import FAIL, INVALID, PASS, Percentiles
 from remora.replay.verify.caveats import caveats
 from remora.replay.verify.distributions import POINTS, Class, rank, tail
-from remora.replay.verify.judgement import Rules, judge
+from remora.replay.verify.judgement import VerdictRules, judge
 from remora.replay.verify.series import Axis
 
 GOOD = dict.fromkeys(
@@ -28,7 +28,7 @@ GOOD = dict.fromkeys(
     ),
     0,
 ) | {"in_trace": 9, "offered": 9, "acked": 9, "in_kafka": 9}  # fmt: skip
-RULES = Rules("count", "fail", 5_000, 0.1)
+RULES = VerdictRules("count", "fail", 5_000, 0.1)
 
 
 def late(p99_us: int) -> Percentiles:
@@ -47,15 +47,15 @@ def late(p99_us: int) -> Percentiles:
         ({"chain_gaps": 3, "chain_gaps_explained": 3}, RULES, PASS),
         ({"chain_gaps": 3, "chain_gaps_explained": 2}, RULES, FAIL),
         ({"duplicates": 1}, RULES, PASS),
-        ({"duplicates": 1}, Rules("fail", "fail", 5_000, 0.1), FAIL),
-        ({"duplicates": 1, "resent": 1}, Rules("fail", "fail", 5_000, 0.1), PASS),
-        ({"foreign": 1}, Rules("count", "count", 5_000, 0.1), PASS),
+        ({"duplicates": 1}, VerdictRules("fail", "fail", 5_000, 0.1), FAIL),
+        ({"duplicates": 1, "resent": 1}, VerdictRules("fail", "fail", 5_000, 0.1), PASS),
+        ({"foreign": 1}, VerdictRules("count", "count", 5_000, 0.1), PASS),
         ({"offered": 8}, RULES, INVALID),
         ({"acked": 0}, RULES, INVALID),
         ({"lost": 1, "offered": 8}, RULES, FAIL),
     ],
 )
-def test_what_a_count_leads_to(changes: dict[str, int], rules: Rules, verdict: str) -> None:
+def test_what_a_count_leads_to(changes: dict[str, int], rules: VerdictRules, verdict: str) -> None:
     """Everything that is wrong fails, what is unproven is invalid, and the first outweighs the second."""
     found = judge(GOOD | changes, None, 1_000, rules)
 

@@ -24,7 +24,7 @@ from remora.replay import layout
 from remora.replay.errors import ReplayRefused
 from remora.replay.kafka_source import COMMITTED
 from remora.replay.layout import RunDirectory
-from remora.replay.results import FAIL, INVALID, PASS, Series, Verdict
+from remora.replay.results import FAIL, INVALID, PASS, Series, TopicVerdict
 from remora.replay.shape import MARK
 from remora.replay.verify.job import verify_run, verify_topic
 from support.asked import filled, question, wrong
@@ -216,7 +216,7 @@ def test_headers_are_judged_as_well(spark: SparkSession, kafka: Kafka, run: RunD
     """With a journal exchanged positions, a key in two shards, and numbers that all records of a topic that numbers its
     events lack each fail by a name of their own; a topic alone does not fail for a queue that may have come after
     another."""
-    told = layout.read(run.run, layout.Run)
+    told = layout.read(run.run, layout.ReplayRun)
     numbering = RunDirectory(tmp_path / "run")
     shutil.copytree(run.path, numbering.path)
     layout.write(numbering.run, msgspec.structs.replace(told, is_numbered=True))
@@ -274,7 +274,7 @@ def test_records_behind_an_open_transaction_are_named(
     lane = recs[HOT[0]].partition
     behind = [rec for rec in recs[COUNT // 2 :] if rec.partition == lane]
 
-    async def judged() -> tuple[Verdict, Verdict, Verdict]:
+    async def judged() -> tuple[TopicVerdict, TopicVerdict, TopicVerdict]:
         topic = await new_topic(kafka.address)
         await fill(kafka.address, topic, recs[: COUNT // 2])
         # It stays open for as long as a busy host takes, up to what brokers allow.
@@ -359,7 +359,7 @@ def test_a_good_topic_passes_and_says_the_same_again(
     assert "1 records are of no event of this run" in now.output
     assert RunDirectory(first).verdict.read_bytes() == RunDirectory(again).verdict.read_bytes()
     assert RunDirectory(first).series.read_bytes() == RunDirectory(again).series.read_bytes()
-    verdict = layout.read(RunDirectory(first).verdict, Verdict)
+    verdict = layout.read(RunDirectory(first).verdict, TopicVerdict)
     assert (verdict.verdict, wrong(verdict)) == (PASS, {})
     assert "opaqueData" in verdict.caveats[0]
     assert {name: each.p99_us for name, each in verdict.latencies.items()} == {
@@ -532,7 +532,7 @@ def test_aborted_records_are_no_loss_and_no_copies(
     unasked = _run("replay", "verify", str(run.path), "--bootstrap", kafka.address, "--topic", topic, "--no-series",
                    "--settle", "0", "--out", str(tmp_path))  # fmt: skip
 
-    assert (unasked.exit_code, layout.read(RunDirectory(tmp_path).verdict, Verdict).isolation) == (0, COMMITTED)
+    assert (unasked.exit_code, layout.read(RunDirectory(tmp_path).verdict, TopicVerdict).isolation) == (0, COMMITTED)
     assert (committed.verdict, wrong(committed)) == (PASS, {})
     assert sum(end - first for first, end in committed.offsets.values()) > COUNT
     assert wrong(every) == {"duplicates": 20}

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from math import floor, log10
 from pathlib import Path
 
-from remora.replay.layout import Fault, HotKey, Run, RunDirectory, Trace, write
+from remora.replay.layout import Fault, HotKey, ReplayRun, RunDirectory, Trace, write
 from remora.replay.results import (
     Example,
     Interval,
     KeyLatency,
-    Mark,
     Percentiles,
     Series,
-    Verdict,
+    TimelineMark,
+    TopicVerdict,
 )
 
 ORIGIN_US = 1_795_305_600_000_000
@@ -41,9 +41,9 @@ TRACE = Trace(
 )
 
 
-def run(run_id: str = "r1", *, speed: float = 60.0, events: int = 0) -> Run:
+def run(run_id: str = "r1", *, speed: float = 60.0, events: int = 0) -> ReplayRun:
     """A replay against an ingest API."""
-    return Run(
+    return ReplayRun(
         run_id=run_id,
         trace=Trace(**{name: getattr(TRACE, name) for name in TRACE.__struct_fields__} | {"events": events}),
         prepared="prepared/harbour",
@@ -68,7 +68,7 @@ def simulate(
     seconds: float = 60.0,
     interval_us: int = 1_000_000,
     faults: Sequence[Fault] = (),
-    marks: Sequence[Mark] = (),
+    marks: Sequence[TimelineMark] = (),
     keys: Sequence[tuple[str, str]] = (("tides", "gauge 7.csv"), ("tides", "2026/11/21/north.csv")),
     speed: float = 60.0,
     run_id: str = "r1",
@@ -125,7 +125,7 @@ def simulate(
     write(there.faults, list(faults))
     write(
         there.verdict,
-        Verdict(
+        TopicVerdict(
             verdict="FAIL" if reasons else "PASS",
             reasons=tuple(reasons),
             topic="photos",

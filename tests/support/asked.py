@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from devkit.clusters.kafka import Kafka
-from remora.replay.kafka_source import UNCOMMITTED, Source
-from remora.replay.results import Verdict
-from remora.replay.verify.judgement import Rules
-from remora.replay.verify.kafka import Patience
-from remora.replay.verify.question import Question, Window
+from remora.replay.kafka_source import UNCOMMITTED, KafkaSource
+from remora.replay.results import TopicVerdict
+from remora.replay.verify.judgement import VerdictRules
+from remora.replay.verify.kafka import FreezeWait
+from remora.replay.verify.question import JudgedWindow, Question
 from support.replayed import Rec, fill, new_topic
 
 WRONG = (
@@ -26,12 +26,12 @@ WRONG = (
 def question(kafka: Kafka, topic: str, **options: Any) -> Question:
     """What is asked when nothing else is said."""
     return Question(
-        source=Source(kafka.address, topic, options.get("isolation", UNCOMMITTED), {}),
-        window=Window(None, None, 60_000_000),
-        patience=Patience(0, 0, 0),
+        source=KafkaSource(kafka.address, topic, options.get("isolation", UNCOMMITTED), {}),
+        window=JudgedWindow(None, None, 60_000_000),
+        patience=FreezeWait(0, 0, 0),
         recalled=options.get("recalled"),
         letters=options.get("letters"),
-        rules=Rules(options.get("duplicates", "count"), "fail", 5_000, 0.1),
+        rules=VerdictRules(options.get("duplicates", "count"), "fail", 5_000, 0.1),
         draws=options.get("draws", False),
     )
 
@@ -47,6 +47,6 @@ def filled(kafka: Kafka, recs: list[Rec]) -> str:
     return asyncio.run(work())
 
 
-def wrong(verdict: Verdict) -> dict[str, int]:
+def wrong(verdict: TopicVerdict) -> dict[str, int]:
     """The counts of what is wrong that are not 0."""
     return {name: verdict.counts[name] for name in WRONG if verdict.counts.get(name)}

@@ -20,9 +20,9 @@ from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.topic import Target, Topic
 from remora.replay import layout
-from remora.replay.layout import PreparedDirectory, Run, RunDirectory, Trace
-from remora.replay.run.journal import Intent, Outcome, open_journal
-from remora.replay.run.schedule import Event as Due
+from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
+from remora.replay.run.journal import FinalOutcome, SendIntent, open_journal
+from remora.replay.run.schedule import DueEvent as Due
 from remora.replay.run.targets.ingest import Records
 from remora.replay.shape import ACKED, DELETE, PUT
 
@@ -218,7 +218,7 @@ def replayed(
     run = RunDirectory(folder)
     layout.write(
         run.run,
-        Run(
+        ReplayRun(
             run_id=RUN_ID, trace=layout.read(prepared.trace, Trace), prepared=str(prepared.path), target=target,
             address="unix:/run/remora/ingest.sock", topic="photos", speed=how.speed, parts=2, overload="wait",
             started_us=STARTED_US, options={}, host="h", cores=2, versions={},
@@ -234,18 +234,18 @@ def replayed(
     return run
 
 
-def _lines(event: Event, how: Journalled) -> Iterable[Intent | Outcome]:
+def _lines(event: Event, how: Journalled) -> Iterable[SendIntent | FinalOutcome]:
     due = T0_US + event.seq * STEP_US
     outcome, sent = how.outcomes.get(event.seq, ACKED), due + how.late_us
     if outcome == "dropped":
-        return [Outcome((event.seq,), outcome, 0)]
+        return [FinalOutcome((event.seq,), outcome, 0)]
     tries = how.tries.get(event.seq, 1)
-    intents = [Intent((event.seq,), sent + n, n + 1) for n in range(tries)]
+    intents = [SendIntent((event.seq,), sent + n, n + 1) for n in range(tries)]
     if event.seq in how.unsaid:
         return intents
     status, held = 200 if outcome == ACKED else 400, (how.held_us,) if how.held_us else ()
     done = due + SERVED_US
-    return [*intents, Outcome((event.seq,), outcome, tries, sent, done, status, held_us=held)]
+    return [*intents, FinalOutcome((event.seq,), outcome, tries, sent, done, status, held_us=held)]
 
 
 async def new_topic(address: str) -> str:

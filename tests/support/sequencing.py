@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from remora.config import SequencerSettings
-from remora.engine.sequencing.sequencing import Sequencing
+from remora.engine.sequencer import Sequencing
 from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.log import LogName
 

@@ -22,7 +22,7 @@ from remora.cli import group
 from remora.cli.output import duration, size
 from remora.cli.shard import as_json_row, owner_text
 from remora.cli.status import destination_lines, left_rows, room_lines, status_lines, status_rows, what_is_wrong
-from remora.config import DEFAULT_FILE, reading
+from remora.config import DEFAULT_FILE, document
 from remora.model.errors import (
     ConfigError,
     DaemonNotReachable,
@@ -222,7 +222,7 @@ def test_without_a_file_the_default_one_counts_or_what_is_built_in(
 ) -> None:
     """Where no file is named, check-config and run take the default one, or the built-in configuration without it."""
     started: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(reading, "DEFAULT_FILE", config)
+    monkeypatch.setattr(document, "DEFAULT_FILE", config)
 
     def begin(*given: Any) -> Exit:
         started.append(given)
@@ -505,7 +505,8 @@ def test_an_owner_is_shown_with_its_host_and_worker() -> None:
     theirs = LockHolder("client.8", "gatewaycookie016", 30.0)
     stats = ShardStats(Shard("t"), 0, True, 0, 1, 0, 0, None, ours)
 
-    assert owner_text(ours) == "remora on web-1, worker 5f1c"
+    assert owner_text(ours) == "worker 5f1c on web-1"
+    assert owner_text(ours, {"web-1": "db7"}) == "worker 5f1c on db7 (web-1)"
     assert owner_text(theirs) == "radosgw or other client.8 (gatewaycookie016)"
     owner, other = as_json_row(stats)["owner"], as_json_row(replace(stats, holder=theirs))["owner"]
     assert isinstance(owner, dict)

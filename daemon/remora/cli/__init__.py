@@ -15,7 +15,7 @@ from remora import __version__
 from remora.cli.groups import Group
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import exit_code
-from remora.process.ending import end_at_once
+from remora.process.exit import end_at_once
 
 COMMANDS = MappingProxyType(
     {

@@ -63,12 +63,16 @@ def heal_command(settings: Settings, asked: HealAsked) -> None:
             )  # fmt: skip
         return _said(found, done)
 
-    for_each(settings, lambda store: _queues(store, settings, asked), work)
+    for_each(
+        settings, lambda store: _queues(store, settings, asked), work, "waiting for the cluster to answer of each queue"
+    )
 
 
 async def _queues(store: ShardStore, settings: Settings, asked: HealAsked) -> Sequence[Shard]:
     if not asked.every:
-        return await Which(asked.queue, asked.topic, asked.origin).find(store, settings)
+        return await Which((asked.queue,) if asked.queue is not None else (), asked.topic, asked.origin).find(
+            store, settings
+        )
     return [each for each in await store.catalog.shards() if asked.origin in (None, each.origin)]
 
 

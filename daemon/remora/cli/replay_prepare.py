@@ -16,15 +16,16 @@ import msgspec
 from remora.cli.options import gathered_into, json_option, length_of_time, master_option
 from remora.cli.output import duration, print_json, print_table, size
 from remora.replay.layout import Trace
+from remora.replay.prepare.column_map import ISO, READS, UNITS_NS, Mapping
 from remora.replay.prepare.entry import iso_us
 from remora.replay.prepare.formats import FORMATS
 from remora.replay.prepare.inspect import inspect
 from remora.replay.prepare.job import Prepared, prepare
-from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Mapping
-from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
-from remora.replay.prepare.reading import printable
+from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
+from remora.replay.prepare.task import printable
 from remora.replay.session import session
 from remora.replay.shape import WRITES
+from remora.replay.steps import told
 
 _SHOWN_CHARS = 110
 _SHOWN_FILES = 20
@@ -201,7 +202,7 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
     """
     if asked.bucket is not None and asked.bucket_col is not None:
         raise click.UsageError("--bucket and --bucket-col are both about the bucket: give one of them")
-    options = Options(
+    options = PrepareOptions(
         format=asked.form,
         bucket=asked.bucket,
         mapping=Mapping(
@@ -217,8 +218,10 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
         size_cap=asked.size_cap,
     )
     given = inspect(files, asked.out, options)
-    with session("replay prepare", master=asked.master) as spark:
-        prepared = prepare(spark, given, asked.out, options)
+    with told() as tell:
+        tell("starting Spark, then reading the logs")
+        with session("replay prepare", master=asked.master) as spark:
+            prepared = prepare(spark, given, asked.out, options)
     if asked.as_json:
         print_json(msgspec.to_builtins(prepared.trace))
     else:

@@ -21,9 +21,9 @@ from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
 from remora.replay.prepared import buckets as buckets_of
 from remora.replay.prepared import trace_of
 from remora.replay.run import job
-from remora.replay.run.plan import INGEST, NULL, S3, Credentials, Plan, checked
+from remora.replay.run.plan import INGEST, NULL, S3, Plan, TargetSecrets, checked
 from remora.replay.run.progress import Reading, shown
-from remora.replay.run.sender import OVERLOADS, WAIT, Limits
+from remora.replay.run.sender import OVERLOADS, WAIT, TaskLimits
 from remora.replay.session import session
 from remora.replay.shape import COPY
 
@@ -197,7 +197,7 @@ def run_command(prepared: Path, asked: _Options) -> None:
         size_cap=asked.size_cap,
         region=asked.region,
         ca_file=str(asked.ca_file.absolute()) if asked.ca_file else None,
-        limits=Limits(concurrency, asked.window, asked.overload, asked.retry_s),
+        limits=TaskLimits(concurrency, asked.window, asked.overload, asked.retry_s),
         credentials=_credentials(target, asked.token_file, os.environ),
     )
     options: Options = {
@@ -241,15 +241,15 @@ def _target(ingest: str | None, s3: str | None, *, null: bool) -> tuple[str, str
     return (INGEST, ingest or _DEFAULT_INGEST) if s3 is None else (S3, s3)
 
 
-def _credentials(target: str, token_file: Path | None, environment: Mapping[str, str]) -> Credentials:
+def _credentials(target: str, token_file: Path | None, environment: Mapping[str, str]) -> TargetSecrets:
     if target == INGEST:
-        return Credentials(token=token_file.read_text().strip() if token_file else "")
+        return TargetSecrets(token=token_file.read_text().strip() if token_file else "")
     if target == NULL:
-        return Credentials()
+        return TargetSecrets()
     access, secret = environment.get("AWS_ACCESS_KEY_ID", ""), environment.get("AWS_SECRET_ACCESS_KEY", "")
     if not (access and secret):
         raise click.UsageError("--s3 needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
-    return Credentials(access_key=access, secret_key=secret, session_token=environment.get("AWS_SESSION_TOKEN", ""))
+    return TargetSecrets(access_key=access, secret_key=secret, session_token=environment.get("AWS_SESSION_TOKEN", ""))
 
 
 def _report(run_id: str, trace: Trace, reading: Reading, punctuality: job.Punctuality | None, *, as_json: bool) -> None:

@@ -29,15 +29,15 @@ from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, Source
-from remora.replay.layout import Run, RunDirectory
-from remora.replay.results import FAIL, INVALID, Verdict
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, beginnings
+from remora.replay.layout import ReplayRun, RunDirectory
+from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
 from remora.replay.steps import told
 from remora.replay.verify.job import verify_run, verify_topic
-from remora.replay.verify.judgement import Rules
-from remora.replay.verify.kafka import Frozen, Patience
-from remora.replay.verify.question import Findings, Question, Window
+from remora.replay.verify.judgement import VerdictRules
+from remora.replay.verify.kafka import FreezeWait, Frozen
+from remora.replay.verify.question import Findings, JudgedWindow, Question
 
 _CODES = {FAIL: 3, INVALID: 4}
 
@@ -188,17 +188,17 @@ def verify(run: Path | None, asked: _Options) -> None:
         raise click.UsageError("say which: RUN, the directory of a replay, or --topic for a topic alone")
     window, recalled = _window(asked)
     question = Question(
-        source=Source(
+        source=KafkaSource(
             bootstrap=asked.bootstrap,
-            topic=asked.topic or layout.read(RunDirectory(run).run, Run).topic if run else asked.topic or "",
+            topic=asked.topic or layout.read(RunDirectory(run).run, ReplayRun).topic if run else asked.topic or "",
             isolation=asked.isolation or COMMITTED,
             security=properties.read(asked.kafka_config) if asked.kafka_config else {},
         ),
         window=window,
-        patience=Patience(0, asked.settle_s, asked.wait_s),
+        patience=FreezeWait(0, asked.settle_s, asked.wait_s),
         recalled=recalled,
         letters=asked.letters,
-        rules=Rules(
+        rules=VerdictRules(
             duplicates=asked.duplicates or ("fail" if asked.isolation == COMMITTED else "count"),
             foreign=asked.foreign,
             lateness_us=int(asked.max_lateness_s * 1_000_000),
@@ -208,6 +208,9 @@ def verify(run: Path | None, asked: _Options) -> None:
     )
     settings = {"spark.driver.memory": asked.memory}
     with told() as tell:
+        tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
+        with _quiet("aiokafka"):
+            beginnings(question.source)  # Spark takes long to start, and nothing can be judged without the topic
         tell("starting Spark")
         question = replace(question, tell=tell)
         with _quiet("aiokafka"), session("replay verify", master=asked.master, kafka=True, settings=settings) as spark:
@@ -233,14 +236,14 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _window(asked: _Options) -> tuple[Window, Frozen | None]:
+def _window(asked: _Options) -> tuple[JudgedWindow, Frozen | None]:
     """The times that are judged, and the offsets of an earlier verdict where --offsets names one."""
     from_us, recalled = asked.from_us, None
     if asked.since_s is not None:
         if from_us is not None:
             raise click.UsageError("--since and --from say the same: give one of them")
         from_us = int((time.time() - asked.since_s) * 1_000_000)
-    window = Window(from_us, asked.to_us, int(asked.edge_s * 1_000_000))
+    window = JudgedWindow(from_us, asked.to_us, int(asked.edge_s * 1_000_000))
     if asked.earlier is not None:
         if from_us is not None or asked.to_us is not None:
             raise click.UsageError("--offsets brings the times that are judged: leave --from, --to and --since out")
@@ -250,16 +253,16 @@ def _window(asked: _Options) -> tuple[Window, Frozen | None]:
     return window, recalled
 
 
-def _recalled(file: Path, topic: str | None) -> tuple[Frozen, Window]:
+def _recalled(file: Path, topic: str | None) -> tuple[Frozen, JudgedWindow]:
     """The offsets of an earlier verdict, and what of them it judged."""
-    verdict = layout.read(file, Verdict)
+    verdict = layout.read(file, TopicVerdict)
     if topic is not None and verdict.topic != topic:
         raise ReplayRefused(f"{file}: is of the topic {verdict.topic}, and not of {topic}")
     times = msgspec.convert(verdict.options, type=_Times)
     offsets, undecided = (
         {int(number): span for number, span in spans.items()} for spans in (verdict.offsets, verdict.undecided)
     )
-    return Frozen(offsets, True, undecided), Window(times.from_us, times.to_us, times.edge_us)
+    return Frozen(offsets, True, undecided), JudgedWindow(times.from_us, times.to_us, times.edge_us)
 
 
 class _Times(msgspec.Struct):
@@ -308,7 +311,7 @@ def _show(found: Findings, *, as_json: bool) -> None:
             )
 
 
-def _headline(verdict: Verdict) -> str:
+def _headline(verdict: TopicVerdict) -> str:
     counts = verdict.counts
     of = f"{counts['acked']:,} acknowledged events" if "acked" in counts else f"{counts['in_kafka']:,} records"
     wrong = [("lost", "lost"), ("duplicates", "copies"), ("inversions", "out of order"), ("chain_gaps", "gaps")]

@@ -13,7 +13,7 @@ from remora.cli.groups import Group
 from remora.cli.options import config_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings, parse_size, show_size
-from remora.supervisor.reshaping import Change, named
+from remora.supervisor.shaping_changes import Change, named
 
 COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
 
@@ -88,7 +88,11 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
             click.echo(line)
     for remark in shown["remarks"]:
         click.echo(f"remark: {remark}")
-    print_table(COLUMNS, [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]])
+    print_table(
+        COLUMNS,
+        [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]],
+        "no traffic is shaped",
+    )
 
 
 def _shares(scope: dict[str, Any]) -> list[str]:

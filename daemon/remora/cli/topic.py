@@ -20,6 +20,7 @@ from remora.cli.options import config_option, gathered_into, json_option, second
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
+from remora.cli.topic_test import test_command
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.config import Settings
@@ -56,7 +57,7 @@ def topic() -> None:
     """
 
 
-for command in (create_command, set_command, rm_command, apply_command):
+for command in (create_command, set_command, rm_command, apply_command, test_command):
     topic.add_command(command)
 
 
@@ -98,6 +99,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
             )
             for row in found
         ],
+        "there is no topic",
     )
 
 
@@ -233,6 +235,7 @@ def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
             )
             for each in totals
         ],
+        "there is no topic",
     )
 
 

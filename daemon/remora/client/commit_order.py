@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -229,10 +229,7 @@ class CommitOrderReader:
             raise SequenceEnded(f"topic {self._topic} was made anew")
         if reached.delivered <= self.order.upto:
             return None
-        return reached.delivered, await self._ends.end_offsets(self._assigned())
-
-    def _assigned(self) -> Collection[Any]:
-        return list(self._consumer.assignment())
+        return reached.delivered, await self._ends.end_offsets(list(self._consumer.assignment()))
 
 
 def _header(record: Any) -> bytes | None:

@@ -19,11 +19,7 @@ from remora.config.delivery import (
     HttpSettings,
     KafkaSettings,
 )
-from remora.config.environment import PREFIX, from_environment, strangers
-from remora.config.ingest import IngestSettings, LimitSettings
-from remora.config.known import options
-from remora.config.places import line_of, lines_of
-from remora.config.reading import (
+from remora.config.document import (
     BUILT_IN,
     DEFAULT_FILE,
     MOST_BYTES,
@@ -36,6 +32,10 @@ from remora.config.reading import (
     read_toml,
     retired,
 )
+from remora.config.environment import PREFIX, from_environment, strangers
+from remora.config.ingest import IngestSettings, LimitSettings
+from remora.config.known import options
+from remora.config.places import line_of, lines_of
 from remora.config.sequencer import SequencerSettings
 from remora.config.settings import LIVE, Settings
 from remora.config.traffic import MeterSettings, MetersSettings, PrincipalSettings, ScopeSettings, ShapingSettings

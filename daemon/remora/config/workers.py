@@ -18,7 +18,7 @@ from remora.config.checked import Checked, wrong_mode
 from remora.config.units import AUTO, AnyBytes, AutoBytes, Bytes, Lifetime, Percent, Seconds, Unit
 from remora.model.errors import ConfigError
 from remora.policy.lease import LeaseTimes
-from remora.policy.quarantine import Options as QuarantineOptions
+from remora.policy.quarantine import QuarantineOptions
 from remora.policy.shedding import RESOURCES, Options
 
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
+from remora.engine.admission.gate import Gate
 from remora.engine.catalogue import Catalogue
 from remora.engine.rooms import Rooms
-from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError

@@ -102,7 +102,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Counts(NamedTuple):
+class TopicCounts(NamedTuple):
     """What is counted of each topic."""
 
     delivered: Mapping[str, int]
@@ -112,7 +112,7 @@ class Counts(NamedTuple):
 
 
 def topic_figures(
-    counts: Counts,
+    counts: TopicCounts,
     backlogs: Mapping[str, Backlog],
     ledgers: Mapping[str, Books],
     failures: Mapping[str, LastFailure],

@@ -18,7 +18,7 @@ from prometheus_client import ProcessCollector
 from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
-from remora.metrics.figures import Counts, LastFailure, RoomFigures, TopicFigures, topic_figures
+from remora.metrics.figures import LastFailure, RoomFigures, TopicCounts, TopicFigures, topic_figures
 from remora.metrics.ingest import IngestEvents
 from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
@@ -49,7 +49,7 @@ class Telemetry(
     def topics(self) -> list[TopicFigures]:
         """What is counted of each topic now, those behind `other` together; for the status."""
         rows = topic_figures(
-            Counts(
+            TopicCounts(
                 self._delivered_entries.by_label(),
                 self._parked.by_label(),
                 self._letters.by_label(),

@@ -36,7 +36,7 @@ def is_meant(name: str, destination: str | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class QuarantineOptions:
     """When a destination is quarantined, and for how long; `ratio` is the part of the workers that do so."""
 
     enabled: bool = True
@@ -64,7 +64,7 @@ class Trials:
     at: float = 0.0
 
 
-class Window:
+class FailureWindow:
     """What one window has counted: errors by name, and which topics fail although their destination works.
 
     The latter are blamed: their destination took or answered something of another topic after theirs had failed
@@ -118,17 +118,17 @@ class Quarantine:
     Windows are fixed: nothing is carried from one to the next. A success clears what its window has counted so far.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: QuarantineOptions) -> None:
         self.enabled = options.enabled
         self.quarantined = 0
         self.skipped = 0
         self._options = options
-        self._window = Window()
+        self._window = FailureWindow()
         self._until: dict[str, float] = {}
         self._failing: dict[str, set[str]] = {}  # the topics that a destination has not answered last
         self._trials: dict[str, Trials] = {}
 
-    def use(self, options: Options) -> None:
+    def use(self, options: QuarantineOptions) -> None:
         """Go by other options from now on; what is in quarantine stays so until its time is over."""
         self._options, self.enabled = options, options.enabled
 
@@ -159,7 +159,7 @@ class Quarantine:
         A quarantine that lasts is not made longer, and is counted all the same.
         """
         self._until = self.until(now)
-        errors, self._window = self.errors, Window()
+        errors, self._window = self.errors, FailureWindow()
         bad = sorted(name for name, count in errors.items() if count >= self._options.threshold)
         if not self.enabled:
             return Closed(released=self.release())

@@ -209,8 +209,7 @@ class LetterStorage(Protocol):
     async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet, in order.
 
-        No earlier owner's letter is stored once this has answered. It costs little, however many letters there are of
-        entries that left.
+        No earlier owner's letter is stored once this has answered. It costs little, however many letters there are.
         """
         ...
 

@@ -31,7 +31,7 @@ _STALL_MS = "60000"
 
 
 @dataclass(frozen=True)
-class Source:
+class KafkaSource:
     """A topic, and how it is read. `security` has the settings of Kafka's own clients, for TLS and logins."""
 
     bootstrap: str
@@ -40,7 +40,7 @@ class Source:
     security: Mapping[str, str]
 
 
-def read(spark: SparkSession, source: Source, offsets: Offsets, *, may_be_gone: bool = False) -> DataFrame:
+def read(spark: SparkSession, source: KafkaSource, offsets: Offsets, *, may_be_gone: bool = False) -> DataFrame:
     """The records between these offsets, as Spark's connector gives them; a read that falls short raises.
 
     With `may_be_gone` records that Kafka has removed are left out instead. Stamps that Spark cannot have become the
@@ -67,7 +67,7 @@ def _parted(offsets: Offsets, firsts: Mapping[int, int]) -> tuple[Offsets, Offse
     return near, far
 
 
-def _connected(spark: SparkSession, source: Source, offsets: Offsets, *, may_be_gone: bool) -> DataFrame:
+def _connected(spark: SparkSession, source: KafkaSource, offsets: Offsets, *, may_be_gone: bool) -> DataFrame:
     reader = spark.read.format("kafka")
     options = {
         "kafka.bootstrap.servers": source.bootstrap,
@@ -91,7 +91,7 @@ def _as_json(topic: str, offsets: Mapping[int, int]) -> str:
 # ------------------------------------------------------------------------------------------- on the driver
 
 
-def first_far(source: Source, patience_s: float = 0.0) -> dict[int, int]:
+def first_far(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
     """The first record of each partition whose stamp Spark's connector cannot have; of those that have one.
 
     Raises ReplayError when no broker answers for this long.
@@ -99,26 +99,26 @@ def first_far(source: Source, patience_s: float = 0.0) -> dict[int, int]:
     return patiently(lambda: _first_far(source), patience_s)
 
 
-def beginnings(source: Source, patience_s: float = 0.0) -> dict[int, int]:
+def beginnings(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
     """The first offset that each partition still has. Raises ReplayError when no broker answers for this long."""
     return patiently(lambda: _beginnings(source), patience_s)
 
 
-async def _first_far(source: Source) -> dict[int, int]:
+async def _first_far(source: KafkaSource) -> dict[int, int]:
     # Transactions do not matter: the connector reads the records of aborted ones, too, before it leaves them out.
     async with consumer(source, isolation=UNCOMMITTED) as (client, places):
         found = await client.offsets_for_times(dict.fromkeys(places, FIRST_FAR_MS))
     return {place.partition: each.offset for place, each in found.items() if each is not None}
 
 
-async def _beginnings(source: Source) -> dict[int, int]:
+async def _beginnings(source: KafkaSource) -> dict[int, int]:
     async with consumer(source) as (client, places):
         return {place.partition: offset for place, offset in (await client.beginning_offsets(places)).items()}
 
 
 @asynccontextmanager
 async def consumer(
-    source: Source, *, isolation: str | None = None
+    source: KafkaSource, *, isolation: str | None = None
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, list[Any]]]:
     """A consumer of no group, by default of the source's isolation, and the partitions.
 
@@ -138,7 +138,7 @@ async def consumer(
         raise ReplayError(f"Kafka at {source.bootstrap}: {exc}") from exc
 
 
-async def _places(source: Source, options: dict[str, Any]) -> list[Any]:
+async def _places(source: KafkaSource, options: dict[str, Any]) -> list[Any]:
     admin = AIOKafkaAdminClient(**options)
     await admin.start()
     try:

@@ -82,7 +82,7 @@ class Trace(msgspec.Struct, frozen=True):
     unread: dict[str, str] = {}
 
 
-class Run(msgspec.Struct, frozen=True):
+class ReplayRun(msgspec.Struct, frozen=True):
     """A replay. `target` is `ingest`, `s3` or `null`, and `address` where that is; secrets are never in it.
 
     `topic` is remora's topic, to which the events were sent or which the bucket notifies, and `is_numbered` whether it

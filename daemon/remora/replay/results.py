@@ -37,7 +37,7 @@ class Percentiles(msgspec.Struct, frozen=True):
     max_us: int
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class TopicVerdict(msgspec.Struct, frozen=True):
     """What is true of a topic between fixed offsets; the same offsets give the same one.
 
     `counts` always has:
@@ -102,7 +102,7 @@ class Interval(msgspec.Struct, frozen=True):
     lateness: tuple[int, int, int] | None
 
 
-class Mark(msgspec.Struct, frozen=True):
+class TimelineMark(msgspec.Struct, frozen=True):
     """An inversion (with its depth) or a duplicate (with depth 0), at the time of its record in the log."""
 
     t_us: int
@@ -134,6 +134,6 @@ class Series(msgspec.Struct, frozen=True):
     intervals: tuple[Interval, ...]
     tail: dict[str, tuple[tuple[int, float], ...]]
     density: tuple[tuple[int, int, int], ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[TimelineMark, ...]
     partitions: dict[str, int]
     hottest: tuple[KeyLatency, ...]

@@ -27,7 +27,7 @@ _METADATA = 3
 _UNKNOWN_TOPIC = 3
 
 
-class Identity(NamedTuple):
+class TopicIdentity(NamedTuple):
     """A topic, and the cluster that it is in; None where the brokers are too old to tell (before Kafka 2.8)."""
 
     topic_id: str | None
@@ -113,7 +113,7 @@ class _AskTopic(Request[_MetadataRequest12]):  # type: ignore[misc]  # aiokafka 
         return request_struct_class([(0, 0, self._topic, {})], False, False, {})
 
 
-async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> Identity:
+async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> TopicIdentity:
     """`security` has the settings of Kafka's own clients, for TLS and logins.
 
     Raises ReplayRefused for a topic that there is not, and ReplayError when no broker answers.
@@ -123,7 +123,7 @@ async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> I
         await client.bootstrap()
         answer: Any = await client.send(client.get_random_node(), _AskTopic(topic))
     except NotImplementedError:
-        return Identity(None, None)
+        return TopicIdentity(None, None)
     except (KafkaError, OSError) as exc:
         raise ReplayError(f"{bootstrap}: no Kafka broker answers ({exc})") from exc
     finally:
@@ -132,7 +132,7 @@ async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> I
         if code == _UNKNOWN_TOPIC:
             raise ReplayRefused(f"topic {topic}: there is none at {bootstrap}")
         if code == 0:
-            return Identity(
+            return TopicIdentity(
                 str(uuid.UUID(bytes=high.to_bytes(8, signed=True) + low.to_bytes(8, signed=True))), answer.cluster_id
             )
-    return Identity(None, answer.cluster_id)
+    return TopicIdentity(None, answer.cluster_id)

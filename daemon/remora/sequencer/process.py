@@ -20,7 +20,7 @@ from remora import __version__
 from remora.app import open_logs
 from remora.codec import speedups
 from remora.config import SequencerSettings, Settings
-from remora.engine.sequencing.sequencing import Sequencing, Totals
+from remora.engine.sequencer import Sequencing, ServedTotals
 from remora.metrics import configure_logging
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.errors import ConfigError
@@ -77,6 +77,8 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     context = tls_context(mine)
+    if speedups.IMPLEMENTATION != "compiled":
+        _log.warning(speedups.NOT_COMPILED, extra={"event": "not_compiled"})
     with listening_sockets("sequencer.listen", mine.listen, int(mine.socket_mode, 8)) as sockets:
         address = shown_address(sockets)
         owners = Owners(settings)
@@ -236,7 +238,7 @@ async def _reports(sequencing: Sequencing, rounds: Rounds, every_s: float, repor
     if not every_s:
         return
     now = asyncio.get_running_loop().time
-    at, before = now(), Totals()
+    at, before = now(), ServedTotals()
     while True:
         await asyncio.sleep(at + every_s - now())
         took_s, totals = now() - at, sequencing.totals()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.quarantine import ANSWERED, CONNECT, COUNTED, NOT_COUNTED, Options, Quarantine, owners
+from remora.policy.quarantine import ANSWERED, CONNECT, COUNTED, NOT_COUNTED, Quarantine, QuarantineOptions, owners
 from remora.simulate.checks import at_least, not_negative, one_of, within
 from remora.simulate.form import Kind, Optional, flag, members, named, number, or_null, text, whole
 from remora.simulate.script import Form
@@ -76,7 +76,7 @@ class QuarantineModel:
         within(0, MOST_CLIENTS, number=given.number)
         within(0, MOST_ENDS // max(1, given.number), windows=given.windows)
         chance = random.Random(given.seed)  # noqa: S311  (a script's own chance, which is to repeat)
-        options = Options(True, self._options.threshold, self._options.time_s, _part(given.ratio))
+        options = QuarantineOptions(True, self._options.threshold, self._options.time_s, _part(given.ratio))
         workers = [Quarantine(options) for _ in range(given.number)]
         entered: list[int] = []
         now = 0
@@ -93,11 +93,11 @@ class QuarantineModel:
         }
 
 
-def options_of(config: SimpleNamespace) -> Options:
+def options_of(config: SimpleNamespace) -> QuarantineOptions:
     """The options of a worker's quarantines. Raises ConfigError."""
     at_least(1, threshold=config.threshold)
     not_negative(interval=config.interval, time=config.time)
-    return Options(
+    return QuarantineOptions(
         config.enabled,
         config.threshold,
         config.time,

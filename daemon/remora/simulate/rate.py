@@ -53,7 +53,7 @@ class RateModel:
             each.tick_to(ticks)
         cost = Cost(given.bytes, given.events)
         answer = self._end(given, cost) if given.kind in ("commit", "abort") else self._begin(given, cost)
-        return {**answer, "levels": {_name(each): _levels(each) for each in self._limits.all}}
+        return {**answer, "levels": {f"{each.limit.of}:{each.limit.name}": _levels(each) for each in self._limits.all}}
 
     def _check_reservation(self, given: SimpleNamespace) -> None:
         if given.kind == "publish":
@@ -102,10 +102,6 @@ def _limit(each: SimpleNamespace) -> Limit:
         bytes=rate_from((each.bytes, each.burst), ("bytes", "burst"), path),
         events=rate_from((each.events, each.burst_events), ("events", "burst_events"), path),
     )
-
-
-def _name(limited: Limited) -> str:
-    return f"{limited.limit.of}:{limited.limit.name}"
 
 
 def _levels(limited: Limited) -> dict[str, int]:

@@ -13,8 +13,8 @@ from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.classes import scope_of
 from remora.policy.scaling import FULL
-from remora.supervisor.reshaping import Change, differences, overridden, reshaped
 from remora.supervisor.shaper import Shaper
+from remora.supervisor.shaping_changes import Change, differences, overridden, reshaped
 
 Waiting = Mapping[tuple[str, str], int]
 """How many listings wait for credit, by scope and priority."""
@@ -89,8 +89,7 @@ class HostShaping:
     def _scope(self, scope: ScopeSettings, waiting: Waiting) -> dict[str, object]:
         groups = {name: each for name, each in self._shaper.groups.items() if scope_of(name) == scope.name}
         levels = {
-            name: {bucket: sum(each.level for each in group.tiers[bucket].buckets) for bucket in BUCKETS}
-            for name, group in groups.items()
+            name: {bucket: sum(group.tiers[bucket].levels) for bucket in BUCKETS} for name, group in groups.items()
         }
         meters = []
         for bucket in BUCKETS:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.quarantine import Options as QuarantineOptions
+from remora.policy.quarantine import QuarantineOptions
 from remora.policy.shedding import Options
 from remora.simulate.fleet.board import Board
 from remora.simulate.fleet.offered import Recorded, Zipf
 from remora.simulate.fleet.outages import Troubles
-from remora.simulate.fleet.worker import Settings
+from remora.simulate.fleet.worker import FleetSettings
 from remora.simulate.fleet.world import World
 from support.scripts import run
 
@@ -136,7 +136,7 @@ def _moves(config: dict[str, Any], steps: list[dict[str, Any]], *, is_thrifty: b
     options = Options(by_overload=config["strategy"] == "overload")
     world = World(
         shards,
-        Settings(balance=options, is_thrifty=is_thrifty),
+        FleetSettings(balance=options, is_thrifty=is_thrifty),
         Zipf(shards, config["bytes"], config["skew"], chance),
         Troubles(2, QuarantineOptions(ratio=0.5), 60.0),
         chance,

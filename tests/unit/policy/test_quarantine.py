@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.quarantine import NOT_COUNTED, Options, Quarantine, topic_place
+from remora.policy.quarantine import NOT_COUNTED, Quarantine, QuarantineOptions, topic_place
 
 HOST = "http://h:80"
 GOOD, BAD = topic_place(HOST, "good"), topic_place(HOST, "bad")
@@ -26,9 +26,9 @@ def play(quarantine: Quarantine, *steps: Step, now: float = 0.0) -> None:
             quarantine.error(HOST, what, topic=topic)
 
 
-def entered(*steps: Step, options: Options | None = None) -> tuple[str, ...]:
+def entered(*steps: Step, options: QuarantineOptions | None = None) -> tuple[str, ...]:
     """What is in quarantine after a window of these things."""
-    quarantine = Quarantine(options or Options())
+    quarantine = Quarantine(options or QuarantineOptions())
     play(quarantine, *steps)
     return quarantine.close(WINDOW_S, {}).entered
 
@@ -51,7 +51,7 @@ def test_what_a_host_does_counts_for_it_and_what_a_path_answers_for_the_path(kin
 
 def test_connections_that_fail_count_for_the_host_where_configured() -> None:
     """With `connect_errors` no connection is the host's fault, whichever topic wanted one."""
-    options = Options(connect_errors=True)
+    options = QuarantineOptions(connect_errors=True)
 
     assert entered(("bad", "connect", 3), ("good", "connect", 2), options=options) == (HOST,)
 
@@ -85,7 +85,7 @@ def test_a_window_is_bad_for_whom_it_was_bad_since_the_last_success(steps: list[
 @pytest.mark.parametrize("early_release", [True, False])
 def test_a_destination_holds_back_only_the_topics_that_it_has_failed(early_release: bool) -> None:
     """A topic that gets no answer waits for its turn from then on; one that was never failed uses the destination."""
-    quarantine = Quarantine(Options(early_release=early_release))
+    quarantine = Quarantine(QuarantineOptions(early_release=early_release))
     play(quarantine, ("bad", "timeout", 5))
     quarantine.close(WINDOW_S, {})
 
@@ -99,7 +99,7 @@ def test_a_destination_holds_back_only_the_topics_that_it_has_failed(early_relea
 
 def test_a_topic_that_is_refused_is_held_back_alone() -> None:
     """What a path answers holds back no other path of its host, and its own success ends that, no other's."""
-    quarantine = Quarantine(Options())
+    quarantine = Quarantine(QuarantineOptions())
     play(quarantine, ("bad", "answered", 5))
     quarantine.close(WINDOW_S, {})
 
@@ -111,7 +111,7 @@ def test_a_topic_that_is_refused_is_held_back_alone() -> None:
 
 def test_an_answer_ends_the_quarantine_of_its_host() -> None:
     """A host that answers one path with a refusal is there: its quarantine is over, and the path's may begin."""
-    quarantine = Quarantine(Options())
+    quarantine = Quarantine(QuarantineOptions())
     play(quarantine, ("bad", "timeout", 5))
     quarantine.close(WINDOW_S, {})
 
@@ -123,7 +123,7 @@ def test_an_answer_ends_the_quarantine_of_its_host() -> None:
 
 def test_a_topic_in_quarantine_counts_for_nobody_else() -> None:
     """A topic that fails for a reason of its own, and tries again now and then, never has its host quarantined."""
-    quarantine = Quarantine(Options())
+    quarantine = Quarantine(QuarantineOptions())
     play(quarantine, ("bad", "timeout", 5), ("good", "ok", 1))
     quarantine.close(WINDOW_S, {})
     play(quarantine, ("bad", "timeout", 99), now=70)
@@ -135,7 +135,7 @@ def test_a_topic_in_quarantine_counts_for_nobody_else() -> None:
 @pytest.mark.parametrize("draw", [0.29, 0.3])
 def test_a_worker_quarantines_by_its_draw(draw: float) -> None:
     """A topic's bad window is drawn for as a destination's is: below the ratio it enters."""
-    quarantine = Quarantine(Options(ratio=0.3))
+    quarantine = Quarantine(QuarantineOptions(ratio=0.3))
     play(quarantine, ("bad", "answered", 5))
 
     closed = quarantine.close(WINDOW_S, {BAD: draw})
@@ -145,7 +145,7 @@ def test_a_worker_quarantines_by_its_draw(draw: float) -> None:
 
 def test_a_release_names_a_destination_with_its_topics_or_one_topic() -> None:
     """By the name of a host all its quarantines end, by that of a topic this one, and no other host's."""
-    quarantine = Quarantine(Options())
+    quarantine = Quarantine(QuarantineOptions())
     play(quarantine, ("bad", "answered", 5), ("good", "answered", 5))
     quarantine.error(f"{HOST}80", "timeout", 5, "other")
     quarantine.close(WINDOW_S, {})
@@ -158,7 +158,7 @@ def test_a_release_names_a_destination_with_its_topics_or_one_topic() -> None:
 def test_what_no_queue_of_a_worker_uses_is_forgotten_later_each_time() -> None:
     """A destination is forgotten a window after its quarantine began, then after two, then four, and at the latest when
     its time is over; a success makes it one again."""
-    quarantine, now, lasted = Quarantine(Options(time_s=600)), 0.0, []
+    quarantine, now, lasted = Quarantine(QuarantineOptions(time_s=600)), 0.0, []
     for _ in range(6):
         play(quarantine, ("bad", "timeout", 5), now=now)
         began = now = now + WINDOW_S
@@ -177,7 +177,7 @@ def test_what_no_queue_of_a_worker_uses_is_forgotten_later_each_time() -> None:
 
 def test_a_topic_without_queues_is_forgotten_at_once() -> None:
     """A topic's quarantine moves no queue, so nothing is handed round when it is forgotten."""
-    quarantine = Quarantine(Options())
+    quarantine = Quarantine(QuarantineOptions())
     play(quarantine, ("bad", "answered", 5))
     quarantine.close(WINDOW_S, {})
 

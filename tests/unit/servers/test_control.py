@@ -30,7 +30,7 @@ from remora.servers import control as control_module
 from remora.servers import tokens
 from remora.servers.admin import Sources, serve_admin, serve_control
 from remora.servers.control import Control, TokenDoor, of_socket, routes_of
-from remora.supervisor.reshaping import Change
+from remora.supervisor.shaping_changes import Change
 from remora.supervisor.supervisor import Supervisor
 
 SECURITY = (Path(__file__).parents[3] / "SECURITY.md").read_text()

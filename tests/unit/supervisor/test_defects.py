@@ -230,6 +230,8 @@ class Trial:
                 change()
         questions: list[Callable[[], Any]] = [it._shaping.show, it._view.metrics, it._view.status]
         questions.append(lambda: it._view.readiness(readiness.ready))
+        outages = importlib.import_module("remora.supervisor.outages")  # as it is watched here
+        questions.append(outages.OutageReport(it._view, it._telemetry).report)
         for question in questions:
             with contextlib.suppress(*FAILURES):
                 await question()
@@ -398,7 +400,7 @@ async def test_a_reload_takes_the_file_that_a_start_would_take(
     with a_folder() as folder:
         trial = Trial(folder)
         it, file = trial.supervisor, trial.supervisor._file
-        monkeypatch.setattr(config.reading, "DEFAULT_FILE", file)
+        monkeypatch.setattr(config.document, "DEFAULT_FILE", file)
 
         def read_from() -> list[str]:
             fields = [getattr(each, "fields", {}) for each in caplog.records]

@@ -18,8 +18,8 @@ from remora.config import MetersSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import Caller
 from remora.model.errors import ConfigError
-from remora.supervisor.reshaping import Change, reshaped
 from remora.supervisor.shaping import HostShaping
+from remora.supervisor.shaping_changes import Change, reshaped
 from support.credit import Host, a_host, a_meter, shaping
 
 MB = 10**6
@@ -241,7 +241,7 @@ async def test_what_is_in_force_is_shown_with_its_credit() -> None:
     """Each scope has its meters with level, who waits and what was granted; its groups have levels of their own."""
     desk = Desk(TWO)
     desk.host.tick(3)
-    desk.host.account().charge(0, "client_low", 5_000)
+    desk.host.account().charge("client_low", 5_000)
     desk.host.tick()
 
     shown = json.loads(json.dumps(await desk.shaping.show()))

@@ -15,7 +15,7 @@ from remora.ports.delivery import DeliveryStore
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueLeases:
     """The leases to renew now, and those whose reservations are to be expired."""
 
     renew: Sequence[Lease] = ()
@@ -46,7 +46,7 @@ class LeaseRenewer:
         self.beat_at = now
         return self._next_at <= now
 
-    def due(self, leases: Iterable[Lease], now: float) -> Due:
+    def due(self, leases: Iterable[Lease], now: float) -> DueLeases:
         """What is due of all leases. What is renewed or expired meanwhile is due a whole interval after that."""
         renew, expire, expire_at = [], [], {}
         expiry_s = self._settings.reservation_interval_s
@@ -64,7 +64,7 @@ class LeaseRenewer:
             next_at = min(next_at, at)
         self._renewing.update(each.token for each in renew)
         self._expire_at, self._next_at = expire_at, next_at
-        return Due(renew, expire)
+        return DueLeases(renew, expire)
 
     async def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, StoreError]]:
         """Renew these leases; returns those that were not, and why. One without an answer is due again soon."""

@@ -57,7 +57,7 @@ class Belongs(msgspec.Struct, frozen=True):
     landing: str
 
 
-class Move(msgspec.Struct, frozen=True):
+class FileMove(msgspec.Struct, frozen=True):
     """A file of a batch; both paths are relative to the landing's folder."""
 
     source: str
@@ -70,7 +70,7 @@ class Commit(msgspec.Struct, frozen=True):
     batch: int = -1
     events: int = 0
     bad: int = 0
-    moves: tuple[Move, ...] = ()
+    moves: tuple[FileMove, ...] = ()
 
     @property
     def whole(self) -> int:
@@ -200,8 +200,12 @@ class LandedDirectory:
         for table in ("events", "bad"):
             files = sorted((staged.path / table).rglob("part-*.parquet"))
             for number, file in enumerate(files):
-                target = Path(table) / file.relative_to(staged.path / table).parent / _name(batch, number)
-                moves.append(Move(str(file.relative_to(self.path)), str(target)))
+                target = (
+                    Path(table)
+                    / file.relative_to(staged.path / table).parent
+                    / f"batch-{batch:08d}-{number:04d}.parquet"
+                )
+                moves.append(FileMove(str(file.relative_to(self.path)), str(target)))
         commit = Commit(batch, before.events + staged.events, before.bad + staged.bad, tuple(moves))
         write(self.path / "_commit.json", commit)
         self._finish()
@@ -238,7 +242,3 @@ def _is_landing(path: Path) -> bool:
         return bool(read(path, Landing))
     except ReplayRefused:
         return False
-
-
-def _name(batch: int, number: int) -> str:
-    return f"batch-{batch:08d}-{number:04d}.parquet"

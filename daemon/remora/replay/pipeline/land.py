@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from remora.model.errors import RemoraError
 from remora.replay.errors import ReplayError, ReplayRefused, named_by_path
-from remora.replay.kafka_source import Offsets, Source, beginnings, first_far, read
+from remora.replay.kafka_source import KafkaSource, Offsets, beginnings, first_far, read
 from remora.replay.paths import location
 from remora.replay.patience import patiently
 from remora.replay.pipeline.checkpoint import named, offsets_of
@@ -58,9 +58,9 @@ class Plan:
     security: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> KafkaSource:
         """The topic, as it is read."""
-        return Source(self.bootstrap, self.topic, self.isolation, self.security)
+        return KafkaSource(self.bootstrap, self.topic, self.isolation, self.security)
 
 
 def land(

@@ -20,7 +20,7 @@ MOST_TEXT_BYTES = 4096
 _MOST_BATCH_BYTES = 1 << 26
 
 
-class Read(NamedTuple):
+class EventRow(NamedTuple):
     """An event as a row of columns.NOTIFICATION, and its folders."""
 
     row: tuple[Any, ...]
@@ -28,12 +28,12 @@ class Read(NamedTuple):
     bucket_dir: str
 
 
-def events(value: bytes | None, *, is_decoded: bool) -> list[Read]:
+def events(value: bytes | None, *, is_decoded: bool) -> list[EventRow]:
     """The events of a record's value (notification.notified). Raises Unusable with the cause."""
     return [_read(number, found) for number, found in enumerate(notified(value, is_decoded=is_decoded))]
 
 
-def _read(number: int, found: Notified) -> Read:
+def _read(number: int, found: Notified) -> EventRow:
     record = found.record
     s3, bucket, thing = record.s3, record.s3.bucket, record.s3.object
     row = (
@@ -62,7 +62,7 @@ def _read(number: int, found: Notified) -> Read:
         record.event_id or None,
         record.opaque_data or None,
     )
-    return Read(row, found.day, label(bucket.name))
+    return EventRow(row, found.day, label(bucket.name))
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
-from remora.replay.prepare.mapping import Mapping
+from remora.replay.prepare.column_map import Mapping
 from remora.replay.shape import DELETE, WRITES
 
 MALFORMED = "malformed: "
@@ -55,7 +55,7 @@ class Dropped(NamedTuple):
 Outcome = Write | Dropped
 
 
-class Found(NamedTuple):
+class FoundLine(NamedTuple):
     """What stands at a line (from 1; a row or record in formats without lines), and the text of it, to be shown."""
 
     line: int
@@ -64,7 +64,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FormatContext:
     """What a format may have to know beside the bytes: the file's name, the bucket if the user says it, and columns."""
 
     name: str
@@ -74,7 +74,7 @@ class Source:
     """Of a Parquet file the row groups to read, the last one excluded; None is all."""
 
 
-Records = Callable[[BinaryIO, Source], Iterator[Found]]
+Records = Callable[[BinaryIO, FormatContext], Iterator[FoundLine]]
 
 
 def malformed(reason: str) -> Dropped:

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from remora.replay.prepare.entry import MALFORMED
-from remora.replay.prepare.reading import DROPPED, LINES, REFUSED, WRITE
+from remora.replay.prepare.task import DROPPED, LINES, REFUSED, WRITE
 from remora.replay.shape import DELETE, EVENT, WRITES
 
 SECOND_US = 1_000_000

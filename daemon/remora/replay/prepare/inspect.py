@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.entry import MALFORMED, Source, Write, is_malformed
+from remora.replay.prepare.column_map import Mapping
+from remora.replay.prepare.entry import MALFORMED, FormatContext, Write, is_malformed
 from remora.replay.prepare.formats import FORMATS, Format, detect
-from remora.replay.prepare.mapping import Mapping
-from remora.replay.prepare.options import Options
-from remora.replay.prepare.sources import File, Piece, bare, found, head, lines_in, opened, pieces, shown
+from remora.replay.prepare.options import PrepareOptions
+from remora.replay.prepare.sources import FilePiece, SourceFile, bare, found, head, lines_in, opened, pieces, shown
 
 _TABLES = ("csv", "parquet")
 _TRIED = 100
@@ -33,7 +33,7 @@ class Sorted:
     """The one format of all files that are not empty, those files, and those of folders that are left out."""
 
     format: Format
-    full: tuple[File, ...]
+    full: tuple[SourceFile, ...]
     unread: tuple[Unread, ...]
 
 
@@ -45,13 +45,13 @@ class Input:
     """
 
     name: str
-    files: tuple[File, ...]
+    files: tuple[SourceFile, ...]
     format: Format
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
     unread: tuple[Unread, ...] = ()
 
 
-def inspect(paths: Sequence[Path], out: Path, options: Options) -> Input:
+def inspect(paths: Sequence[Path], out: Path, options: PrepareOptions) -> Input:
     """Look at the beginning of every file. Raises ReplayRefused for what cannot be used.
 
     A folder is not refused for a file in it, as long as another one can be read.
@@ -64,7 +64,7 @@ def inspect(paths: Sequence[Path], out: Path, options: Options) -> Input:
     return Input(trace_name(paths), tuple(files), form, tuple(pieces(sorted_.full, form)), sorted_.unread)
 
 
-def _refuse_unused(form: Format, options: Options) -> None:
+def _refuse_unused(form: Format, options: PrepareOptions) -> None:
     """An option that would change nothing is a misunderstanding."""
     if options.mapping != Mapping() and form.name not in _TABLES:
         raise ReplayRefused(f"--ts-col and the other options for columns are for tables; this is {form.title}")
@@ -72,14 +72,14 @@ def _refuse_unused(form: Format, options: Options) -> None:
         raise ReplayRefused(f"--bucket: {form.title} tells the bucket by itself")
 
 
-def sort_out(files: Sequence[File], options: Options) -> Sorted:
+def sort_out(files: Sequence[SourceFile], options: PrepareOptions) -> Sorted:
     """Which format the files have, and which of them do not.
 
     Of folders it is the format of most files. Raises ReplayRefused with the name of a file that was named and has
     another format, or none; and where no file is left.
     """
-    formats: dict[File, Format] = {}
-    wrong: dict[File, str] = {}
+    formats: dict[SourceFile, Format] = {}
+    wrong: dict[SourceFile, str] = {}
     for file in files:
         try:
             form = _format(file, options)
@@ -104,7 +104,7 @@ def sort_out(files: Sequence[File], options: Options) -> Sorted:
     return Sorted(chosen, full, unread)
 
 
-def _chosen(formats: Mapping_[File, Format]) -> tuple[Format, File]:
+def _chosen(formats: Mapping_[SourceFile, Format]) -> tuple[Format, SourceFile]:
     """The format of the first file that was named, else that of most files of folders; and a file that has it."""
     for file, form in formats.items():
         if not file.is_of_folder:
@@ -117,14 +117,14 @@ def _chosen(formats: Mapping_[File, Format]) -> tuple[Format, File]:
     return FORMATS[most], next(file for file, form in formats.items() if form.name == most)
 
 
-def _nothing(files: Sequence[File], wrong: Mapping_[File, str]) -> str:
+def _nothing(files: Sequence[SourceFile], wrong: Mapping_[SourceFile, str]) -> str:
     if not wrong:
         return f"{', '.join(shown(file.path) for file in files[:3])}: there is nothing in it"
     told = "; ".join(f"{shown(file.path)}: {reason}" for file, reason in list(wrong.items())[:3])
     return f"none of the files can be read: {told}" if len(wrong) > 1 else told
 
 
-def _format(file: File, options: Options) -> Format | None:
+def _format(file: SourceFile, options: PrepareOptions) -> Format | None:
     """The format of a file; None where nothing is in it. Raises ReplayRefused with its name if it has none."""
     begin = head(file)
     if not begin.strip():
@@ -137,12 +137,12 @@ def _format(file: File, options: Options) -> Format | None:
     return form
 
 
-def _try(file: File, form: Format, options: Options) -> None:
+def _try(file: SourceFile, form: Format, options: PrepareOptions) -> None:
     """Read the first lines here and now: a wrong format or mapping is refused before anything is started."""
     first = None
     try:
         with opened(file.path, file.compression) as stream:
-            source = Source(shown(file.path), options.bucket, options.mapping)
+            source = FormatContext(shown(file.path), options.bucket, options.mapping)
             for tried, line in enumerate(form.records(stream, source), start=1):
                 for outcome in line.outcomes:
                     if isinstance(outcome, Write) or not is_malformed(outcome):

@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import HotKey, PreparedDirectory, Trace, write
 from remora.replay.paths import location, pattern
-from remora.replay.prepare import frames, reading
+from remora.replay.prepare import frames, task
 from remora.replay.prepare.entry import MALFORMED
 from remora.replay.prepare.formats import Format
 from remora.replay.prepare.inspect import Input, Unread
-from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
-from remora.replay.prepare.sources import Piece, bare, sha256, shown
+from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
+from remora.replay.prepare.sources import FilePiece, bare, sha256, shown
 from remora.replay.shape import WRITES
 
 FILE_EVENTS = 500_000
@@ -35,7 +35,7 @@ _MOST_REASONS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class DroppedLine:
     """A dropped line; `where` is file and line."""
 
     where: str
@@ -48,7 +48,7 @@ class Prepared:
 
     trace: Trace
     title: str
-    examples: dict[str, tuple[Example, ...]]
+    examples: dict[str, tuple[DroppedLine, ...]]
     without_size: int
 
 
@@ -61,11 +61,11 @@ class _Read:
     first_us: int
     is_whole_seconds: bool
     dropped: dict[str, int]
-    examples: dict[str, tuple[Example, ...]]
+    examples: dict[str, tuple[DroppedLine, ...]]
     unread: dict[str, str]
 
 
-def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> Prepared:
+def prepare(spark: SparkSession, given: Input, out: Path, options: PrepareOptions) -> Prepared:
     """Make `out` from the files; raises ReplayRefused, and leaves it as it was, if that cannot be."""
     name, form, files = given.name, given.format, given.files
     with _beside(out) as work:
@@ -108,7 +108,7 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def _read(spark: SparkSession, work: Path, given: Input, options: Options) -> _Read:
+def _read(spark: SparkSession, work: Path, given: Input, options: PrepareOptions) -> _Read:
     cut = given.pieces
     lots = _lots(cut)
     pieces = spark.createDataFrame(
@@ -116,16 +116,16 @@ def _read(spark: SparkSession, work: Path, given: Input, options: Options) -> _R
             (piece.index, bytearray(piece.path), piece.compression, piece.start, piece.end, lot)
             for piece, lot in zip(cut, lots, strict=True)
         ],
-        reading.PIECES,
+        task.PIECES,
     )
-    task = reading.reader(given.format.name, options.bucket, options.mapping)
+    read = task.reader(given.format.name, options.bucket, options.mapping)
     lotted = pieces.repartitionById(max(lots, default=0) + 1, "lot")
-    rows = _kept(spark, lotted.mapInArrow(task, reading.READ), work / "read")
-    summary = frames.summary(rows, reading.EXAMPLES, _MOST_REASONS).collect()
-    is_cut = any(row["kind"] == reading.REFUSED for row in summary)
+    rows = _kept(spark, lotted.mapInArrow(read, task.READ), work / "read")
+    summary = frames.summary(rows, task.EXAMPLES, _MOST_REASONS).collect()
+    is_cut = any(row["kind"] == task.REFUSED for row in summary)
     unread = {shown(each.path): each.reason for each in given.unread} | (_cut_short(rows, given) if is_cut else {})
-    counts, examples = _dropped(rows, [row for row in summary if row["kind"] == reading.DROPPED], cut)
-    writes = next((row for row in summary if row["kind"] == reading.WRITE), None)
+    counts, examples = _dropped(rows, [row for row in summary if row["kind"] == task.DROPPED], cut)
+    writes = next((row for row in summary if row["kind"] == task.WRITE), None)
     if any(reason.startswith(MALFORMED) for reason in counts):
         unread |= _other_files(rows, given, writes["count"] if writes else 0, counts, examples)
     _count_left_out(given.unread, counts, examples)
@@ -146,12 +146,12 @@ def _cut_short(rows: DataFrame, given: Input) -> dict[str, str]:
     return found
 
 
-def _path(piece: Piece) -> Path:
+def _path(piece: FilePiece) -> Path:
     return Path(os.fsdecode(piece.path))
 
 
 def _other_files(
-    rows: DataFrame, given: Input, writes: int, counts: dict[str, int], examples: dict[str, tuple[Example, ...]]
+    rows: DataFrame, given: Input, writes: int, counts: dict[str, int], examples: dict[str, tuple[DroppedLine, ...]]
 ) -> dict[str, str]:
     """The files of folders that are mostly not of the format: what is of it in them counts all the same.
 
@@ -173,16 +173,18 @@ def _other_files(
     }
 
 
-def _count_left_out(unread: Sequence[Unread], counts: dict[str, int], examples: dict[str, tuple[Example, ...]]) -> None:
+def _count_left_out(
+    unread: Sequence[Unread], counts: dict[str, int], examples: dict[str, tuple[DroppedLine, ...]]
+) -> None:
     """Account for the lines of files that were left out."""
     if any(each.lines for each in unread):
         counts[LEFT_OUT] = sum(each.lines for each in unread)
         examples[LEFT_OUT] = tuple(
-            Example(shown(each.path), each.reason) for each in unread[: reading.EXAMPLES] if each.lines
+            DroppedLine(shown(each.path), each.reason) for each in unread[: task.EXAMPLES] if each.lines
         )
 
 
-def _lots(cut: Sequence[Piece]) -> list[int]:
+def _lots(cut: Sequence[FilePiece]) -> list[int]:
     """Which task reads a piece: consecutive ones together up to LOT_BYTES."""
     lots, lot, filled = [], 0, 0
     for piece in cut:
@@ -194,7 +196,7 @@ def _lots(cut: Sequence[Piece]) -> list[int]:
     return lots
 
 
-def _refuse_malformed(writes: int, counts: dict[str, int], examples: dict[str, tuple[Example, ...]]) -> None:
+def _refuse_malformed(writes: int, counts: dict[str, int], examples: dict[str, tuple[DroppedLine, ...]]) -> None:
     """A file that is mostly not of its format is another file."""
     wrong = {reason: count for reason, count in counts.items() if reason.startswith(MALFORMED)}
     if sum(wrong.values()) * 2 > writes + sum(counts.values()):
@@ -209,18 +211,18 @@ def _why(counts: dict[str, int]) -> str:
 
 
 def _dropped(
-    rows: DataFrame, told: Sequence[Row], cut: Sequence[Piece]
-) -> tuple[dict[str, int], dict[str, tuple[Example, ...]]]:
+    rows: DataFrame, told: Sequence[Row], cut: Sequence[FilePiece]
+) -> tuple[dict[str, int], dict[str, tuple[DroppedLine, ...]]]:
     """How many lines were dropped for each reason, and the first of them."""
     counts: dict[str, int] = {row["reason"]: row["count"] for row in told}
     if len(told) >= _MOST_REASONS - 1:
         rest = _only(frames.dropped_lines(rows).collect())["count"] - sum(counts.values())
-        counts[reading.OTHER_REASONS] = counts.get(reading.OTHER_REASONS, 0) + rest
+        counts[task.OTHER_REASONS] = counts.get(task.OTHER_REASONS, 0) + rest
     before = _lines_before(rows, cut)
     paths = {piece.index: shown(piece.path) for piece in cut}
     examples = {
         row["reason"]: tuple(
-            Example(f"{paths[each['piece']]}:{before.get(each['piece'], 0) + each['line']}", each["text"])
+            DroppedLine(f"{paths[each['piece']]}:{before.get(each['piece'], 0) + each['line']}", each["text"])
             for each in row["first"]
         )
         for row in told
@@ -228,7 +230,7 @@ def _dropped(
     return counts, examples
 
 
-def _lines_before(rows: DataFrame, cut: Sequence[Piece]) -> dict[int, int]:
+def _lines_before(rows: DataFrame, cut: Sequence[FilePiece]) -> dict[int, int]:
     """For pieces from the middle of a file the lines before them; as many numbers as there are pieces."""
     if not any(piece.start for piece in cut):
         return {}
@@ -245,7 +247,7 @@ def _lines_before(rows: DataFrame, cut: Sequence[Piece]) -> dict[int, int]:
 
 
 def _marked(
-    spark: SparkSession, work: Path, read: _Read, form: Format, options: Options, spread: str
+    spark: SparkSession, work: Path, read: _Read, form: Format, options: PrepareOptions, spread: str
 ) -> DataFrame | None:
     """All writes, with the reason why one is left out, on their new times; None when that changes nothing."""
     lines = untouched = frames.writes(read.rows)
@@ -271,7 +273,7 @@ def _left_out(marked: DataFrame) -> DataFrame:
 
 
 def _ordered(
-    spark: SparkSession, work: Path, lines: DataFrame, count: int, options: Options
+    spark: SparkSession, work: Path, lines: DataFrame, count: int, options: PrepareOptions
 ) -> tuple[DataFrame, list[Row]]:
     """The `count` events in their order, file by file, and for each file its name, events and times."""
     partitions = max(int(spark.conf.get("spark.sql.shuffle.partitions", "1") or 1), math.ceil(count / FILE_EVENTS))
@@ -284,7 +286,7 @@ def _ordered(
 
 
 def _write_events(
-    spark: SparkSession, ordered: DataFrame, files: Sequence[Row], options: Options, prepared: PreparedDirectory
+    spark: SparkSession, ordered: DataFrame, files: Sequence[Row], options: PrepareOptions, prepared: PreparedDirectory
 ) -> None:
     count, last_us = 0, None
     before: list[tuple[str, int, int | None]] = []

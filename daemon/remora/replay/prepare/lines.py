@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
-from remora.replay.prepare.entry import Dropped, Found, Outcome, Records, Source, is_malformed, malformed
+from remora.replay.prepare.entry import Dropped, FormatContext, FoundLine, Outcome, Records, is_malformed, malformed
 
 MOST_LINE_BYTES = 16 << 20
 """No log has longer lines; a binary file has."""
@@ -46,13 +46,13 @@ def each_line(parse: Callable[[str], Sequence[Outcome]]) -> Records:
     return each_line_of(lambda _source: parse)
 
 
-def each_line_of(parser: Callable[[Source], Callable[[str], Sequence[Outcome]]]) -> Records:
+def each_line_of(parser: Callable[[FormatContext], Callable[[str], Sequence[Outcome]]]) -> Records:
     """The same, where what a line means depends on its file."""
 
-    def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+    def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
         parse = parser(source)
         for line, text in numbered(stream):
-            yield Found(line, _outcomes(text, parse), text or "")
+            yield FoundLine(line, _outcomes(text, parse), text or "")
 
     return records
 
@@ -69,7 +69,7 @@ def each_joined(parse: Callable[[str], Sequence[Outcome]], begins: Callable[[str
     A line that `begins` a record and is none is put together with those behind it that begin none.
     """
 
-    def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+    def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
         waiting: list[tuple[int, str]] = []
         for line, text in numbered(stream):
             if waiting and text is not None and not begins(text) and len(waiting) < MOST_JOINED:
@@ -77,16 +77,16 @@ def each_joined(parse: Callable[[str], Sequence[Outcome]], begins: Callable[[str
                 joined = "\n".join(each for _, each in waiting)
                 outcomes = parse(joined)
                 if not any(map(is_malformed, outcomes)):
-                    yield Found(waiting[0][0], outcomes, joined)
+                    yield FoundLine(waiting[0][0], outcomes, joined)
                     waiting = []
                 continue
-            yield from (Found(at, _outcomes(each, parse), each) for at, each in waiting)
+            yield from (FoundLine(at, _outcomes(each, parse), each) for at, each in waiting)
             waiting = []
             outcomes = _outcomes(text, parse)
             if text is not None and begins(text) and any(map(is_malformed, outcomes)):
                 waiting = [(line, text)]
             else:
-                yield Found(line, outcomes, text or "")
-        yield from (Found(at, _outcomes(each, parse), each) for at, each in waiting)
+                yield FoundLine(line, outcomes, text or "")
+        yield from (FoundLine(at, _outcomes(each, parse), each) for at, each in waiting)
 
     return records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from remora.replay.prepare.entry import Found, Outcome, is_malformed, malformed
+from remora.replay.prepare.entry import FoundLine, Outcome, is_malformed, malformed
 from remora.replay.prepare.lines import BLANK, TOO_LONG, is_blank
 
 MOST_LINES = 100_000
@@ -18,7 +18,7 @@ _NO_OBJECT = malformed("not an object of JSON")
 Parse = Callable[[str], Sequence[Outcome]]
 
 
-def objects(lines: Iterable[tuple[int, str | None]], parse: Parse) -> Iterator[Found]:
+def objects(lines: Iterable[tuple[int, str | None]], parse: Parse) -> Iterator[FoundLine]:
     """What `parse` makes of each object, found at the line that it begins at.
 
     A line that `parse` takes whole is never looked into. An object that is not closed ends where such a line begins:
@@ -29,7 +29,7 @@ def objects(lines: Iterable[tuple[int, str | None]], parse: Parse) -> Iterator[F
         outcomes = _of_line(text, parse, is_within=bool(part.lines))
         if outcomes is not None:
             yield from part.given_up()
-            yield Found(line, outcomes, text or "")
+            yield FoundLine(line, outcomes, text or "")
             continue
         part.add(line, text or "")
         if not part.is_open:
@@ -94,7 +94,7 @@ class _Part:
     def _look_between(self, text: str) -> None:
         self._has_other = self._has_other or _BETWEEN.fullmatch(text) is None
 
-    def found(self, parse: Parse) -> Found:
+    def found(self, parse: Parse) -> FoundLine:
         """What all objects say; then it begins anew."""
         line, text = self.lines[0][0], "\n".join(text for _, text in self.lines)
         outcomes = [outcome for each in self._whole for outcome in parse(each)]
@@ -102,10 +102,10 @@ class _Part:
             # One that `parse` knows better: it has the reason of its format.
             outcomes += parse(text) if len(self.lines) == 1 and not self._whole else [_NO_OBJECT]
         self.__init__()  # type: ignore[misc]  # nothing is left of what was
-        return Found(line, outcomes, text)
+        return FoundLine(line, outcomes, text)
 
-    def given_up(self) -> Iterator[Found]:
+    def given_up(self) -> Iterator[FoundLine]:
         """Each of the lines as none of an object; then it begins anew."""
         for line, text in self.lines:
-            yield Found(line, (BLANK if is_blank(text) else _NO_OBJECT,), text)
+            yield FoundLine(line, (BLANK if is_blank(text) else _NO_OBJECT,), text)
         self.__init__()  # type: ignore[misc]  # nothing is left of what was

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from remora.replay.prepare.mapping import Mapping
+from remora.replay.prepare.column_map import Mapping
 
 NONE, EVEN, RANDOM = "none", "even", "random"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PrepareOptions:
     """What `remora replay prepare` was asked for.
 
     `spread` None is even for sources with whole seconds, and none for others. `until` is either microseconds after the

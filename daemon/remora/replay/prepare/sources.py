@@ -24,7 +24,7 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SourceFile:
     """A file as it is when the work begins; what is appended later is not read. `compression` is Arrow's word.
 
     `is_wide`: it is plain, and in UTF-16. `is_of_folder`: nobody named the file itself, so that it may be another one
@@ -40,7 +40,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """What one task reads in one go: the lines that begin at bytes from `start` on and before `end`.
 
     Of Parquet it is row groups. `index` counts the pieces of all files, in their order.
@@ -58,13 +58,13 @@ def shown(path: Path | bytes) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def found(paths: Sequence[Path]) -> list[File]:
+def found(paths: Sequence[Path]) -> list[SourceFile]:
     """The files, and those in folders at any depth, by name; as with Spark, none whose name begins with . or _.
 
     Raises ReplayRefused for a path that is not there, and for a folder without files. A file of a folder that cannot be
     opened is one with a `trouble`.
     """
-    files: list[File] = []
+    files: list[SourceFile] = []
     for path in paths:
         if not path.is_dir():
             files.append(_file(path))
@@ -80,14 +80,14 @@ def _is_hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
-def _file_of_folder(path: Path) -> File:
+def _file_of_folder(path: Path) -> SourceFile:
     # Whatever else stands in folders: to open a pipe would wait for its writer.
     if path.exists() and not path.is_file():
-        return File(path.absolute(), 0, None, is_of_folder=True, trouble="it is no file")
+        return SourceFile(path.absolute(), 0, None, is_of_folder=True, trouble="it is no file")
     try:
         return replace(_file(path), is_of_folder=True)
     except ReplayRefused as exc:
-        return File(path.absolute(), 0, None, is_of_folder=True, trouble=bare(str(exc), path))
+        return SourceFile(path.absolute(), 0, None, is_of_folder=True, trouble=bare(str(exc), path))
 
 
 def bare(reason: str, path: Path | bytes) -> str:
@@ -95,7 +95,7 @@ def bare(reason: str, path: Path | bytes) -> str:
     return reason.removeprefix(shown(path)).lstrip(": ")
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> SourceFile:
     try:
         with path.open("rb") as stream:
             begin = stream.read(LOOKED_AT_BYTES)
@@ -104,7 +104,7 @@ def _file(path: Path) -> File:
         raise ReplayRefused(f"{shown(path)}: {exc.strerror}") from exc
     compression = next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), None)
     is_wide = compression is None and wide_encoding(begin) is not None
-    return File(path.absolute(), nbytes, compression, is_wide)
+    return SourceFile(path.absolute(), nbytes, compression, is_wide)
 
 
 @contextmanager
@@ -151,7 +151,7 @@ class _Until(io.RawIOBase):
         return len(data)
 
 
-def head(file: File) -> bytes:
+def head(file: SourceFile) -> bytes:
     """How the uncompressed contents begin, as far as they can be read. Raises ReplayRefused where none of them can."""
     if file.trouble is not None:
         raise ReplayRefused(f"{shown(file.path)}: {file.trouble}")
@@ -168,7 +168,7 @@ def head(file: File) -> bytes:
     return b"".join(parts)
 
 
-def lines_in(file: File) -> int:
+def lines_in(file: SourceFile) -> int:
     """The lines of a file that is not read for what it says, as far as they can be read; a binary one has none."""
     lines, last = 0, b"\n"
     with suppress(OSError, ReplayRefused):
@@ -181,16 +181,16 @@ def lines_in(file: File) -> int:
     return lines + (last != b"\n")
 
 
-def pieces(files: Sequence[File], form: Format) -> list[Piece]:
+def pieces(files: Sequence[SourceFile], form: Format) -> list[FilePiece]:
     """What tasks read. Compressed files, and formats that need the whole file, are one piece each."""
-    cut: list[Piece] = []
+    cut: list[FilePiece] = []
     for file in files:
         for start, end in _cuts(file, form):
-            cut.append(Piece(len(cut), os.fsencode(file.path), file.compression, start, end))
+            cut.append(FilePiece(len(cut), os.fsencode(file.path), file.compression, start, end))
     return cut
 
 
-def _cuts(file: File, form: Format) -> Sequence[tuple[int, int | None]]:
+def _cuts(file: SourceFile, form: Format) -> Sequence[tuple[int, int | None]]:
     if form.name == "parquet":
         try:
             groups = pq.ParquetFile(file.path).num_row_groups
@@ -202,7 +202,7 @@ def _cuts(file: File, form: Format) -> Sequence[tuple[int, int | None]]:
     return [(start, min(start + PIECE_BYTES, file.nbytes)) for start in range(0, file.nbytes, PIECE_BYTES)]
 
 
-def sha256(files: Sequence[File]) -> str:
+def sha256(files: Sequence[SourceFile]) -> str:
     """Of the contents as they lie there, one file behind the other."""
     digest = hashlib.sha256()
     for file in files:

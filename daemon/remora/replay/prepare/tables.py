@@ -15,8 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.entry import NOT_UTF8, READ, Dropped, Found, Outcome, Source, iso_us, malformed, write
-from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Columns, columns, operation
+from remora.replay.prepare.column_map import ISO, READS, UNITS_NS, Columns, columns, operation
+from remora.replay.prepare.entry import (
+    NOT_UTF8,
+    READ,
+    Dropped,
+    FormatContext,
+    FoundLine,
+    Outcome,
+    iso_us,
+    malformed,
+    write,
+)
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader  # the csv module does not name it before 3.13
@@ -32,7 +42,7 @@ class _Row:
     """What a row says, by the values of its columns."""
 
     columns: Columns
-    source: Source
+    source: FormatContext
 
     def outcome(self, values: dict[str, Any]) -> Outcome:
         cells = self.columns
@@ -60,7 +70,7 @@ class _Row:
         return write(ts_us, op, bucket, key, size)
 
 
-def csv_records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """The rows of a CSV file, counted as lines. Raises ReplayRefused for a header that lacks a column."""
     header, delimiter = csv_header(stream.readline().decode("utf-8-sig", "surrogateescape"))
     if len(set(header)) < len(header):
@@ -76,7 +86,7 @@ def csv_records(stream: BinaryIO, source: Source) -> Iterator[Found]:
         text.detach()
 
 
-def _csv_rows(reader: CsvReader, row: _Row, header: Sequence[str], delimiter: str) -> Iterator[Found]:
+def _csv_rows(reader: CsvReader, row: _Row, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
     """The rows behind the header, each with the line it begins at."""
     line = 2
     while True:
@@ -85,9 +95,9 @@ def _csv_rows(reader: CsvReader, row: _Row, header: Sequence[str], delimiter: st
         except StopIteration:
             return
         except csv.Error:
-            yield Found(line, (malformed("not CSV"),), "")
+            yield FoundLine(line, (malformed("not CSV"),), "")
         else:
-            yield Found(line, (_csv_outcome(row, header, cells),), delimiter.join(cells))
+            yield FoundLine(line, (_csv_outcome(row, header, cells),), delimiter.join(cells))
         line = 2 + reader.line_num
 
 
@@ -113,7 +123,7 @@ def _csv_outcome(row: _Row, header: Sequence[str], cells: Sequence[str]) -> Outc
     return row.outcome(dict(zip(header, cells, strict=True)))
 
 
-def parquet_records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+def parquet_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """The rows of a Parquet file, or of some of its row groups, counted from 1. Reads only the columns it needs."""
     try:
         file = pq.ParquetFile(stream)
@@ -125,7 +135,7 @@ def parquet_records(stream: BinaryIO, source: Source) -> Iterator[Found]:
     has_times = ts in schema.names and pa.types.is_timestamp(schema.field(ts).type)
     named = columns(source.mapping, schema.names, source.name, bucket=source.bucket, has_times=has_times)
     if has_times:
-        named = _in_microseconds(named)
+        named = Columns(named.ts, "us", named.op, named.key, named.bucket, named.size)
     row = _Row(named, source)
     line = 0
     try:
@@ -133,13 +143,9 @@ def parquet_records(stream: BinaryIO, source: Source) -> Iterator[Found]:
             for values in _values(batch, ts if has_times else None):
                 line += 1
                 shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-                yield Found(line, (row.outcome(values),), shown)
+                yield FoundLine(line, (row.outcome(values),), shown)
     except (pa.ArrowException, OSError) as exc:
         raise ReplayRefused(f"{source.name}: behind row {line}: {exc}") from exc
-
-
-def _in_microseconds(named: Columns) -> Columns:
-    return Columns(named.ts, "us", named.op, named.key, named.bucket, named.size)
 
 
 def _values(batch: pa.RecordBatch, times: str | None) -> Iterator[dict[str, Any]]:

@@ -155,7 +155,9 @@ def timed(
     figure, axes = frame(title, heights, legends=legends, lanes=1 + max((flag.lane for flag in flags), default=-1))
     axes[0].set_xlim(0, end)
     axes[-1].set_xlabel(f"time since the {'replay began' if subject.run else 'first record'} ({unit.name})")
-    axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, steps=_steps(unit)))
+    axes[-1].xaxis.set_major_locator(
+        MaxNLocator(nbins=10, steps=[1, 1.5, 2, 3, 6, 10] if unit.name == "min" else [1, 2, 2.5, 5, 10])
+    )
     shade = 0.2 if len(spans) <= _FEW_FAULTS else 0.07  # so that many at a time do not hide what lies behind them
     for each in axes:
         for span in spans:
@@ -164,10 +166,6 @@ def timed(
             each.axvline(span.end, color=ORANGE, linewidth=0.9)
     _raise(figure, axes[0], flags)
     return figure, axes, unit
-
-
-def _steps(unit: TimeUnit) -> list[float]:
-    return [1, 1.5, 2, 3, 6, 10] if unit.name == "min" else [1, 2, 2.5, 5, 10]
 
 
 class RoundDurations(Locator):
@@ -212,7 +210,7 @@ def latency_axis(axes: Axes, which: Literal["x", "y"], *, most: int = 9) -> None
 
 
 @dataclass(frozen=True)
-class Span:
+class FaultSpan:
     """A fault on the time axis, in its unit."""
 
     name: str
@@ -231,7 +229,7 @@ class Flag:
     lane: int
 
 
-def fly(spans: Sequence[Span], end: float, width: float) -> list[Flag]:
+def fly(spans: Sequence[FaultSpan], end: float, width: float) -> list[Flag]:
     """Names for spans on an axis of this width, in lanes, such that no text meets another text or another's pole.
 
     Where the names do not fit into a few lanes, the faults are numbered instead, as the table of faults is.
@@ -244,7 +242,7 @@ def fly(spans: Sequence[Span], end: float, width: float) -> list[Flag]:
     return flags
 
 
-def _placed(spans: Sequence[Span], texts: Sequence[str], end: float, width: float) -> list[Flag]:
+def _placed(spans: Sequence[FaultSpan], texts: Sequence[str], end: float, width: float) -> list[Flag]:
     """From the right, each in the lowest lane where it fits; those that fit nowhere are left out."""
     flags: list[Flag] = []
     for span, text in sorted(zip(spans, texts, strict=True), key=lambda pair: -pair[0].begin):
@@ -278,12 +276,12 @@ def _raise(figure: Figure, axes: Axes, flags: Sequence[Flag]) -> None:
         figure.text(text_x, y, flag.name, fontsize=_FLAG, color="#8a5a00", va="bottom")
 
 
-def _span(fault: Fault, subject: Subject, unit: TimeUnit, end: float) -> Span | None:
+def _span(fault: Fault, subject: Subject, unit: TimeUnit, end: float) -> FaultSpan | None:
     """Where a fault is on the axis; None for one that was before or behind it."""
     begin, until = ((us - subject.series.origin_us) / unit.us for us in (fault.from_us, fault.to_us))
     if until < 0 or begin > end:
         return None
-    return Span(fault.name, max(0.0, begin), min(end, max(begin, until)))
+    return FaultSpan(fault.name, max(0.0, begin), min(end, max(begin, until)))
 
 
 # ------------------------------------------------------------------------------------------ names in pictures

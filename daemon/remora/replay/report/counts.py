@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from remora.replay.report.texts import visible
-from remora.replay.results import Verdict
+from remora.replay.results import TopicVerdict
 
 Tone = Literal["plain", "note", "wrong"]
 
@@ -104,7 +104,7 @@ def is_used(count: Count, runs: Iterable[Mapping[str, int]]) -> bool:
     return not count.needs or any(counts.get(name) for counts in runs for name in (count.name, count.needs))
 
 
-def tone(count: Count, verdict: Verdict) -> Tone:
+def tone(count: Count, verdict: TopicVerdict) -> Tone:
     """How a count is to be looked at in this verdict: what is nothing, and what must not be nothing, is plain."""
     counts = verdict.counts
     if not counts.get(count.name):

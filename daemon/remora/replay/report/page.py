@@ -26,7 +26,7 @@ from remora.replay.report.texts import count, visible
 
 
 @dataclass(frozen=True)
-class Head:
+class Headline:
     """What the verdict on a run is, in one line, and what it does not say."""
 
     name: str
@@ -37,19 +37,12 @@ class Head:
 
 def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Sequence[Picture]]) -> str:
     """The whole page, for one run or two. `pictures` has for each panel one picture, or one of each run."""
-    environment = Environment(
-        loader=PackageLoader("remora.replay.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["data"] = lambda image: base64.b64encode(image).decode()
-    template = environment.get_template("page.html.jinja")
+    template = templates().get_template("page.html.jinja")
     return template.render(
         title=" against ".join(visible(each.name) for each in subjects),
         heads=[
-            Head(visible(each.name), each.verdict.verdict, sentence(each), each.verdict.caveats) for each in subjects
+            Headline(visible(each.name), each.verdict.verdict, sentence(each), each.verdict.caveats)
+            for each in subjects
         ],
         counts=list(count_tables(subjects, summary)),
         latencies=latency_table(summary),
@@ -61,6 +54,19 @@ def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Seq
         unused=unused_table(subjects, summary),
         details=list(detail_tables(subjects)),
     )
+
+
+def templates() -> Environment:
+    """The pages of this package."""
+    environment = Environment(
+        loader=PackageLoader("remora.replay.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data"] = lambda image: base64.b64encode(image).decode()
+    return environment
 
 
 def sentence(subject: Subject) -> str:

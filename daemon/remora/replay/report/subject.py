@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.layout import Fault, Run, RunDirectory, read
-from remora.replay.results import Series, Verdict
+from remora.replay.layout import Fault, ReplayRun, RunDirectory, read
+from remora.replay.results import Series, TopicVerdict
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Subject:
     """One run, and what was found out about it. Without a replay (only a topic was looked at) there is no `run`."""
 
     directory: RunDirectory
-    run: Run | None
-    verdict: Verdict
+    run: ReplayRun | None
+    verdict: TopicVerdict
     series: Series
     faults: tuple[Fault, ...]
 
@@ -43,8 +43,8 @@ def load(path: Path) -> Subject:
     directory = RunDirectory(path)
     if not directory.verdict.exists():
         raise ReplayRefused(f"{path}: there is no verdict in it; make one first: remora replay verify")
-    verdict = read(directory.verdict, Verdict)
-    run = read(directory.run, Run) if directory.run.exists() else None
+    verdict = read(directory.verdict, TopicVerdict)
+    run = read(directory.run, ReplayRun) if directory.run.exists() else None
     if verdict.run_id is not None and (run is None or run.run_id != verdict.run_id):
         there = f"is of run {run.run_id}" if run else "is missing"
         raise ReplayRefused(f"{directory.run}: {there}, and the verdict is on run {verdict.run_id}")

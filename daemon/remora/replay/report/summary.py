@@ -11,7 +11,7 @@ from remora.replay.report.subject import Subject
 from remora.replay.results import Interval, Percentiles
 
 
-class Rate(msgspec.Struct, frozen=True):
+class EventRate(msgspec.Struct, frozen=True):
     """The events and the microseconds that they took, and the most per second that an interval of the series had."""
 
     events: int
@@ -20,7 +20,7 @@ class Rate(msgspec.Struct, frozen=True):
     peak_per_s: float
 
 
-class Change(msgspec.Struct, frozen=True):
+class RunDifference(msgspec.Struct, frozen=True):
     """This run's numbers less those of the other one; of what both have."""
 
     counts: dict[str, int]
@@ -48,13 +48,13 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     speed: float | None
     counts: dict[str, int]
     latencies: dict[str, Percentiles]
-    rates: dict[str, Rate]
+    rates: dict[str, EventRate]
     backlogs: dict[str, int]
     interval_us: int
     faults: tuple[Fault, ...]
     caveats: tuple[str, ...] = ()
     against: Summary | None = None
-    change: Change | None = None
+    change: RunDifference | None = None
 
 
 def summarise(subject: Subject, against: Subject | None = None) -> Summary:
@@ -93,7 +93,7 @@ def _summary(subject: Subject) -> Summary:
     )
 
 
-def _rates(subject: Subject) -> dict[str, Rate]:
+def _rates(subject: Subject) -> dict[str, EventRate]:
     series = subject.series
     rates = {"in_log": _rate([(each.t_us, each.in_log) for each in series.intervals], series.interval_us)}
     if subject.run:
@@ -102,12 +102,12 @@ def _rates(subject: Subject) -> dict[str, Rate]:
     return {name: rates[name] for name in ("due", "acked", "in_log") if name in rates}
 
 
-def _rate(events: Sequence[tuple[int, int]], width_us: int) -> Rate:
+def _rate(events: Sequence[tuple[int, int]], width_us: int) -> EventRate:
     """From the first interval with an event to the last one."""
     busy = [t_us for t_us, found in events if found]
     over_us = width_us + busy[-1] - busy[0] if busy else 0
     total = sum(found for _, found in events)
-    return Rate(
+    return EventRate(
         events=total,
         over_us=over_us,
         mean_per_s=total * 1e6 / over_us if over_us else 0.0,
@@ -122,10 +122,10 @@ def _backlogs(intervals: Sequence[Interval]) -> dict[str, int]:
     }
 
 
-def _change(one: Summary, other: Summary) -> Change:
+def _change(one: Summary, other: Summary) -> RunDifference:
     both = [name for name in one.counts if name in other.counts]
     clocks = [name for name in one.latencies if name in other.latencies]
-    return Change(
+    return RunDifference(
         counts={name: one.counts[name] - other.counts[name] for name in both},
         latencies={
             name: {

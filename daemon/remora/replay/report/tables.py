@@ -12,7 +12,7 @@ from remora.replay.report.latencies import FEW_TOLD, ORDER, clock_us, is_few, la
 from remora.replay.report.subject import Subject
 from remora.replay.report.summary import PERCENTILES, Summary
 from remora.replay.report.texts import MS, change, count, latency, latency_change, moment, offset, rate, tick, visible
-from remora.replay.results import Example, Percentiles, Verdict
+from remora.replay.results import Example, Percentiles, TopicVerdict
 
 _RATES = {"due": "offered", "acked": "completed", "in_log": "in Kafka"}
 _BACKLOGS = {"acked": "not acked", "in_log": "not in Kafka"}
@@ -31,7 +31,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A line of a table: what it is about, in more words, and its cells; `key` names it for programs."""
 
     label: str
@@ -41,29 +41,29 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows under a title; `columns` are the heads of the cells, none where they would say nothing."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
 
 # ------------------------------------------------------------------------------------------ numbers
 
 
-def count_tables(subjects: Sequence[Subject], summary: Summary) -> Iterator[Table]:
+def count_tables(subjects: Sequence[Subject], summary: Summary) -> Iterator[ReportTable]:
     """The counts that these runs make use of."""
     for title, listed in counts.groups(_all_counts(subjects)):
         used = [each for each in listed if counts.is_used(each, _counts(subjects))]
-        yield Table(title, _columns(subjects), [_count_row(each, subjects, summary) for each in used])
+        yield ReportTable(title, _columns(subjects), [_count_row(each, subjects, summary) for each in used])
 
 
-def unused_table(subjects: Sequence[Subject], summary: Summary) -> Table:
+def unused_table(subjects: Sequence[Subject], summary: Summary) -> ReportTable:
     """The counts of what these runs do not use: nothing, all of them."""
     listed = [each for _, group in counts.groups(_all_counts(subjects)) for each in group]
     unused = [each for each in listed if not counts.is_used(each, _counts(subjects))]
-    return Table("Nothing of these", _columns(subjects), [_count_row(each, subjects, summary) for each in unused])
+    return ReportTable("Nothing of these", _columns(subjects), [_count_row(each, subjects, summary) for each in unused])
 
 
 def _counts(subjects: Sequence[Subject]) -> list[dict[str, int]]:
@@ -74,34 +74,34 @@ def _all_counts(subjects: Sequence[Subject]) -> dict[str, int]:
     return {name: 0 for each in subjects for name in each.verdict.counts}
 
 
-def _count_row(each: Count, subjects: Sequence[Subject], summary: Summary) -> Row:
+def _count_row(each: Count, subjects: Sequence[Subject], summary: Summary) -> TableRow:
     cells = [_count_cell(each, subject.verdict) for subject in subjects]
     if summary.change is not None:
         difference = summary.change.counts.get(each.name)
         cells.append(Cell("–") if difference is None else Cell(change(difference), difference))
-    return Row(each.label, cells, each.meaning, each.name)
+    return TableRow(each.label, cells, each.meaning, each.name)
 
 
-def _count_cell(each: Count, verdict: Verdict) -> Cell:
+def _count_cell(each: Count, verdict: TopicVerdict) -> Cell:
     found = verdict.counts.get(each.name)
     return Cell("–") if found is None else Cell(count(found), found, counts.tone(each, verdict))
 
 
-def latency_table(summary: Summary) -> Table:
+def latency_table(summary: Summary) -> ReportTable:
     runs = [summary] if summary.against is None else [summary, summary.against]
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for name in [*ORDER, *sorted({name for each in runs for name in each.latencies}.difference(ORDER))]:
         for each in runs:
             if (found := each.latencies.get(name)) is not None:
                 whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
                 words = label(name, has_schedule=bool(each.speed)) + whose
                 few = f"; {FEW_TOLD}" if is_few(found.samples) else ""
-                rows.append(Row(words, _percentile_cells(found, clock_us(name)), visible(found.clock) + few, name))
+                rows.append(TableRow(words, _percentile_cells(found, clock_us(name)), visible(found.clock) + few, name))
         if summary.change is not None and (differences := summary.change.latencies.get(name)) is not None:
             shown = [Cell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
             words = label(name, has_schedule=bool(summary.speed))
-            rows.append(Row(f"{words} · change", [Cell(""), *shown], "", f"{name}-change"))
-    return Table("Latencies", ("samples", *_PERCENTILE_NAMES), rows)
+            rows.append(TableRow(f"{words} · change", [Cell(""), *shown], "", f"{name}-change"))
+    return ReportTable("Latencies", ("samples", *_PERCENTILE_NAMES), rows)
 
 
 def _percentile_cells(found: Percentiles, counted_us: int) -> list[Cell]:
@@ -113,7 +113,7 @@ def _percentile_cells(found: Percentiles, counted_us: int) -> list[Cell]:
     return [Cell(count(found.samples), found.samples), *shown]
 
 
-def rate_table(summary: Summary) -> Table:
+def rate_table(summary: Summary) -> ReportTable:
     runs = [summary] if summary.against is None else [summary, summary.against]
     rows = []
     for name, words in _RATES.items():
@@ -125,15 +125,11 @@ def rate_table(summary: Summary) -> Table:
                     Cell(offset(found.over_us), found.over_us),
                     Cell(rate(found.mean_per_s), found.mean_per_s),
                     Cell(rate(found.peak_per_s), found.peak_per_s),
-                    *_backlog_cell(name, each.backlogs),
+                    Cell(count(each.backlogs[name]), each.backlogs[name]) if name in each.backlogs else Cell("–"),
                 ]
-                rows.append(Row(words + whose, cells, "", f"rate-{name}"))
+                rows.append(TableRow(words + whose, cells, "", f"rate-{name}"))
     width = tick(summary.interval_us)
-    return Table("Rates", ("events", "within", "events/s over all", f"most in {width}", "largest backlog"), rows)
-
-
-def _backlog_cell(name: str, backlogs: Mapping[str, int]) -> list[Cell]:
-    return [Cell(count(backlogs[name]), backlogs[name]) if name in backlogs else Cell("–")]
+    return ReportTable("Rates", ("events", "within", "events/s over all", f"most in {width}", "largest backlog"), rows)
 
 
 # ------------------------------------------------------------------------------------------ names and places
@@ -142,7 +138,7 @@ def _backlog_cell(name: str, backlogs: Mapping[str, int]) -> list[Cell]:
 _PLACES = ("bucket", "key", "seq", "kseq", "partition", "offset", "shard", "position", "detail")
 
 
-def example_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
+def example_tables(subjects: Sequence[Subject]) -> Iterator[ReportTable]:
     for subject in subjects:
         for name, found in subject.verdict.examples.items():
             if found:
@@ -150,7 +146,9 @@ def example_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
                 columns = [each for each in _PLACES if any(getattr(one, each) is not None for one in found)]
                 total = max(subject.verdict.counts.get(name, 0), len(found))
                 title = f"{words}: {count(len(found))} of {count(total)}{suffix(subject, subjects)}"
-                yield Table(title, columns, [Row("", [_place(one, each) for each in columns]) for one in found])
+                yield ReportTable(
+                    title, columns, [TableRow("", [_place(one, each) for each in columns]) for one in found]
+                )
 
 
 def _place(example: Example, column: str) -> Cell:
@@ -160,10 +158,10 @@ def _place(example: Example, column: str) -> Cell:
     return Cell(str(found), found) if isinstance(found, int) else Cell(visible(found))
 
 
-def fault_table(subject: Subject, whose: str) -> Table:
+def fault_table(subject: Subject, whose: str) -> ReportTable:
     origin = subject.series.origin_us
     rows = [
-        Row(
+        TableRow(
             f"{number} {visible(each.name)}",
             [
                 Cell(offset(each.from_us - origin), each.from_us - origin),
@@ -173,12 +171,12 @@ def fault_table(subject: Subject, whose: str) -> Table:
         )
         for number, each in enumerate(subject.faults, 1)
     ]
-    return Table(f"Faults{whose}", ("from", "to", "lasted"), rows)
+    return ReportTable(f"Faults{whose}", ("from", "to", "lasted"), rows)
 
 
-def key_table(subject: Subject, whose: str) -> Table:
+def key_table(subject: Subject, whose: str) -> ReportTable:
     rows = [
-        Row(
+        TableRow(
             f"{visible(each.bucket)}/{visible(each.key)}",
             [
                 Cell(count(each.events), each.events),
@@ -188,13 +186,13 @@ def key_table(subject: Subject, whose: str) -> Table:
         )
         for each in subject.series.hottest
     ]
-    return Table(f"Hottest keys{whose}", ("events", "p99 to the log" if subject.run else "p99 of age"), rows)
+    return ReportTable(f"Hottest keys{whose}", ("events", "p99 to the log" if subject.run else "p99 of age"), rows)
 
 
 # ------------------------------------------------------------------------------------------ how it was done
 
 
-def detail_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
+def detail_tables(subjects: Sequence[Subject]) -> Iterator[ReportTable]:
     """All that is needed to repeat the run: of both runs side by side."""
     for title, found in (
         ("Replay", [_replay(each) for each in subjects]),
@@ -204,9 +202,9 @@ def detail_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
         ("Files", [_files(each) for each in subjects]),
     ):
         names = list(dict.fromkeys(name for each in found for name in each))
-        rows = [Row(visible(name), [Cell(visible(each.get(name, "–"))) for each in found]) for name in names]
+        rows = [TableRow(visible(name), [Cell(visible(each.get(name, "–"))) for each in found]) for name in names]
         if rows:
-            yield Table(title, [visible(each.name) for each in subjects] if len(subjects) > 1 else (), rows)
+            yield ReportTable(title, [visible(each.name) for each in subjects] if len(subjects) > 1 else (), rows)
 
 
 def _replay(subject: Subject) -> dict[str, str]:

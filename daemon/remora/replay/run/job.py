@@ -54,7 +54,7 @@ def resumed(plan: Plan, run: RunDirectory, trace: Trace, parts: int | None) -> t
     """The plan and the number of parts with which to go on. Raises ReplayRefused where it would be another replay."""
     if not run.run.exists():
         raise ReplayRefused(f"{run.path}: there is nothing to resume: it has no {run.run.name}")
-    earlier = layout.read(run.run, layout.Run)
+    earlier = layout.read(run.run, layout.ReplayRun)
     now = {"trace": trace, "target": plan.target, "topic": plan.topic, "speed": plan.speed}
     for name in _MUST_AGREE:
         if now[name] != getattr(earlier, name):
@@ -81,7 +81,7 @@ def begin(
     """Write down what is going to be replayed."""
     layout.write(
         run.run,
-        layout.Run(
+        layout.ReplayRun(
             run_id=plan.run_id,
             trace=trace,
             prepared=str(prepared.path.absolute()),
@@ -115,7 +115,9 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
     sent = frames.ordered(parted, parts).mapInArrow(sending(plan), SUMMARY, barrier=True)
     with in_one_line():
         sent.write.parquet(location(folder))
-    return _punctuality(folder)
+    rows = pq.read_table(folder, columns=["lateness"]).to_pylist()
+    counts = merged(dict(row["lateness"]) for row in rows)
+    return Punctuality(sum(counts.values()), percentile_us(counts, 0.5), percentile_us(counts, 0.99))
 
 
 def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:
@@ -123,9 +125,3 @@ def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:
     # The part is in the folder's name and in the first line; Spark is not to make a column of the former.
     lines = spark.read.schema(JOURNAL).option("recursiveFileLookup", "true").json(pattern(run.journal))
     return lines.where(F.col("kind").isNotNull()).select(*JOURNAL.fieldNames())
-
-
-def _punctuality(folder: Path) -> Punctuality:
-    rows = pq.read_table(folder, columns=["lateness"]).to_pylist()
-    counts = merged(dict(row["lateness"]) for row in rows)
-    return Punctuality(sum(counts.values()), percentile_us(counts, 0.5), percentile_us(counts, 0.99))

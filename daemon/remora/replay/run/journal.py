@@ -19,7 +19,7 @@ from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.layout import RunDirectory
 
 
-class Start(msgspec.Struct, frozen=True, tag_field="kind", tag="start"):
+class JournalStart(msgspec.Struct, frozen=True, tag_field="kind", tag="start"):
     """The first line: an event is due at `t0_us + (ts_us - ts0_us) / speed`."""
 
     part: int
@@ -29,7 +29,7 @@ class Start(msgspec.Struct, frozen=True, tag_field="kind", tag="start"):
     speed: float
 
 
-class Intent(msgspec.Struct, frozen=True, tag_field="kind", tag="intent"):
+class SendIntent(msgspec.Struct, frozen=True, tag_field="kind", tag="intent"):
     """These events go into one request, for the n-th time; written before that is sent."""
 
     seqs: tuple[int, ...]
@@ -37,7 +37,7 @@ class Intent(msgspec.Struct, frozen=True, tag_field="kind", tag="intent"):
     tries: int
 
 
-class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit_defaults=True):
+class FinalOutcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit_defaults=True):
     """What is final of some events. `sent_us` is that of the first attempt; null, as `done_us`, for what was not sent.
 
     `status` is that of the last answer; null where there was none. `limited` answers were those of a rate limit (429),
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit
     held_us: tuple[int, ...] = ()
 
 
-Line = Start | Intent | Outcome
+Line = JournalStart | SendIntent | FinalOutcome
 
 _encode = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
@@ -81,7 +81,7 @@ class Journal:
 
     def start(self, t0_us: int, ts0_us: int, speed: float) -> None:
         """The first line."""
-        self.write(Start(self.part, self.attempt, t0_us, ts0_us, speed))
+        self.write(JournalStart(self.part, self.attempt, t0_us, ts0_us, speed))
 
     def write(self, line: Line) -> None:
         """Append a line; returns when it is the operating system's. Raises ReplayError where that has no room."""

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from remora.replay.run.sender import Limits
-from remora.replay.run.targets import Target
+from remora.replay.run.sender import TaskLimits
+from remora.replay.run.targets import OpenTarget
 from remora.replay.run.targets.ingest import Records, Server, check_ingest, ingest_target
 from remora.replay.run.targets.null import NullTarget
 
@@ -20,7 +20,7 @@ TARGETS = (INGEST, S3, NULL)
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class TargetSecrets:
     """What opens a target; never shown and never written."""
 
     token: str = field(default="", repr=False)
@@ -48,14 +48,14 @@ class Plan:
     size_cap: int = 1024
     region: str = "default"
     ca_file: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: TaskLimits = field(default_factory=TaskLimits)
     lead_s: float = 2.0
     is_numbered: bool | None = None
-    credentials: Credentials = field(default_factory=Credentials)
+    credentials: TargetSecrets = field(default_factory=TargetSecrets)
 
 
 @asynccontextmanager
-async def opened(plan: Plan) -> AsyncIterator[Target]:
+async def opened(plan: Plan) -> AsyncIterator[OpenTarget]:
     """The target of a plan, for one task."""
     if plan.target == NULL:
         yield NullTarget(plan.batch)

@@ -13,14 +13,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from remora.replay.errors import ReplayError
 from remora.replay.layout import RunDirectory
-from remora.replay.run.journal import Intent, Line, Outcome, Tail, journals
+from remora.replay.run.journal import FinalOutcome, Line, SendIntent, Tail, journals
 from remora.replay.shape import OUTCOMES, UNKNOWN
 
 _LOOK_S = 0.25
 
 
 @dataclass
-class Counts:
+class JournalCounts:
     """Events by what all journals say of them; the rate is of what was sent since `since_us`."""
 
     since_us: int = 0
@@ -48,13 +48,13 @@ class Counts:
     def add(self, line: Line) -> None:
         """Count a line."""
         match line:
-            case Intent(tries=1):
+            case SendIntent(tries=1):
                 self.attempted += len(line.seqs)
                 if line.sent_us >= self.since_us:
                     self._first_us = min(self._first_us or line.sent_us, line.sent_us)
-            case Intent():
+            case SendIntent():
                 self.repetitions += 1
-            case Outcome():
+            case FinalOutcome():
                 self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + len(line.seqs)
                 self.limited += line.limited
                 self.limited_us += line.limited_us
@@ -75,9 +75,9 @@ class Reading:
     def __init__(self, run: RunDirectory, since_us: int) -> None:
         self._run = run
         self._tails: dict[Path, Tail] = {}
-        self.counts = Counts(since_us)
+        self.counts = JournalCounts(since_us)
 
-    def look(self) -> Counts:
+    def look(self) -> JournalCounts:
         """Count what is new. Raises ReplayRefused for a journal that cannot be read."""
         for path in journals(self._run):
             for line in self._tails.setdefault(path, Tail(path)).lines():
@@ -115,7 +115,7 @@ def shown(reading: Reading, total: int) -> Iterator[None]:
             follower.join()
 
 
-def told(counts: Counts) -> str:
+def told(counts: JournalCounts) -> str:
     """The figures beside the bar."""
     troubles = [f"{number:,} {name}" for name, number in counts.outcomes.items() if number and name != "acked"]
     return ", ".join([f"{counts.outcomes['acked']:,} acked", *troubles, f"{counts.rate:,.0f}/s"])

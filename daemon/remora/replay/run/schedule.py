@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Event(NamedTuple):
+class DueEvent(NamedTuple):
     """An event that is to be sent. Those with the same `lane` are sent in their order, one after the other.
 
     A lane is a hash of bucket and key: two keys may share one, but a key is always in the same.

@@ -20,11 +20,11 @@ from typing import Protocol
 
 from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
 from remora.replay.errors import ReplayError
-from remora.replay.run.journal import Intent, Line, Outcome
+from remora.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora.replay.run.lateness import rounded
 from remora.replay.run.limited_time import LimitedTime
-from remora.replay.run.schedule import Event
-from remora.replay.run.targets import Answer, Result, Target
+from remora.replay.run.schedule import DueEvent
+from remora.replay.run.targets import Answer, AttemptResult, OpenTarget
 from remora.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
 
 WAIT, DROP, ABORT = "wait", "drop", "abort"
@@ -39,7 +39,7 @@ class Overloaded(ReplayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaskLimits:
     """How much is under way in one task, and for how long a request is tried.
 
     The seconds for which it waits for rate limits count by themselves: they may be `limited_s`.
@@ -55,7 +55,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class WallClock:
     """The loop's clock in microseconds since 1970: it runs evenly when the host's clock is changed."""
 
     epoch_us: int
@@ -81,7 +81,7 @@ class Writes(Protocol):
 
 
 @dataclass
-class Tally:
+class TaskTally:
     """What came of the events of one task."""
 
     offered: int = 0
@@ -91,7 +91,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Waits:
+class RateLimitWaits:
     """How often a request waited for a rate limit, and for how long.
 
     `held_us` has for its events how much of the time from when they were due to when they were sent first others of
@@ -111,10 +111,10 @@ class Waits:
 class Sender:
     """One task's, for one use. `name` begins the names of its requests, and is unlike that of any other task."""
 
-    def __init__(self, target: Target, journal: Writes, clock: Clock, limits: Limits, name: str) -> None:
+    def __init__(self, target: OpenTarget, journal: Writes, clock: WallClock, limits: TaskLimits, name: str) -> None:
         self._target, self._journal, self._clock, self._limits, self._name = target, journal, clock, limits, name
         self._group: asyncio.TaskGroup | None = None
-        self._lanes: dict[int, list[Event]] = {}
+        self._lanes: dict[int, list[DueEvent]] = {}
         """What waits in each lane. One that is here and not in `ready` has a request under way."""
         self._ready: deque[int] = deque()
         self._slots = limits.concurrency
@@ -125,9 +125,9 @@ class Sender:
         self._requests = 0
         self._limited = LimitedTime()
         self._rng = Random(name)  # noqa: S311  # spreads repetitions, guards nothing
-        self.tally = Tally()
+        self.tally = TaskTally()
 
-    async def run(self, source: AsyncIterator[Sequence[Event]]) -> Tally:
+    async def run(self, source: AsyncIterator[Sequence[DueEvent]]) -> TaskTally:
         """Send all events, which come in the order in which they are due; returns when all are answered for."""
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -139,7 +139,7 @@ class Sender:
 
     # -------------------------------------------------------------------------------------- what is due
 
-    async def _offer(self, events: Sequence[Event]) -> None:
+    async def _offer(self, events: Sequence[DueEvent]) -> None:
         """Take events as they become due."""
         lanes, ready, window = self._lanes, self._ready, self._limits.window
         now_us = self._clock.now_us()
@@ -166,13 +166,14 @@ class Sender:
         self._gathered_us = await self._clock.until(due_us)
         return self._gathered_us
 
-    async def _make_room(self, event: Event) -> bool:
+    async def _make_room(self, event: DueEvent) -> bool:
         """Return when there is room in the window; False where the event is left out instead."""
         self._dispatch()
         if self._limits.overload == DROP:
             await asyncio.sleep(0)
             if self._held >= self._limits.window:
-                self._drop(event)
+                self._dropped.append(event.seq)
+                self.tally.outcomes[DROPPED] += 1
                 return False
         elif self._limits.overload == ABORT:
             raise Overloaded(
@@ -184,16 +185,12 @@ class Sender:
             await self._room.wait()
         return True
 
-    def _drop(self, event: Event) -> None:
-        self._dropped.append(event.seq)
-        self.tally.outcomes[DROPPED] += 1
-
     # --------------------------------------------------------------------------------------- requests
 
     def _dispatch(self) -> None:
         """Begin as many requests as may be under way."""
         if self._dropped:
-            self._journal.write(Outcome(tuple(self._dropped), DROPPED, 0))
+            self._journal.write(FinalOutcome(tuple(self._dropped), DROPPED, 0))
             self._dropped.clear()
         assert self._group is not None
         while self._ready and self._slots:
@@ -201,9 +198,9 @@ class Sender:
             self._slots -= 1
             self._group.create_task(self._finish(events, lanes))
 
-    def _next_request(self) -> tuple[list[Event], list[int]]:
+    def _next_request(self) -> tuple[list[DueEvent], list[int]]:
         """The events of a request, in the order of the trace, and the lanes that it holds until it is finished."""
-        events: list[Event] = []
+        events: list[DueEvent] = []
         held: list[int] = []
         room = self._target.batch
         while self._ready and room:
@@ -216,7 +213,7 @@ class Sender:
         events.sort()
         return events, held
 
-    async def _finish(self, events: list[Event], lanes: list[int]) -> None:
+    async def _finish(self, events: list[DueEvent], lanes: list[int]) -> None:
         """See a request through, and go on with what waited for it."""
         await self._request(events)
         self._held -= len(events)
@@ -229,18 +226,18 @@ class Sender:
         self._room.set()
         self._dispatch()
 
-    async def _request(self, events: list[Event]) -> None:
+    async def _request(self, events: list[DueEvent]) -> None:
         """Try until every one of the events has an outcome."""
         name, tries, may_have_happened = self._next_name(), 0, False
         first_us = self._clock.now_us()
-        waits = Waits(held_us=self._held_us(events, first_us))
+        waits = RateLimitWaits(held_us=self._held_us(events, first_us))
         self._count_lateness(events, first_us, waits.held_us)
         sent_us = first_us
         while True:
             tries += 1
-            self._journal.write(Intent(tuple([event.seq for event in events]), sent_us, tries))
+            self._journal.write(SendIntent(tuple([event.seq for event in events]), sent_us, tries))
             answer = await self._target.send(events, name)
-            if answer.result is Result.DONE:
+            if answer.result is AttemptResult.DONE:
                 self._close(events, ACKED, first_us, tries, answer, waits)
                 return
             if answer.culprit is not None and len(events) > 1:
@@ -248,7 +245,7 @@ class Sender:
                 self._close([events.pop(answer.culprit)], REJECTED, first_us, tries, answer, alone)
                 name, sent_us = self._next_name(), self._clock.now_us()
                 continue
-            may_have_happened = may_have_happened or answer.result is Result.LOST
+            may_have_happened = may_have_happened or answer.result is AttemptResult.LOST
             final = UNKNOWN if may_have_happened else REJECTED
             wait_us = self._pause_us(answer, tries)
             if wait_us is None or self._is_over(self._clock.now_us() - first_us, waits, wait_us, answer):
@@ -269,19 +266,21 @@ class Sender:
         finally:
             self._limited.end(self._clock.now_us())
 
-    def _held_us(self, events: Sequence[Event], sent_us: int) -> dict[int, int]:
+    def _held_us(self, events: Sequence[DueEvent], sent_us: int) -> dict[int, int]:
         """How much of the time from when each event was due to now the task waited for limits, where it did."""
         held = ((event.seq, self._limited.within(event.due_us, sent_us)) for event in events)
         return {seq: us for seq, us in held if us}
 
-    def _is_over(self, elapsed_us: int, waits: Waits, wait_us: int, answer: Answer) -> bool:
+    def _is_over(self, elapsed_us: int, waits: RateLimitWaits, wait_us: int, answer: Answer) -> bool:
         """Whether a request is given up instead of waiting once more."""
         patience = Patience(self._limits.retry_s, self._limits.limited_s)
         return patience.is_over(elapsed_us / 1e6, waits.us / 1e6, wait_us / 1e6, is_limited=answer.is_limited)
 
     def _pause_us(self, answer: Answer, tries: int) -> int | None:
         """How long to wait before the request is sent again; None where it is not."""
-        if answer.result is Result.REFUSED or (answer.result is Result.LOST and not self._target.is_repeatable):
+        if answer.result is AttemptResult.REFUSED or (
+            answer.result is AttemptResult.LOST and not self._target.is_repeatable
+        ):
             return None
         return int(1e6 * max(answer.retry_after_s, _BACKOFF.delay(tries, self._rng.random())))
 
@@ -289,7 +288,7 @@ class Sender:
         self._requests += 1
         return f"{self._name}/{self._requests}"
 
-    def _count_lateness(self, events: Sequence[Event], sent_us: int, held_us: Mapping[int, int]) -> None:
+    def _count_lateness(self, events: Sequence[DueEvent], sent_us: int, held_us: Mapping[int, int]) -> None:
         counts = self.tally.lateness
         for event in events:
             late = rounded(sent_us - event.due_us - held_us.get(event.seq, 0))
@@ -297,12 +296,12 @@ class Sender:
 
     def _close(
         self,
-        events: Sequence[Event],
+        events: Sequence[DueEvent],
         outcome: str,
         sent_us: int,
         tries: int,
         answer: Answer,
-        waits: Waits,
+        waits: RateLimitWaits,
     ) -> None:
         """Write what is final of events; the numbers of `waits` are those of their request, once."""
         self.tally.outcomes[outcome] += len(events)
@@ -310,7 +309,7 @@ class Sender:
         done_us = self._clock.now_us()
         held_us = tuple([waits.held_us.get(seq, 0) for seq in seqs]) if waits.held_us else ()
         self._journal.write(
-            Outcome(
+            FinalOutcome(
                 seqs, outcome, tries, sent_us, done_us, answer.status, answer.error, waits.number, waits.us, held_us
             )
         )

@@ -20,8 +20,8 @@ from remora.replay.errors import ReplayError
 from remora.replay.layout import RunDirectory
 from remora.replay.run.journal import Journal, open_journal
 from remora.replay.run.plan import Plan, opened
-from remora.replay.run.schedule import Event, Timeline
-from remora.replay.run.sender import Clock, Sender, Tally
+from remora.replay.run.schedule import DueEvent, Timeline
+from remora.replay.run.sender import Sender, TaskTally, WallClock
 from remora.replay.shape import WRITES
 
 SUMMARY = StructType(
@@ -102,7 +102,7 @@ def _left_alone() -> Iterator[None]:
 
 async def _send(
     first: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch], plan: Plan, meeting: Meeting, journal: Journal
-) -> Tally:
+) -> TaskTally:
     name = f"{plan.run_id}/{journal.part}/{journal.attempt}"
     async with opened(plan) as target:
         timeline = _agree(meeting, None if first is None else first["ts_us"][0].as_py(), plan)
@@ -111,10 +111,10 @@ async def _send(
         return await sender.run(_events(first, batches, timeline))
 
 
-def clock() -> Clock:
+def clock() -> WallClock:
     """The running loop's, set by the clock of the wall now."""
     loop_time = asyncio.get_running_loop().time
-    return Clock(time.time_ns() // 1000 - int(loop_time() * 1e6), loop_time)
+    return WallClock(time.time_ns() // 1000 - int(loop_time() * 1e6), loop_time)
 
 
 def _agree(meeting: Meeting, first_ts_us: int | None, plan: Plan) -> Timeline:
@@ -131,7 +131,7 @@ def _agree(meeting: Meeting, first_ts_us: int | None, plan: Plan) -> Timeline:
 
 async def _events(
     first: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch], timeline: Timeline
-) -> AsyncIterator[list[Event]]:
+) -> AsyncIterator[list[DueEvent]]:
     """The events of all batches, some at a time. The next batch is fetched meanwhile, in a thread."""
     batch = first
     while batch is not None:
@@ -143,7 +143,7 @@ async def _events(
             batch = await coming
 
 
-def _rows(batch: pa.RecordBatch, timeline: Timeline) -> Iterator[Event]:
+def _rows(batch: pa.RecordBatch, timeline: Timeline) -> Iterator[DueEvent]:
     due_us, kinds = timeline.due_us, frozenset(WRITES)
     columns = [batch[name].to_pylist() for name in ("seq", "ts_us", "op", "bucket", "key", "size", "kseq", "lane")]
     for seq, ts_us, op, bucket, key, size, kseq, lane in zip(*columns, strict=True):
@@ -151,4 +151,4 @@ def _rows(batch: pa.RecordBatch, timeline: Timeline) -> Iterator[Event]:
             raise ReplayError(f"event {seq}: there is no operation {op}")
         # What is no UTF-8 is for the target to refuse.
         name, path = bucket.decode("utf-8", "surrogateescape"), key.decode("utf-8", "surrogateescape")
-        yield Event(seq, due_us(ts_us), op, name, path, size or 0, kseq, lane)
+        yield DueEvent(seq, due_us(ts_us), op, name, path, size or 0, kseq, lane)

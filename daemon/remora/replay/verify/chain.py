@@ -74,7 +74,10 @@ def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     for more in named[1:]:
         rows = rows.union(more)
     return rows.groupBy(*_QUEUE, "turn", "place").agg(
-        *[_named(by).alias(by.replace(" ", "_")) for by in ("record", "record next", "letter", "letter next")],
+        *[
+            F.max(F.col("by") == by).alias(by.replace(" ", "_"))
+            for by in ("record", "record next", "letter", "letter next")
+        ],
         F.min("log_us").alias("log_us"),
         F.min("spot").alias("spot"),
         F.min("next").alias("least_next"),
@@ -84,10 +87,6 @@ def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
 
 def _next() -> list[Column]:
     return [F.col("next_turn").alias("turn"), F.col("next_place").alias("place")]
-
-
-def _named(by: str) -> Column:
-    return F.max(F.col("by") == by)
 
 
 def gaps(links: DataFrame) -> DataFrame:

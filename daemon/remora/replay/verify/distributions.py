@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -111,15 +112,12 @@ def _exact(samples: DataFrame, wanted: Mapping[tuple[str, float], tuple[Class, i
     open_ = sorted({(metric, each.number, nth) for (metric, _), (each, nth) in wanted.items() if nth < each.samples})
     if not open_:
         return known
-    is_looked_for = _any(
-        [
-            (F.col("metric") == metric) & (F.col("class") == each)
-            for metric, each in sorted({(m, c) for m, c, _ in open_})
-        ]
-    )
+    classes = [
+        (F.col("metric") == metric) & (F.col("class") == each) for metric, each in sorted({(m, c) for m, c, _ in open_})
+    ]
     counted = (
         samples.select("metric", _class_number(), "value")
-        .filter(is_looked_for)
+        .filter(reduce(or_, classes))
         .groupBy("metric", "class", "value")
         .agg(F.count(F.lit(1)).alias("samples"))
     )
@@ -140,10 +138,6 @@ def _exact(samples: DataFrame, wanted: Mapping[tuple[str, float], tuple[Class, i
         for (metric, share), (each, nth) in wanted.items()
         if nth < each.samples
     }
-
-
-def _any(conditions: Sequence[Column]) -> Column:
-    return reduce(lambda a, b: a | b, conditions)
 
 
 def tail(found: Sequence[Class]) -> tuple[tuple[int, float], ...]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from remora.replay.layout import Run
-from remora.replay.results import Example, Mark, Verdict
-from remora.replay.verify import chain, counting, examples, numbers, series
+from remora.replay.layout import ReplayRun
+from remora.replay.results import Example, TimelineMark, TopicVerdict
+from remora.replay.verify import aggregates, chain, examples, numbers, series
 from remora.replay.verify.caveats import caveats
 from remora.replay.verify.judgement import judge
 from remora.replay.verify.question import Findings
-from remora.replay.verify.reading import FrozenTopic
+from remora.replay.verify.record_frames import FrozenTopic
 from remora.replay.verify.records import NOT_BEHIND
 from remora.replay.verify.series import Axis, Measured
 
@@ -23,19 +23,21 @@ from remora.replay.verify.series import Axis, Measured
 class Observations:
     """What a topic's records show: their log, counts and measurements, and for each count what picks its examples."""
 
-    log: counting.Log
+    log: aggregates.Log
     counts: dict[str, int]
     shown: Mapping[str, Callable[[], tuple[Example, ...]]]
     measured: Measured
 
 
-def findings(topic: FrozenTopic, seen: Observations, run: Run | None = None, mean_gap_us: float = 0.0) -> Findings:
+def findings(
+    topic: FrozenTopic, seen: Observations, run: ReplayRun | None = None, mean_gap_us: float = 0.0
+) -> Findings:
     """The verdict on what was seen. `mean_gap_us` is the mean time between two events of the run."""
     question, counts, measured = topic.question, seen.counts, seen.measured
     question.tell("picking examples")
     found = judge(counts, measured.latencies.get(series.LATENESS), mean_gap_us, question.rules)
     window, rules = question.window, question.rules
-    verdict = Verdict(
+    verdict = TopicVerdict(
         verdict=found.verdict,
         reasons=found.reasons,
         topic=question.source.topic,
@@ -96,7 +98,7 @@ def numbers_of(topic: FrozenTopic, numbered: int, elsewhere: DataFrame | None = 
     every = numbers.entries(placed, topic.letters)
     judged, repeated = every.filter(holds), numbers.repeated(every).filter(holds)
     gaps = numbers.gaps(placed, topic.letters).filter(holds)
-    wrong, missing = counting.row(counting.count_numbers(judged)), counting.row(counting.count_gaps(gaps))
+    wrong, missing = aggregates.row(aggregates.count_numbers(judged)), aggregates.row(aggregates.count_gaps(gaps))
     explained = missing.chain_gaps_explained
     if unexplained := missing.chain_gaps - explained:
         explained += min(unexplained, numbers.without_number(topic.letters, every))
@@ -110,9 +112,9 @@ def numbers_of(topic: FrozenTopic, numbered: int, elsewhere: DataFrame | None = 
     return Numbers({"numbered": numbered, **dict(zip(names, found, strict=True))}, shown)
 
 
-def marks(rows: DataFrame, axis: Axis, counts: Mapping[str, int]) -> list[Mark]:
+def marks(rows: DataFrame, axis: Axis, counts: Mapping[str, int]) -> list[TimelineMark]:
     """The first inversions and copies, by the time of their records."""
-    found: list[Mark] = []
+    found: list[TimelineMark] = []
     for kind, chosen, depth in (
         ("inversion", rows.filter("depth is not null"), F.col("depth")),
         ("duplicate", rows.filter("nth > 1"), F.lit(0)),
@@ -123,5 +125,5 @@ def marks(rows: DataFrame, axis: Axis, counts: Mapping[str, int]) -> list[Mark]:
         first = (
             chosen.orderBy("log_us", "partition", "offset").limit(series.MOST_MARKS).select(at, depth.alias("depth"))
         )
-        found += [Mark(row.t_us, kind, row.depth) for row in first.collect()]  # type: ignore[arg-type]  # of the two
+        found += [TimelineMark(row.t_us, kind, row.depth) for row in first.collect()]  # type: ignore[arg-type]  # of the two
     return found

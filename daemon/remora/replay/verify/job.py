@@ -9,19 +9,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from remora.replay import layout
-from remora.replay.layout import Run, RunDirectory
+from remora.replay.layout import ReplayRun, RunDirectory
 from remora.replay.shape import ACKED
-from remora.replay.verify import alone, counting, frames
+from remora.replay.verify import aggregates, alone, frames
 from remora.replay.verify.of_run import JournalTotals, judged_run
 from remora.replay.verify.of_topic import judged_alone
 from remora.replay.verify.question import Findings, Question
-from remora.replay.verify.reading import events_of, journal_of, kept_on_disk, named_and_others, opened, sized
+from remora.replay.verify.record_frames import events_of, journal_of, kept_on_disk, named_and_others, opened, sized
 from remora.replay.verify.sent import with_digests
 
 
 def verify_run(spark: SparkSession, directory: RunDirectory, question: Question) -> Findings:
     """The verdict on a replay. Raises ReplayError; nothing is written."""
-    run = layout.read(directory.run, Run)
+    run = layout.read(directory.run, ReplayRun)
     if question.window.from_us is None:
         question = replace(question, window=replace(question.window, from_us=run.started_us))
     with sized(spark, run.trace.events), ExitStack() as kept:
@@ -36,7 +36,7 @@ def verify_run(spark: SparkSession, directory: RunDirectory, question: Question)
         expected = with_digests(frames.expected(events_of(spark, run), outcomes), run)
         named, others = named_and_others(topic.records, expected, run, question.window.holds())
         compared = kept_on_disk(kept, frames.compared(expected, named))
-        waits = counting.row(counting.count_waits(journal)).asDict()
+        waits = aggregates.row(aggregates.count_waits(journal)).asDict()
         return judged_run(spark, run, topic, compared, others, JournalTotals(begun.t0_us or run.started_us, waits))
 
 

@@ -33,7 +33,7 @@ _WRONG = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class VerdictRules:
     """What is counted and what fails; how late a generator may be: its p99, and the share of the events' mean gap."""
 
     duplicates: Literal["fail", "count"]
@@ -50,7 +50,9 @@ class Judgement:
     reasons: tuple[str, ...]
 
 
-def judge(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: float, rules: Rules) -> Judgement:
+def judge(
+    counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: float, rules: VerdictRules
+) -> Judgement:
     """What follows from the counts of results.Verdict. What is wrong outweighs what was not proven.
 
     `lateness` is None where there was no schedule; `mean_gap_us` is that between two events of it.
@@ -62,7 +64,7 @@ def judge(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: 
     return Judgement(INVALID, unproven) if unproven else Judgement(PASS, ())
 
 
-def _wrong(counts: Mapping[str, int], rules: Rules) -> list[str]:
+def _wrong(counts: Mapping[str, int], rules: VerdictRules) -> list[str]:
     told = [
         text.format(n=counts[name])
         for name, text in _WRONG.items()
@@ -77,7 +79,9 @@ def _wrong(counts: Mapping[str, int], rules: Rules) -> list[str]:
     return told
 
 
-def _unproven(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: float, rules: Rules) -> list[str]:
+def _unproven(
+    counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: float, rules: VerdictRules
+) -> list[str]:
     told = []
     if "acked" in counts:
         if not counts["acked"]:
@@ -99,7 +103,7 @@ def _unproven(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_
     return told
 
 
-def _most_lateness(mean_gap_us: float, rules: Rules) -> float:
+def _most_lateness(mean_gap_us: float, rules: VerdictRules) -> float:
     if mean_gap_us < _MEASURABLE_GAP_US:
         return rules.lateness_us
     return min(rules.lateness_us, mean_gap_us * rules.lateness_share)

@@ -11,13 +11,13 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, Offsets, Source, consumer
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, Offsets, consumer
 
 _LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
-class Patience:
+class FreezeWait:
     """How long to wait before the ends are frozen: for `enough` records at most `wait_s`, then until nothing has come
     for `settle_s`, which is again waited for at most `wait_s`."""
 
@@ -36,7 +36,7 @@ class Frozen:
     undecided: Offsets = field(default_factory=dict)
 
 
-def freeze(source: Source, from_us: int | None, to_us: int | None, patience: Patience) -> Frozen:
+def freeze(source: KafkaSource, from_us: int | None, to_us: int | None, patience: FreezeWait) -> Frozen:
     """Fix what is read: from the first record of a time to the last of another, by default all there is.
 
     The end for readers of committed records is before the first transaction that is open. Raises ReplayError.
@@ -44,17 +44,17 @@ def freeze(source: Source, from_us: int | None, to_us: int | None, patience: Pat
     return asyncio.run(_freeze(source, from_us, to_us, patience))
 
 
-def recall(source: Source, earlier: Frozen) -> Frozen:
+def recall(source: KafkaSource, earlier: Frozen) -> Frozen:
     """The same offsets once more. Raises ReplayRefused when the topic no longer holds all of them."""
     return asyncio.run(_recall(source, earlier))
 
 
-def around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
+def around(source: KafkaSource, offsets: Offsets, *, behind: bool) -> list[Offsets]:
     """What else the topic holds before these offsets, and with `behind` after them. Raises ReplayError."""
     return asyncio.run(_around(source, offsets, behind=behind))
 
 
-async def _freeze(source: Source, from_us: int | None, to_us: int | None, patience: Patience) -> Frozen:
+async def _freeze(source: KafkaSource, from_us: int | None, to_us: int | None, patience: FreezeWait) -> Frozen:
     async with consumer(source) as (client, places):
         first = await client.beginning_offsets(places)
         if from_us is not None:
@@ -72,7 +72,7 @@ async def _freeze(source: Source, from_us: int | None, to_us: int | None, patien
         return Frozen(offsets, is_quiet, {number: (offsets[number][1], end) for number, (_, end) in reached.items()})
 
 
-async def _undecided(source: Source, client: AIOKafkaConsumer, places: list[Any]) -> Offsets:
+async def _undecided(source: KafkaSource, client: AIOKafkaConsumer, places: list[Any]) -> Offsets:
     """What of each partition lies behind a transaction that is open.
 
     The end for readers of committed records, asked after the other one, is short of that only where one was open.
@@ -90,7 +90,7 @@ async def _at(client: AIOKafkaConsumer, places: list[Any], at_us: int, ends: Map
 
 
 async def _settled(
-    client: AIOKafkaConsumer, places: list[Any], first: Mapping[Any, int], patience: Patience
+    client: AIOKafkaConsumer, places: list[Any], first: Mapping[Any, int], patience: FreezeWait
 ) -> tuple[dict[Any, int], bool]:
     ends: dict[Any, int] = await client.end_offsets(places)
     deadline = time.monotonic() + patience.wait_s
@@ -105,7 +105,7 @@ async def _settled(
             return ends, before == ends
 
 
-async def _recall(source: Source, earlier: Frozen) -> Frozen:
+async def _recall(source: KafkaSource, earlier: Frozen) -> Frozen:
     async with consumer(source) as (client, places):
         first, last = await client.beginning_offsets(places), await client.end_offsets(places)
     there = {place.partition: (first[place], last[place]) for place in places}
@@ -118,7 +118,7 @@ async def _recall(source: Source, earlier: Frozen) -> Frozen:
     return Frozen(kept, True, earlier.undecided)
 
 
-async def _around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
+async def _around(source: KafkaSource, offsets: Offsets, *, behind: bool) -> list[Offsets]:
     async with consumer(source) as (client, places):
         first, last = await client.beginning_offsets(places), await client.end_offsets(places)
     known = {place: offsets[place.partition] for place in places if place.partition in offsets}

@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from remora.replay.kafka_source import read
-from remora.replay.layout import Run
+from remora.replay.layout import ReplayRun
 from remora.replay.results import Example
-from remora.replay.verify import counting, examples, frames, kafka, series
+from remora.replay.verify import aggregates, examples, frames, kafka, series
 from remora.replay.verify.examples import is_unfinished
 from remora.replay.verify.findings import Observations, findings, gaps_of, marks, numbers_of
 from remora.replay.verify.frames import THERE
 from remora.replay.verify.question import Findings
-from remora.replay.verify.reading import FrozenTopic
+from remora.replay.verify.record_frames import FrozenTopic
 from remora.replay.verify.records import records
 from remora.replay.verify.series import Axis
 
@@ -30,7 +30,7 @@ class JournalTotals:
 
 
 def judged_run(
-    spark: SparkSession, run: Run, topic: FrozenTopic, compared: DataFrame, others: DataFrame, told: JournalTotals
+    spark: SparkSession, run: ReplayRun, topic: FrozenTopic, compared: DataFrame, others: DataFrame, told: JournalTotals
 ) -> Findings:
     """The verdict on the `compared` events and records of a run, and the `others` of its topic.
 
@@ -39,9 +39,9 @@ def judged_run(
     origin_us = told.origin_us
     is_judged, tell = topic.question.window.holds(), topic.question.tell
     judged = others.filter(is_judged)
-    log = counting.log(topic.records)
+    log = aggregates.log(topic.records)
     tell("comparing them with the journals")
-    events = counting.row(counting.count_events(compared))
+    events = aggregates.row(aggregates.count_events(compared))
     elsewhere, outside, undecided = None, 0, 0
     if events.missing and topic.undecided is not None:
         compared = frames.found_in(compared, "is_undecided", _named(topic.undecided, run, compared))
@@ -52,7 +52,7 @@ def judged_run(
         compared = frames.found_in(compared, "is_outside", _named(elsewhere, run, compared))
         outside = compared.filter(frames.is_missing() & F.col("is_outside") & ~F.col("is_undecided")).count()
     tell("counting the order of keys and the chain of positions")
-    of_others = counting.row(counting.count_others(others, is_judged))
+    of_others = aggregates.row(aggregates.count_others(others, is_judged))
     keys = frames.of_keys(compared, len(topic.frozen.offsets))
     gaps, numbered = gaps_of(topic, elsewhere), numbers_of(topic, log.numbered, elsewhere)
     counts = {
@@ -76,17 +76,17 @@ def judged_run(
         "altered": events.altered,
         "foreign": events.foreign + of_others.foreign,
         "malformed": of_others.malformed,
-        **counting.row(counting.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
+        **aggregates.row(aggregates.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
         "positions_inverted": events.before,
         **_without(events, run),
-        **counting.row(counting.count_gaps(gaps)).asDict(),
+        **aggregates.row(aggregates.count_gaps(gaps)).asDict(),
         "unchained": of_others.unchained + events.unchained,
         **numbered.counts,
     }
     tell("measuring latencies")
     axis = Axis.over(origin_us, max(events.last_us or origin_us, origin_us))
     clocks = series.SCHEDULED if run.speed > 0 else series.UNSCHEDULED
-    stamp = counting.stamp(log)
+    stamp = aggregates.stamp(log)
     drawing = series.Drawing(
         axis,
         series.moments_of_run(compared, axis),
@@ -135,7 +135,7 @@ def _elsewhere(spark: SparkSession, topic: FrozenTopic) -> DataFrame:
     return rows
 
 
-def _without(events: Row, run: Run) -> dict[str, int]:
+def _without(events: Row, run: ReplayRun) -> dict[str, int]:
     """How many records lack what each of a run through the ingest API has; nothing is known of other runs.
 
     Where the run does not say whether its topic numbers its events, one number says so.
@@ -150,7 +150,7 @@ def _without(events: Row, run: Run) -> dict[str, int]:
     }
 
 
-def _named(there: DataFrame, run: Run, compared: DataFrame) -> DataFrame:
+def _named(there: DataFrame, run: ReplayRun, compared: DataFrame) -> DataFrame:
     """The missing events (`seq`) that are there. Of the records there no more is asked than whose they are."""
     named = there.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
     missing = compared.filter(frames.is_missing()).select("seq", "kseq")

@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from remora.replay.results import Example
-from remora.replay.verify import alone, counting, examples, series
+from remora.replay.verify import aggregates, alone, examples, series
 from remora.replay.verify.findings import Observations, findings, gaps_of, marks, numbers_of
 from remora.replay.verify.question import Findings
-from remora.replay.verify.reading import FrozenTopic
+from remora.replay.verify.record_frames import FrozenTopic
 from remora.replay.verify.series import Axis
 
 
@@ -21,10 +21,10 @@ def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
     judged, bad = itself.filter(is_judged), topic.records.filter(F.col("problem").isNotNull() & is_judged)
     keys = alone.of_keys(judged, len(topic.frozen.offsets))
     gaps = gaps_of(topic)
-    log, all_ = counting.log(topic.records), counting.row(counting.count_others(topic.records, is_judged))
+    log, all_ = aggregates.log(topic.records), aggregates.row(aggregates.count_others(topic.records, is_judged))
     numbered = numbers_of(topic, log.numbered)
     tell("counting copies, the order of keys and the chain of positions")
-    found = counting.row(counting.count_alone(judged))
+    found = aggregates.row(aggregates.count_alone(judged))
     counts = {
         "in_kafka": all_.judged,
         "outside": all_.outside,
@@ -34,9 +34,9 @@ def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
         "foreign": 0,
         "malformed": all_.malformed,
         "undecided": 0 if topic.undecided is None else topic.undecided.filter(is_judged).count(),
-        **counting.row(counting.count_keys(keys)).asDict(),
+        **aggregates.row(aggregates.count_keys(keys)).asDict(),
         "sequencer_inversions": found.early,
-        **counting.row(counting.count_gaps(gaps)).asDict(),
+        **aggregates.row(aggregates.count_gaps(gaps)).asDict(),
         "unchained": all_.unchained,
         **numbered.counts,
     }
@@ -52,7 +52,7 @@ def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
     )
     measured = series.measure(
         series.samples_alone(judged, axis),
-        {metric: text.format(stamp=counting.stamp(log)) for metric, text in series.ALONE.items()},
+        {metric: text.format(stamp=aggregates.stamp(log)) for metric, text in series.ALONE.items()},
         drawing if topic.question.draws else None,
     )
     shown: dict[str, Callable[[], tuple[Example, ...]]] = {

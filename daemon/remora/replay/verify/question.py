@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from remora.replay.kafka_source import Source
-from remora.replay.results import Series, Verdict
-from remora.replay.verify.judgement import Rules
-from remora.replay.verify.kafka import Frozen, Patience
+from remora.replay.kafka_source import KafkaSource
+from remora.replay.results import Series, TopicVerdict
+from remora.replay.verify.judgement import VerdictRules
+from remora.replay.verify.kafka import FreezeWait, Frozen
 
 
 @dataclass(frozen=True)
-class Window:
+class JudgedWindow:
     """What of a topic is judged, by Kafka's time stamps; None is without a bound. Records within `edge_us` before and
     behind it are read as well, for what they tell of their neighbours."""
 
@@ -34,12 +34,12 @@ class Question:
     """The question of a verification. `recalled` are the offsets of an earlier verdict, else they are frozen now.
     `draws` says whether the series is wanted too. `tell` is given the name of each step as it begins."""
 
-    source: Source
-    window: Window
-    patience: Patience
+    source: KafkaSource
+    window: JudgedWindow
+    patience: FreezeWait
     recalled: Frozen | None
     letters: str | None
-    rules: Rules
+    rules: VerdictRules
     draws: bool = True
     tell: Callable[[str], None] = lambda step: None
 
@@ -48,6 +48,6 @@ class Question:
 class Findings:
     """The verdict, what the report draws where that was wanted, and whether records came while the ends were fixed."""
 
-    verdict: Verdict
+    verdict: TopicVerdict
     series: Series | None
     is_quiet: bool

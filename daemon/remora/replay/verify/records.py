@@ -44,7 +44,7 @@ def records(raw: DataFrame) -> DataFrame:
         *[_header(name).alias(name.removeprefix("remora-")) for name in _PLACES],
         _header("remora-event-id").alias("header_id"),
         _header(_SEQUENCE).alias("numbered"),
-        _has_any(_PLACES).alias("has_position"),
+        F.coalesce(F.exists("headers", lambda each: each["key"].isin(*_PLACES)), F.lit(False)).alias("has_position"),
         _has_one_twice().alias("has_one_twice"),
         _is_text().alias("is_text"),
         F.col("key").alias("kafka_key"),
@@ -105,10 +105,6 @@ def _header(name: str) -> Column:
     found = F.filter("headers", lambda each: each["key"] == name)
     text = F.get(found, F.lit(0)).getField("value").cast("string")
     return F.when((F.size(found) == 1) & F.is_valid_utf8(text), text)
-
-
-def _has_any(names: tuple[str, ...]) -> Column:
-    return F.coalesce(F.exists("headers", lambda each: each["key"].isin(*names)), F.lit(False))
 
 
 def _has_one_twice() -> Column:

@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from remora.replay.layout import Run
+from remora.replay.layout import ReplayRun
 from remora.replay.shape import EVENT_NAMES, MARK
 from remora.replay.verify.values import digest
 
@@ -23,7 +23,7 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t", "\n": "\\n"} | {
 """As radosgw has them; the backslash comes first, since all others bring one."""
 
 
-def with_digests(expected: DataFrame, run: Run) -> DataFrame:
+def with_digests(expected: DataFrame, run: ReplayRun) -> DataFrame:
     """The events with `digest`, the one that their record has (records.COLUMNS); null where its text is not known.
 
     A gateway writes records of its own, and an event that never had its turn has no time.
@@ -32,7 +32,7 @@ def with_digests(expected: DataFrame, run: Run) -> DataFrame:
     return expected.select("*", F.when(F.col("said_us").isNotNull(), known).alias("digest"))
 
 
-def text(run: Run) -> Column:
+def text(run: ReplayRun) -> Column:
     """The value of a record up to `opaqueData`, of an event with its `said_us`."""
     time = F.date_format(F.timestamp_micros("said_us"), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
     op = F.create_map(*[F.lit(name) for pair in EVENT_NAMES.items() for name in pair])[F.col("op")]
@@ -51,7 +51,7 @@ def text(run: Run) -> Column:
     return F.concat(*[F.lit(part) if isinstance(part, str) else part for part in parts])
 
 
-def _sequencer(run: Run) -> Column:
+def _sequencer(run: ReplayRun) -> Column:
     """Nanoseconds since 1970, as radosgw writes them: seconds and nanoseconds in hex, little-endian."""
     ns = F.lit(run.started_us * 1000) + F.col("seq")
     second = F.lit(1_000_000_000)

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from remora.replay.results import Interval, KeyLatency, Mark, Percentiles, Series
+from remora.replay.results import Interval, KeyLatency, Percentiles, Series, TimelineMark
 from remora.replay.verify import distributions
 from remora.replay.verify.distributions import CLASSES, by_interval, by_metric, classes
 from remora.replay.verify.frames import THERE
@@ -75,7 +75,7 @@ class Drawing:
 
     axis: Axis
     moments: DataFrame
-    marks: Callable[[], Sequence[Mark]]
+    marks: Callable[[], Sequence[TimelineMark]]
     partitions: Mapping[str, int]
     keys: DataFrame
     of_keys: str

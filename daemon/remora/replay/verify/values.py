@@ -96,7 +96,7 @@ def _told(value: bytes | None, kafka_key: bytes | None, *, is_decoded: bool) -> 
         thing.size,
         time_us,
         kafka_key == f"{bucket}/{key}".encode(),
-        _number(sha256(head(value or b"")).hexdigest()),
+        int(sha256(head(value or b"")).hexdigest()[:_HEX_DIGITS], 16),
     )
 
 
@@ -105,10 +105,6 @@ def head(value: bytes) -> bytes:
     radosgw and remora write it; all of any other value."""
     at = value.rfind(_OPAQUE)
     return value[:at] if at >= 0 and _BEHIND.fullmatch(value, at + len(_OPAQUE)) else value
-
-
-def _number(digest: str) -> int:
-    return int(digest[:_HEX_DIGITS], 16)
 
 
 def digest(text: Column) -> Column:

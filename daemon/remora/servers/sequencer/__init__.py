@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remora.servers.sequencer.closing import Closed
+from remora.servers.sequencer.closed import Closed
 from remora.servers.sequencer.rounds import Rounds
 from remora.servers.sequencer.secure import SecureConnections, tls_context
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from remora.model.log import LogName
-from remora.servers.sequencer.closing import Closed
+from remora.servers.sequencer.closed import Closed
 
 READ = 64 << 10
 """Bytes that are read of one connection in a round at most, behind a first read."""

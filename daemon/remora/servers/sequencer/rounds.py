@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from remora.codec.sequencer import Answer, Core, has_more
 from remora.model.log import LogName
-from remora.servers.sequencer.closing import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.closed import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
 from remora.servers.sequencer.connection import FIRST_READS, READ, Connection
 from remora.servers.sequencer.secure import SecureConnections
 
@@ -44,7 +44,7 @@ ROUND_SIZES = 15
 
 
 @dataclass(slots=True)
-class Figures:
+class RoundFigures:
     """What the rounds count for metrics (metrics.sequencer.SequencerFigures)."""
 
     accepted: int = 0
@@ -85,7 +85,7 @@ class Rounds:
         self._waiting: dict[LogName, set[Connection]] = {}
         self._accepts = False
         self._is_empty = asyncio.Event()
-        self.figures = Figures()
+        self.figures = RoundFigures()
 
     @property
     def connections(self) -> int:

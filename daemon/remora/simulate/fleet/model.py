@@ -15,8 +15,8 @@ from remora.simulate.checks import at_least, not_negative, one_of, within
 from remora.simulate.fleet.offered import Offered, Zipf
 from remora.simulate.fleet.outages import Troubles
 from remora.simulate.fleet.trace import recorded
-from remora.simulate.fleet.worker import Settings
-from remora.simulate.fleet.world import Tally, World
+from remora.simulate.fleet.worker import FleetSettings
+from remora.simulate.fleet.world import FleetTally, World
 from remora.simulate.form import Optional, members, number, or_null, text, whole
 from remora.simulate.quarantine import options_form, options_of
 from remora.simulate.script import Form
@@ -67,7 +67,7 @@ class FleetModel:
                 world.burst(given.shards, given.factor, given.seconds)
         return {}
 
-    def _answer(self, tally: Tally, seconds: float) -> dict[str, Any]:
+    def _answer(self, tally: FleetTally, seconds: float) -> dict[str, Any]:
         world, outages = self.world, self.world.outages
         workers = list(world.workers.values())
         held = [len(each.owned) for each in workers]
@@ -121,9 +121,9 @@ def _check(config: SimpleNamespace) -> None:
         raise ConfigError("worker_bytes_per_s", "must be above 0")
 
 
-def _settings(config: SimpleNamespace) -> Settings:
+def _settings(config: SimpleNamespace) -> FleetSettings:
     balance = None if config.strategy == "count" else shed.options_of(config)
-    return Settings(balance, config.weights, config.interval, config.worker_bytes_per_s)
+    return FleetSettings(balance, config.weights, config.interval, config.worker_bytes_per_s)
 
 
 def _offered(config: SimpleNamespace, shards: Sequence[Shard], chance: random.Random) -> Offered:

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Protocol
 
 from remora.model.shard import Shard
-from remora.policy.quarantine import Options, Quarantine
+from remora.policy.quarantine import Quarantine, QuarantineOptions
 from remora.policy.retry import Backoff
-from remora.simulate.fleet.worker import Worker
+from remora.simulate.fleet.worker import FleetWorker
 
 UNAVAILABLE = "unavailable"
 BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
@@ -28,7 +28,7 @@ class Troubles:
     """How many destinations the shards go to, and when workers leave one alone that fails in a window."""
 
     destinations: int
-    options: Options
+    options: QuarantineOptions
     interval_s: float
 
 
@@ -80,7 +80,7 @@ class Outages:
         self._windows: dict[str, float] = {}
         self._troubles: dict[tuple[str, int], Trouble] = {}
 
-    def fail(self, count: int, seconds: float, workers: Mapping[str, Worker], places: Mapping[Shard, int]) -> None:
+    def fail(self, count: int, seconds: float, workers: Mapping[str, FleetWorker], places: Mapping[Shard, int]) -> None:
         """`count` more destinations fail from now on: the first ones that do not already."""
         up = [each for each in range(self._destinations) if not self.is_down(each)]
         for destination in up[:count]:
@@ -93,7 +93,7 @@ class Outages:
         """Whether it fails now."""
         return self._clock.now < self._down_until.get(destination, 0.0)
 
-    def came(self, worker: Worker, shard: Shard, place: int) -> None:
+    def came(self, worker: FleetWorker, shard: Shard, place: int) -> None:
         """A worker has a shard, and sends what is in it, if anything is."""
         destination = place * self._destinations // self._shards
         if not self.is_down(destination) or not worker.owned[shard].has_work:
@@ -103,12 +103,12 @@ class Outages:
             trouble.failures[shard] = 0
             self._attempt(worker, shard, destination, trouble)
 
-    def in_quarantine(self, workers: Mapping[str, Worker]) -> int:
+    def in_quarantine(self, workers: Mapping[str, FleetWorker]) -> int:
         """How many quarantines there are, of all workers and destinations."""
         now = self._clock.now
         return sum(len(each.until(now)) for cookie, each in self._quarantines.items() if cookie in workers)
 
-    def _attempt(self, worker: Worker, shard: Shard, destination: int, trouble: Trouble) -> None:
+    def _attempt(self, worker: FleetWorker, shard: Shard, destination: int, trouble: Trouble) -> None:
         """Try; and after a failure again, unless another shard tries for all."""
         if self._troubles.get((worker.cookie, destination)) is not trouble or shard not in trouble.failures:
             return
@@ -133,27 +133,27 @@ class Outages:
         pause_s = BACKOFF.delay(trouble.failures[shard], self._chance.random())
         self._clock.at(now + pause_s, partial(self._attempt, worker, shard, destination, trouble))
 
-    def _resume(self, worker: Worker, destination: int, trouble: Trouble) -> None:
+    def _resume(self, worker: FleetWorker, destination: int, trouble: Trouble) -> None:
         """There is no quarantine any more: shards that waited for its end try again."""
         waiting, trouble.waiting, trouble.alone = list(trouble.waiting), {}, None
         for shard in waiting:
             self._clock.at(self._clock.now, partial(self._attempt, worker, shard, destination, trouble))
 
-    def _forget(self, worker: Worker, shard: Shard, destination: int, trouble: Trouble) -> None:
+    def _forget(self, worker: FleetWorker, shard: Shard, destination: int, trouble: Trouble) -> None:
         """A shard went to another worker; where it tried for all, another one does."""
         del trouble.failures[shard]
         trouble.waiting.pop(shard, None)
         if trouble.alone == shard:
             self._resume(worker, destination, trouble)
 
-    def _quarantine(self, worker: Worker) -> Quarantine:
+    def _quarantine(self, worker: FleetWorker) -> Quarantine:
         """The worker's; its windows follow each other from a moment of its own."""
         if worker.cookie not in self._quarantines:
             self._quarantines[worker.cookie] = Quarantine(self._options)
             self._clock.at(self._clock.now + self._chance.random() * self._interval_s, partial(self._close, worker))
         return self._quarantines[worker.cookie]
 
-    def _close(self, worker: Worker) -> None:
+    def _close(self, worker: FleetWorker) -> None:
         """A window of a worker ends."""
         if worker.is_dead:
             return

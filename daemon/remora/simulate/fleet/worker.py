@@ -57,7 +57,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FleetSettings:
     """What all workers of a fleet have in common. `balance` is None where shards move by their number only.
 
     With `is_thrifty` a worker does not ask a policy again whose answer is known; without it every look asks all.
@@ -77,7 +77,7 @@ class Surroundings(Protocol):
     board: Board
     places: Mapping[Shard, int]
 
-    def take(self, worker: Worker, shard: Shard) -> bool:
+    def take(self, worker: FleetWorker, shard: Shard) -> bool:
         """Ask for a lock; whether it was free."""
         ...
 
@@ -85,7 +85,7 @@ class Surroundings(Protocol):
         """The shards of these whose locks are free."""
         ...
 
-    def release(self, worker: Worker, shard: Shard, to: str | None) -> None:
+    def release(self, worker: FleetWorker, shard: Shard, to: str | None) -> None:
         """Finish what is under way and release the lock; for one worker, or for all."""
         ...
 
@@ -97,15 +97,15 @@ class Surroundings(Protocol):
         """A round of balance by load gave nothing."""
         ...
 
-    def has_drained(self, worker: Worker) -> None:
+    def has_drained(self, worker: FleetWorker) -> None:
         """A worker that drains owns nothing any more."""
         ...
 
 
-class Worker:
+class FleetWorker:
     """See the module."""
 
-    def __init__(self, around: Surroundings, settings: Settings, cookie: str, host: str) -> None:
+    def __init__(self, around: Surroundings, settings: FleetSettings, cookie: str, host: str) -> None:
         self.cookie = cookie
         self.host = host
         self.owned: dict[Shard, Held] = {}
@@ -258,7 +258,8 @@ class Worker:
         if self._settings.is_thrifty and not self._has_to_plan():
             return
         around, members = self._around, self.members
-        plan, offers, skew = transfers(self._view()), dict(members.offers), members.skew
+        plan = transfers(View(around.now, around.places, self.owned, {}, members))
+        offers, skew = dict(members.offers), members.skew
         for shard in plan.withdraw:
             withdrawn = offers.pop(shard)
             skew -= withdrawn.begun and withdrawn.load is not None
@@ -295,9 +296,6 @@ class Worker:
                 return True
         fair = board.fair()
         return fair.counts[self.cookie] > fair.targets[self.cookie]
-
-    def _view(self) -> View:
-        return View(self._around.now, self._around.places, self.owned, {}, self.members)
 
     def _aim(self) -> None:
         """How many shards it may still take."""

@@ -15,7 +15,7 @@ from remora.policy.lease import LeaseTimes
 from remora.simulate.fleet.board import Board
 from remora.simulate.fleet.offered import Offered
 from remora.simulate.fleet.outages import Outages, QuarantineTally, Troubles
-from remora.simulate.fleet.worker import SAMPLE_S, Settings, Worker
+from remora.simulate.fleet.worker import SAMPLE_S, FleetSettings, FleetWorker
 
 HAND_OVER_S = 0.05
 """From the decision to release a lock until what was under way is done."""
@@ -25,7 +25,7 @@ LEASE = LeaseTimes()
 
 
 @dataclass(slots=True)
-class Tally:
+class FleetTally:
     """What was counted since a run began."""
 
     by_number: int = 0
@@ -40,7 +40,7 @@ class Tally:
 class Lock:
     """Who holds a shard, or for whom it is kept until when."""
 
-    holder: Worker | None = None
+    holder: FleetWorker | None = None
     promised_to: str | None = None
     promised_until: float = 0.0
     giver_usage: float = 0.0
@@ -53,7 +53,7 @@ class World:
     def __init__(
         self,
         shards: Sequence[Shard],
-        settings: Settings,
+        settings: FleetSettings,
         offered: Offered,
         troubles: Troubles,
         chance: random.Random,
@@ -61,9 +61,9 @@ class World:
         self.now = 0.0
         self.places: Mapping[Shard, int] = {shard: place for place, shard in enumerate(shards)}
         self.board = Board(len(shards))
-        self.workers: dict[str, Worker] = {}
-        self.hosts: dict[str, list[Worker]] = {}
-        self.tally = Tally()
+        self.workers: dict[str, FleetWorker] = {}
+        self.hosts: dict[str, list[FleetWorker]] = {}
+        self.tally = FleetTally()
         self.outages = Outages(self, troubles, len(shards), chance)
         self.chance = chance
         self._settings = settings
@@ -85,9 +85,9 @@ class World:
         self._made += 1
         heappush(self._events, (max(self.now, time), self._made, event))
 
-    def run(self, seconds: float) -> Tally:
+    def run(self, seconds: float) -> FleetTally:
         """Let `seconds` go by; returns what was counted meanwhile."""
-        self.tally = Tally()
+        self.tally = FleetTally()
         self.outages.tally = QuarantineTally()
         end = self.now + seconds
         while self._events and self._events[0][0] <= end:
@@ -137,22 +137,22 @@ class World:
             worker.drain()
             self._look_soon(worker)
 
-    def has_drained(self, worker: Worker) -> None:
+    def has_drained(self, worker: FleetWorker) -> None:
         """A worker that drains owns nothing any more: it ends, and takes its row with it."""
         worker.is_dead = True
         self.workers.pop(worker.cookie, None)
         self.board.remove(worker.cookie)
 
-    def _host(self, workers: int) -> list[Worker]:
+    def _host(self, workers: int) -> list[FleetWorker]:
         host = f"h{len(self.hosts):05}"
-        made = [Worker(self, self._settings, f"remora/{host}/{number:03}", host) for number in range(workers)]
+        made = [FleetWorker(self, self._settings, f"remora/{host}/{number:03}", host) for number in range(workers)]
         self.hosts[host] = made
         for worker in made:
             self.workers[worker.cookie] = worker
             self._phase[worker.cookie] = self.now - self.chance.random() * LEASE.renew_s
         return made
 
-    def _some_hosts(self, count: int) -> list[Worker]:
+    def _some_hosts(self, count: int) -> list[FleetWorker]:
         """The workers of `hosts` hosts that are up and do not drain, drawn by chance."""
         up = [
             host
@@ -162,7 +162,7 @@ class World:
         drawn = sorted(self.chance.sample(up, min(count, len(up))))
         return [each for host in drawn for each in self.hosts[host] if not each.is_dead]
 
-    def _start(self, worker: Worker, first_look_s: float) -> None:
+    def _start(self, worker: FleetWorker, first_look_s: float) -> None:
         self._look_at(worker, self.now + first_look_s)
         if self._settings.balance is not None:
             self.at(self.now + self.chance.random() * self._settings.interval_s, partial(self._round, worker))
@@ -171,15 +171,15 @@ class World:
 
     # ------------------------------------------------------------------------------------------ looks and rounds
 
-    def _look_at(self, worker: Worker, time: float) -> None:
+    def _look_at(self, worker: FleetWorker, time: float) -> None:
         """Look then, and not at the time that was set before."""
         number = self._looks[worker.cookie] = self._looks.get(worker.cookie, 0) + 1
         self.at(time, partial(self._look, worker, number))
 
-    def _look_soon(self, worker: Worker) -> None:
+    def _look_soon(self, worker: FleetWorker) -> None:
         self._look_at(worker, self.now)
 
-    def _look(self, worker: Worker, number: int) -> None:
+    def _look(self, worker: FleetWorker, number: int) -> None:
         if worker.is_dead or self._looks[worker.cookie] != number:
             return
         worker.look()
@@ -187,7 +187,7 @@ class World:
         if not worker.is_dead:
             self._look_at(worker, self.now + worker.pause_s())
 
-    def _round(self, worker: Worker) -> None:
+    def _round(self, worker: FleetWorker) -> None:
         if worker.is_dead:
             return
         worker.is_round_due = True
@@ -200,7 +200,7 @@ class World:
 
     # ------------------------------------------------------------------------------------------ locks
 
-    def take(self, worker: Worker, shard: Shard) -> bool:
+    def take(self, worker: FleetWorker, shard: Shard) -> bool:
         """Ask for a lock; whether it was free, and kept for no other worker."""
         lock = self._locks[shard]
         if lock.holder is not None or (lock.promised_to not in (None, worker.cookie) and shard not in self._free):
@@ -222,11 +222,11 @@ class World:
         """The shards that are free for any worker."""
         return list(self._free)
 
-    def release(self, worker: Worker, shard: Shard, to: str | None) -> None:
+    def release(self, worker: FleetWorker, shard: Shard, to: str | None) -> None:
         """Release a lock once what is under way is done."""
         self.at(self.now + HAND_OVER_S, partial(self._release, worker, shard, to))
 
-    def _release(self, worker: Worker, shard: Shard, to: str | None) -> None:
+    def _release(self, worker: FleetWorker, shard: Shard, to: str | None) -> None:
         if worker.is_dead:
             return
         lock = self._locks[shard]
@@ -240,7 +240,7 @@ class World:
         else:
             self.at(self.now + TRANSFERRED_S, partial(self._was_not_taken, shard, to))
 
-    def _arrived(self, worker: Worker, shard: Shard, lock: Lock) -> None:
+    def _arrived(self, worker: FleetWorker, shard: Shard, lock: Lock) -> None:
         """A shard has moved from one worker to another."""
         if not worker.is_for_load(shard):
             self.tally.by_number += 1
@@ -258,7 +258,7 @@ class World:
         if lock.holder is None and lock.promised_to == to:
             self._set_free([shard])
 
-    def _lapse(self, worker: Worker, shards: Sequence[Shard]) -> None:
+    def _lapse(self, worker: FleetWorker, shards: Sequence[Shard]) -> None:
         """The leases of a worker that has ended run out."""
         lapsed = [shard for shard in shards if self._locks[shard].holder is worker]
         for shard in lapsed:
@@ -273,7 +273,7 @@ class World:
             for worker in list(self.workers.values()):
                 self.at(self.now + self.chance.random() * CATALOGUE_S, partial(self._try_free, worker))
 
-    def _try_free(self, worker: Worker) -> None:
+    def _try_free(self, worker: FleetWorker) -> None:
         if worker.is_dead or not self._free:
             return
         worker.try_free()
@@ -324,14 +324,14 @@ class World:
         self._sample_soon(holder)
         self.outages.came(holder, shard, self.places[shard])
 
-    def _sample_soon(self, worker: Worker) -> None:
+    def _sample_soon(self, worker: FleetWorker) -> None:
         """Something has changed that the worker's next sample finds; while nothing does, none is taken."""
         if worker.cookie not in self._sampled:
             self._sampled.add(worker.cookie)
             since_s = (self.now - self._phase[worker.cookie]) % SAMPLE_S
             self.at(self.now + SAMPLE_S - since_s, partial(self._sample, worker))
 
-    def _sample(self, worker: Worker) -> None:
+    def _sample(self, worker: FleetWorker) -> None:
         self._sampled.discard(worker.cookie)
         if worker.is_dead:
             return

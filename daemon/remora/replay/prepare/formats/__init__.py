@@ -8,11 +8,11 @@ from io import BytesIO
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import tables
-from remora.replay.prepare.entry import Dropped, Records, Source, is_malformed
+from remora.replay.prepare.column_map import UNITS_NS, Mapping
+from remora.replay.prepare.entry import Dropped, FormatContext, Records, is_malformed
 from remora.replay.prepare.formats import cloudtrail, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
 from remora.replay.prepare.formats.s3_operations import begins
 from remora.replay.prepare.lines import BLANK, each_joined, each_line, each_line_of
-from remora.replay.prepare.mapping import UNITS_NS, Mapping
 
 _TRIED_LINES = 20
 
@@ -39,8 +39,11 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
 
     def recognises(head: bytes) -> bool:
         tried = 0
-        for found in records(BytesIO(head), Source("")):
-            if any(not (isinstance(each, Dropped) and _says_nothing(each)) for each in found.outcomes):
+        for found in records(BytesIO(head), FormatContext("")):
+            if any(
+                not (isinstance(each, Dropped) and (each in (BLANK, rgw_ops.FRAME) or is_malformed(each)))
+                for each in found.outcomes
+            ):
                 return True
             tried += found.outcomes != (BLANK,)
             if tried == _TRIED_LINES:
@@ -48,10 +51,6 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
         return False
 
     return recognises
-
-
-def _says_nothing(dropped: Dropped) -> bool:
-    return dropped in (BLANK, rgw_ops.FRAME) or is_malformed(dropped)
 
 
 def _lines(name: str, title: str, records: Records, *, has_requests: bool = False) -> Format:

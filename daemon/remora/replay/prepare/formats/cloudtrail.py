@@ -17,7 +17,17 @@ from typing import BinaryIO
 import msgspec
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.entry import READ, Dropped, Found, Outcome, Source, iso_us, malformed, no_event, write
+from remora.replay.prepare.entry import (
+    READ,
+    Dropped,
+    FormatContext,
+    FoundLine,
+    Outcome,
+    iso_us,
+    malformed,
+    no_event,
+    write,
+)
 from remora.replay.prepare.lines import numbered
 from remora.replay.prepare.objects import objects
 from remora.replay.shape import COPY, DELETE, MPU_COMPLETE, PUT
@@ -89,7 +99,7 @@ def recognises(head: bytes) -> bool:
     return _EMPTY.match(head) is not None or any(all(name in head for name in names) for names in (_EVENT, _DIGEST))
 
 
-def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """The records of a file, counted from 1; where it has several texts of JSON, each is at the line that it begins at.
 
     Raises ReplayRefused for notifications.
@@ -101,7 +111,7 @@ def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
         yield from objects(numbered(BytesIO(text)), partial(_parsed, source.name))
         return
     for number, raw in enumerate(several, start=1):
-        yield Found(
+        yield FoundLine(
             number, (_outcome(raw, f"{source.name}: record {number}"),), bytes(raw)[:_SHOWN].decode("utf-8", "replace")
         )
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
-from remora.replay.prepare.entry import Dropped, Outcome, Source, malformed, number, write
+from remora.replay.prepare.entry import Dropped, FormatContext, Outcome, malformed, number, write
 from remora.replay.prepare.formats.s3_operations import event_of
 
 _LINE = re.compile(
@@ -19,7 +19,7 @@ _REST = re.compile(r"(?: -?\d+ -?\d+)?\s*", re.ASCII)
 _NAME = re.compile(r"IBMObjectStoreTrace(\d+)", re.IGNORECASE | re.ASCII)
 
 
-def parser(source: Source) -> Callable[[str], Sequence[Outcome]]:
+def parser(source: FormatContext) -> Callable[[str], Sequence[Outcome]]:
     """What the lines of this file say."""
     bucket = source.bucket or bucket_of(source.name)
 

@@ -17,9 +17,9 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.prepare.entry import (
     READ,
     Dropped,
-    Found,
+    FormatContext,
+    FoundLine,
     Outcome,
-    Source,
     iso_us,
     malformed,
     no_event,
@@ -69,7 +69,7 @@ def _header(lines: Iterator[tuple[int, str | None]]) -> tuple[str, dict[str, int
     return None
 
 
-def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """The rows, each with the line that it begins at. Raises ReplayRefused when the first line is no header."""
     lines = numbered(stream)
     header = _header(lines)
@@ -82,16 +82,16 @@ def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
             waiting.append((line, text))
             joined = "\n".join(each for _, each in waiting)
             if rows.cells(joined) is not None:
-                yield Found(waiting[0][0], (rows.outcome(joined),), joined)
+                yield FoundLine(waiting[0][0], (rows.outcome(joined),), joined)
                 waiting = []
             continue
-        yield from (Found(at, (rows.outcome(each),), each) for at, each in waiting)
+        yield from (FoundLine(at, (rows.outcome(each),), each) for at, each in waiting)
         waiting = []
         if text is not None and rows.may_go_on(text):
             waiting = [(line, text)]
         else:
-            yield Found(line, (TOO_LONG if text is None else rows.outcome(text),), text or "")
-    yield from (Found(at, (rows.outcome(each),), each) for at, each in waiting)
+            yield FoundLine(line, (TOO_LONG if text is None else rows.outcome(text),), text or "")
+    yield from (FoundLine(at, (rows.outcome(each),), each) for at, each in waiting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from remora.replay.prepare.entry import (
     NOT_UTF8,
     READ,
     Dropped,
-    Found,
+    FormatContext,
+    FoundLine,
     Outcome,
-    Source,
     failed,
     iso_us,
     malformed,
@@ -80,7 +80,7 @@ class _Entry(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Entry)
 
 
-def records(stream: BinaryIO, source: Source) -> Iterator[Found]:
+def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """What the objects of a file say, each with the line that it begins at; commonly there is one on each line."""
     return objects(numbered(stream), parse)
 
@@ -123,7 +123,7 @@ def _outcome(entry: _Entry, ts_us: int, status: int) -> Outcome:
         event,
         bucket,
         key,
-        _size(entry, event),
+        entry.object_size if event in (PUT, DELETE) else entry.object_size or None,  # of others radosgw writes 0
         end_us=_end_us(entry, ts_us),
         request=entry.trans_id or None,
     )
@@ -133,11 +133,6 @@ def _no_event(operation: str) -> Dropped:
     if operation == "bulk_delete":
         return _WITHOUT_KEYS
     return Dropped(READ) if operation.startswith(_READS) else no_event(operation)
-
-
-def _size(entry: _Entry, event: str) -> int | None:
-    """The object's size; of copies and completed uploads radosgw knows none, and writes 0."""
-    return entry.object_size if event in (PUT, DELETE) else entry.object_size or None
 
 
 def _decoded(text: str) -> _Entry:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from remora.replay.run.schedule import Event
+from remora.replay.run.schedule import DueEvent
 
 
-class Result(enum.Enum):
+class AttemptResult(enum.Enum):
     """What is known after an attempt."""
 
     DONE = enum.auto()
@@ -31,7 +31,7 @@ class Answer:
     was refused where the others would not have been.
     """
 
-    result: Result
+    result: AttemptResult
     status: int | None = None
     error: str | None = None
     retry_after_s: float = 0.0
@@ -43,7 +43,7 @@ class Answer:
         return self.status == HTTPStatus.TOO_MANY_REQUESTS
 
 
-class Target(Protocol):
+class OpenTarget(Protocol):
     """An open connection to where events go. Belongs to the event loop that opened it."""
 
     @property
@@ -56,6 +56,6 @@ class Target(Protocol):
         """Whether a request that may have happened can be sent again, and still happens once."""
         ...
 
-    async def send(self, events: Sequence[Event], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
         """Attempt a request once. `request` names it: a repetition has the same name, and no other request has."""
         ...

@@ -13,12 +13,12 @@ import msgspec
 
 from remora.client import Failure, IngestClient, IngestError, IngestMisconfigured, NotSequenced
 from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.run.schedule import Event
-from remora.replay.run.targets import Answer, Result
+from remora.replay.run.schedule import DueEvent
+from remora.replay.run.targets import Answer, AttemptResult
 from remora.replay.shape import EVENT_NAMES, MARK
 
 _SERVER_FAILED = 500
-_DONE = Answer(Result.DONE, 200)
+_DONE = Answer(AttemptResult.DONE, 200)
 
 
 class Records:
@@ -31,7 +31,7 @@ class Records:
         self._run = run_id.encode()
         self._sequence = started_us * 1000
 
-    def line(self, event: Event) -> bytes:
+    def line(self, event: DueEvent) -> bytes:
         """The record of an event. Raises UnicodeEncodeError for a key that is not UTF-8."""
         sec, micros = divmod(event.due_us, 1_000_000)
         return (
@@ -93,14 +93,14 @@ class IngestTarget:
         self.batch = batch
         self._client, self._topic, self._records = client, topic, records
 
-    async def send(self, events: Sequence[Event], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
         """Attempt to store events, all or none."""
         lines = []
         for place, event in enumerate(events):
             try:
                 lines.append(self._records.line(event))
             except UnicodeEncodeError:
-                return Answer(Result.REFUSED, error="the key is not UTF-8", culprit=place)
+                return Answer(AttemptResult.REFUSED, error="the key is not UTF-8", culprit=place)
         try:
             found = await self._client.publish_once(self._topic, b"\n".join(lines), idempotency_key=request)
         except IngestMisconfigured as exc:
@@ -109,7 +109,7 @@ class IngestTarget:
             return _refused(exc)
         if isinstance(found, Failure):
             status = found.problem.status if found.problem else None
-            result = Result.LOST if found.outcome_unknown else Result.BUSY
+            result = AttemptResult.LOST if found.outcome_unknown else AttemptResult.BUSY
             return Answer(result, status, found.text, found.retry_after_s)
         return _DONE
 
@@ -117,8 +117,8 @@ class IngestTarget:
 def _refused(error: IngestError) -> Answer:
     problem = error.problem
     if problem is None or problem.status >= _SERVER_FAILED or problem.status < 400:
-        return Answer(Result.LOST, problem.status if problem else None, str(error))
-    return Answer(Result.REFUSED, problem.status, str(error), culprit=problem.record)
+        return Answer(AttemptResult.LOST, problem.status if problem else None, str(error))
+    return Answer(AttemptResult.REFUSED, problem.status, str(error), culprit=problem.record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from remora.replay.run.schedule import Event
-from remora.replay.run.targets import Answer, Result
+from remora.replay.run.schedule import DueEvent
+from remora.replay.run.targets import Answer, AttemptResult
 
-_DONE = Answer(Result.DONE)
+_DONE = Answer(AttemptResult.DONE)
 
 
 class NullTarget:
@@ -19,7 +19,7 @@ class NullTarget:
     def __init__(self, batch: int) -> None:
         self.batch = batch
 
-    async def send(self, events: Sequence[Event], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
         """Done, after one turn of the loop."""
         await asyncio.sleep(0)
         return _DONE

@@ -15,8 +15,8 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session
 
 from remora.replay.errors import ReplayRefused
-from remora.replay.run.schedule import Event
-from remora.replay.run.targets import Answer, Result
+from remora.replay.run.schedule import DueEvent
+from remora.replay.run.targets import Answer, AttemptResult
 from remora.replay.shape import COPY, DELETE, MARK, MPU_COMPLETE
 
 SOURCE_BUCKET = "remora-replay-source"
@@ -97,17 +97,17 @@ class S3Target:
         self._client, self._run_id, self._body = client, run_id, bytes(size_cap)
         self._copied: set[int] = set()
 
-    async def send(self, events: Sequence[Event], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
         """Attempt what the one event tells of."""
         (event,) = events
         try:
-            return Answer(Result.DONE, await self._do(event))
+            return Answer(AttemptResult.DONE, await self._do(event))
         except _Prepared as exc:
             return _nothing_happened(exc.cause)
         except Exception as exc:  # botocore raises its own errors, aiohttp's and asyncio's
             return _answer(exc)
 
-    async def _do(self, event: Event) -> int:
+    async def _do(self, event: DueEvent) -> int:
         """The status of the request that notifies."""
         place = {"Bucket": event.bucket, "Key": event.key}
         mark = f"{self._run_id}/{event.seq}/{event.kseq}"
@@ -158,7 +158,7 @@ class _Prepared(Exception):
 
 def _nothing_happened(exc: Exception) -> Answer:
     answer = _answer(exc)
-    return Answer(Result.BUSY, answer.status, answer.error) if answer.result is Result.LOST else answer
+    return Answer(AttemptResult.BUSY, answer.status, answer.error) if answer.result is AttemptResult.LOST else answer
 
 
 def _answer(exc: Exception) -> Answer:
@@ -169,14 +169,16 @@ def _answer(exc: Exception) -> Answer:
             status, code = meta.get("HTTPStatusCode"), exc.response.get("Error", {}).get("Code")
             if status in _BUSY:
                 wait = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
-                return Answer(Result.BUSY, status, code, min(float(wait), 60.0) if wait.isdecimal() else 0.0)
-            return Answer(Result.LOST if status is None or status >= 500 else Result.REFUSED, status, code)
+                return Answer(AttemptResult.BUSY, status, code, min(float(wait), 60.0) if wait.isdecimal() else 0.0)
+            return Answer(
+                AttemptResult.LOST if status is None or status >= 500 else AttemptResult.REFUSED, status, code
+            )
         case UnicodeError():
-            return Answer(Result.REFUSED, error="the key is not UTF-8")
+            return Answer(AttemptResult.REFUSED, error="the key is not UTF-8")
         case _ if isinstance(exc, _NOT_SENT):
-            return Answer(Result.BUSY, error=str(exc))
+            return Answer(AttemptResult.BUSY, error=str(exc))
         case errors.BotoCoreError() | aiohttp.ClientError() | OSError() | TimeoutError():
-            return Answer(Result.LOST, error=str(exc) or type(exc).__name__)
+            return Answer(AttemptResult.LOST, error=str(exc) or type(exc).__name__)
         case _:
             raise exc
 

@@ -1,1 +1,0 @@
-"""Which logs a sequencer serves, and with which epochs: registration, locks, bounds."""
