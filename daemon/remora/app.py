@@ -409,7 +409,7 @@ async def _send_test(topic: Topic, settings: Settings) -> str:
     position = b"0/0"
     record = Record(b"remora-topic-test/test", json.dumps(event).encode(), b"test", now_ns, position, b"0/1", 0)
     async with (
-        ENDPOINTS[topic.target.scheme](settings, None) as endpoint,
+        ENDPOINTS[topic.target.scheme].make(settings, None) as endpoint,
         endpoint.route(topic.first_shard, "topic-test", topic.target, quick_retries=False) as route,
     ):
         batches, refused = route.pack([record])

@@ -102,12 +102,12 @@ _WRITER = """
 import sys
 from pathlib import Path
 from remora.replay.layout import RunDirectory
-from remora.replay.run.journal import Intent, open_journal
+from remora.replay.run.journal import SendIntent, open_journal
 with open_journal(RunDirectory(Path(sys.argv[1])), 0) as journal:
     journal.start(0, 0, 1.0)
     print("begun", flush=True)
     for n in range(1 << 30):
-        journal.write(Intent((n,), n, 1))
+        journal.write(SendIntent((n,), n, 1))
 """
 
 

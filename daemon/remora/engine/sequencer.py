@@ -71,7 +71,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedEpoch:
     """An epoch that is served no more: its last position, and how many more were left below a counter's bound.
 
     The next server begins behind the bound, and hands those that are left out only where they were given back.
@@ -183,7 +183,7 @@ class Sequencing:
         leaving = [(each, self._stop(log, each.epoch, "the server stops")) for log, each in list(self._served.items())]
         await release_all(self._leave(each, ended) for each, ended in leaving)
 
-    async def _leave(self, served: Served, ended: Ended) -> None:
+    async def _leave(self, served: Served, ended: EndedEpoch) -> None:
         try:
             await self._logs.settle(served.lease.token, served.epoch, ended.position)
             await self._logs.release(served.lease.token)
@@ -376,21 +376,21 @@ class Sequencing:
         if (found.epoch, found.owner) != (served.epoch, self.owner):
             self._stop(log, served.epoch, f"its epoch is {found.epoch} by now", "epoch")
 
-    def _stop(self, log: LogName, epoch: int, reason: str, kind: str = "") -> Ended:
+    def _stop(self, log: LogName, epoch: int, reason: str, kind: str = "") -> EndedEpoch:
         """Serve an epoch no more and forget its counter.
 
         `kind` is the reason for metrics, none where the server stops.
         """
         state, stops = sequence.lost(self._states.get(log, LogState()), epoch, reason)
         if not stops:
-            return Ended()
+            return EndedEpoch()
         self._states[log] = state
         served, counter = self._served.pop(log), self.core.forget(log)
         assert counter is not None
         self._totals.positions += counter.position - served.first
         self._totals.requests += counter.requests
         self._telemetry.ended(str(log), counter.position - served.first)
-        ended = Ended(counter.position, counter.bound - counter.position if counter.bound < MOST_POSITION else 0)
+        ended = EndedEpoch(counter.position, counter.bound - counter.position if counter.bound < MOST_POSITION else 0)
         if kind:
             self._telemetry.fenced(kind)
             self._telemetry.skipped(ended.left)

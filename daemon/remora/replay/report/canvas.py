@@ -25,7 +25,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from remora.replay.layout import Fault
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.report.texts import shortened, tick, visible
 
 # Okabe and Ito's colours, which differ for all kinds of sight, and on paper by their brightness.
@@ -145,7 +145,7 @@ class TimeUnit:
 
 
 def timed(
-    title: str, subject: Subject, until_us: int, heights: Sequence[float], *, legends: int = 1
+    title: str, subject: ReportSubject, until_us: int, heights: Sequence[float], *, legends: int = 1
 ) -> tuple[Figure, list[Axes], TimeUnit]:
     """A figure whose axes share the time from the beginning of the replay, with its faults shaded and named."""
     unit = TimeUnit.fitting(until_us)
@@ -276,7 +276,7 @@ def _raise(figure: Figure, axes: Axes, flags: Sequence[Flag]) -> None:
         figure.text(text_x, y, flag.name, fontsize=_FLAG, color="#8a5a00", va="bottom")
 
 
-def _span(fault: Fault, subject: Subject, unit: TimeUnit, end: float) -> FaultSpan | None:
+def _span(fault: Fault, subject: ReportSubject, unit: TimeUnit, end: float) -> FaultSpan | None:
     """Where a fault is on the axis; None for one that was before or behind it."""
     begin, until = ((us - subject.series.origin_us) / unit.us for us in (fault.from_us, fault.to_us))
     if until < 0 or begin > end:

@@ -26,7 +26,7 @@ from remora.replay.report.canvas import (
     nothing,
 )
 from remora.replay.report.latencies import CURVES, clock_us, is_few, label
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.report.texts import MS, count, shortened
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)))
@@ -40,7 +40,7 @@ _NO_SHARE = 1e-12
 """Below all axes: a logarithm needs something to draw down to."""
 
 
-def tail(subjects: Sequence[Subject]) -> Figure:
+def tail(subjects: Sequence[ReportSubject]) -> Figure:
     """What share of events took longer than x, both axes logarithmic; of a second run with dashes."""
     title = "Latency tail: share of events that took longer"
     figure, (axes,) = frame(title, [3.6], legends=len(subjects), right=0.7)
@@ -69,7 +69,7 @@ def tail(subjects: Sequence[Subject]) -> Figure:
     return figure
 
 
-def partitions(subject: Subject, _until_us: int) -> Figure:
+def partitions(subject: ReportSubject, _until_us: int) -> Figure:
     """How many records are in each partition, and what a fair share would be."""
     figure, (axes,) = frame("Spread over partitions", [1.8])
     records = dict.fromkeys(subject.verdict.offsets, 0) | subject.series.partitions
@@ -95,7 +95,7 @@ def partitions(subject: Subject, _until_us: int) -> Figure:
     return figure
 
 
-def hottest(subject: Subject, _until_us: int) -> Figure:
+def hottest(subject: ReportSubject, _until_us: int) -> Figure:
     """The keys with most events, and the p99 of each."""
     keys = subject.series.hottest[:_MOST_KEYS]
     figure, (axes,) = frame("Hottest keys", [max(1.2, 0.24 * len(keys))], legends=0)
@@ -130,7 +130,7 @@ def hottest(subject: Subject, _until_us: int) -> Figure:
 # ------------------------------------------------------------------------------------------ parts of them
 
 
-def _samples(subject: Subject, name: str) -> int:
+def _samples(subject: ReportSubject, name: str) -> int:
     """How many there are to be drawn; without a schedule the response is the service, and is not drawn again."""
     found = subject.verdict.latencies.get(name)
     is_drawn = name in CURVES and (name != "response" or subject.has_schedule)
@@ -144,7 +144,7 @@ def _curve(axes: Axes, name: str, points: Sequence[tuple[int, float]], dash: Any
     axes.plot(np.append(x[:1], x), np.append([1.0], y), color=_COLORS[name], linestyle=dash, drawstyle="steps-post")
 
 
-def _name_curves(figure: Figure, axes: Axes, subjects: Sequence[Subject]) -> None:
+def _name_curves(figure: Figure, axes: Axes, subjects: Sequence[ReportSubject]) -> None:
     """A colour for each clock, and with two runs a dash for each of these; how many samples is with either."""
     shown = [name for name in CURVES if any(_samples(subject, name) for subject in subjects)]
     if len(subjects) == 1:
@@ -159,7 +159,7 @@ def _name_curves(figure: Figure, axes: Axes, subjects: Sequence[Subject]) -> Non
     legend(figure, axes, [Line2D([], [], color=_COLORS[name], label=text) for name, text in names.items()])
 
 
-def _name_of_run(subject: Subject) -> str:
+def _name_of_run(subject: ReportSubject) -> str:
     numbers = sorted({_samples(subject, name) for name in CURVES} - {0})
     shown = " to ".join(count(number) for number in dict.fromkeys((*numbers[:1], *numbers[-1:])))
     return f"{shortened(drawable(subject.name), 32)}, " + (f"n = {shown}" if shown else "no samples")

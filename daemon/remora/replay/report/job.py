@@ -9,7 +9,7 @@ import msgspec
 from remora.replay.errors import ReplayRefused
 from remora.replay.report.page import render
 from remora.replay.report.panels import FILES, pictures
-from remora.replay.report.subject import Subject, load
+from remora.replay.report.subject import ReportSubject, load
 from remora.replay.report.summary import Summary, summarise
 
 
@@ -31,7 +31,7 @@ def report(run: Path, against: Path | None = None) -> Summary:
     return summary
 
 
-def _folder(subject: Subject) -> Path:
+def _folder(subject: ReportSubject) -> Path:
     """Where the report goes; made before anything is drawn, so that one that cannot be written is refused at once."""
     folder = subject.directory.report
     try:

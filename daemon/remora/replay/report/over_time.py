@@ -27,7 +27,7 @@ from remora.replay.report.canvas import (
     timed,
 )
 from remora.replay.report.latencies import FEW_TOLD, is_few
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.report.texts import MS, US, count, tick
 from remora.replay.results import Interval
 
@@ -41,7 +41,7 @@ _FINEST_CLASS = 60
 """The class of density that begins at a millisecond, which is what Kafka's clock counts."""
 
 
-def percentiles(subject: Subject, until_us: int) -> Figure:
+def percentiles(subject: ReportSubject, until_us: int) -> Figure:
     """p50, p99 and the largest latency of what was due in each interval, to the log and to the answer."""
     intervals = subject.series.intervals
     since = "due" if subject.has_schedule else "sent"
@@ -54,7 +54,7 @@ def percentiles(subject: Subject, until_us: int) -> Figure:
     return figure
 
 
-def lateness(subject: Subject, until_us: int) -> Figure:
+def lateness(subject: ReportSubject, until_us: int) -> Figure:
     """How late events were sent, by interval."""
     intervals = subject.series.intervals
     figure, (axes,), unit = timed("Send lateness by interval", subject, until_us, [2.0])
@@ -68,7 +68,7 @@ def lateness(subject: Subject, until_us: int) -> Figure:
     return figure
 
 
-def rates(subject: Subject, until_us: int) -> Figure:
+def rates(subject: ReportSubject, until_us: int) -> Figure:
     """Offered, completed and in Kafka, in one plot."""
     figure, (axes,), unit = timed("Rate", subject, until_us, [2.6])
     intervals = subject.series.intervals
@@ -87,7 +87,7 @@ def rates(subject: Subject, until_us: int) -> Figure:
     return figure
 
 
-def backlog(subject: Subject, until_us: int) -> Figure:
+def backlog(subject: ReportSubject, until_us: int) -> Figure:
     """What was due and is not acked yet, and not in Kafka yet."""
     figure, (axes,), unit = timed("Backlog", subject, until_us, [2.2])
     axes.set_ylabel("events")
@@ -110,7 +110,7 @@ def backlog(subject: Subject, until_us: int) -> Figure:
     return figure
 
 
-def density(subject: Subject, until_us: int) -> Figure:
+def density(subject: ReportSubject, until_us: int) -> Figure:
     """How many events, by when they were due and how long they took to the log."""
     title = "Density of the time to the log" if subject.run else "Density of event age"
     figure, (axes,), unit = timed(title, subject, until_us, [2.6])
@@ -132,7 +132,7 @@ def density(subject: Subject, until_us: int) -> Figure:
     return figure
 
 
-def marks(subject: Subject, until_us: int) -> Figure:
+def marks(subject: ReportSubject, until_us: int) -> Figure:
     """Inversions with their depth, and duplicates, when they came into the log."""
     figure, (axes, strip), unit = timed("Inversions and duplicates", subject, until_us, [1.5, 0.45], legends=0)
     found = subject.series.marks
@@ -170,7 +170,7 @@ _PERCENTILES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def _percentile_lines(
-    axes: Axes, intervals: Sequence[Interval], triples: Triples, unit: TimeUnit, subject: Subject, clock_us: int
+    axes: Axes, intervals: Sequence[Interval], triples: Triples, unit: TimeUnit, subject: ReportSubject, clock_us: int
 ) -> None:
     """Three lines on a logarithmic axis; what is less than the clock counts is drawn as one of its ticks."""
     if not any(triples):
@@ -197,7 +197,9 @@ _COMPLETED: dict[str, Any] = {"color": BLUE, "linewidth": 1.6}
 _IN_KAFKA: dict[str, Any] = {"color": VERMILION, "linewidth": 1.2, "linestyle": (0, (4, 1.5))}
 
 
-def _rate(axes: Axes, subject: Subject, unit: TimeUnit, events: Sequence[int], name: str, look: dict[str, Any]) -> None:
+def _rate(
+    axes: Axes, subject: ReportSubject, unit: TimeUnit, events: Sequence[int], name: str, look: dict[str, Any]
+) -> None:
     """Events per second as stairs: each step is one interval."""
     width_us = subject.series.interval_us
     edges = [each.t_us / unit.us for each in subject.series.intervals]

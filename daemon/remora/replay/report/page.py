@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from remora.replay.report.panels import Picture
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.report.summary import Summary
 from remora.replay.report.tables import (
     count_tables,
@@ -35,7 +35,7 @@ class Headline:
     caveats: Sequence[str]
 
 
-def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Sequence[Picture]]) -> str:
+def render(subjects: Sequence[ReportSubject], summary: Summary, pictures: Sequence[Sequence[Picture]]) -> str:
     """The whole page, for one run or two. `pictures` has for each panel one picture, or one of each run."""
     template = templates().get_template("page.html.jinja")
     return template.render(
@@ -69,7 +69,7 @@ def templates() -> Environment:
     return environment
 
 
-def sentence(subject: Subject) -> str:
+def sentence(subject: ReportSubject) -> str:
     """Why the verdict is what it is."""
     verdict = subject.verdict
     if verdict.reasons:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from remora.replay.report import distributions, over_time
 from remora.replay.report.canvas import drawing, png
 from remora.replay.report.latencies import FEW_TOLD
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.report.texts import count, tick, visible
 
 
@@ -30,20 +30,20 @@ class Panel:
 
     name: str
     title: str
-    text: Callable[[Subject], str]
-    draw: Callable[[Subject, int], Figure]
-    is_for: Callable[[Subject], bool] = lambda _: True
+    text: Callable[[ReportSubject], str]
+    draw: Callable[[ReportSubject, int], Figure]
+    is_for: Callable[[ReportSubject], bool] = lambda _: True
 
 
-def _is_replay(subject: Subject) -> bool:
+def _is_replay(subject: ReportSubject) -> bool:
     return subject.run is not None
 
 
-def _width(subject: Subject) -> str:
+def _width(subject: ReportSubject) -> str:
     return tick(subject.series.interval_us)
 
 
-def _marks(subject: Subject) -> str:
+def _marks(subject: ReportSubject) -> str:
     counts = subject.verdict.counts
     parts = []
     for kind, name in (("inversion", "inversions"), ("duplicate", "duplicates")):
@@ -106,7 +106,7 @@ FILES = frozenset({"tail.png"} | {f"{prefix}{panel.name}.png" for panel in PANEL
 """All that a report may have."""
 
 
-def pictures(subjects: Sequence[Subject]) -> Iterator[list[Picture]]:
+def pictures(subjects: Sequence[ReportSubject]) -> Iterator[list[Picture]]:
     """The pictures of a run, or of two side by side; what they share is drawn over one another."""
     until_us = max(each.end_us for each in subjects)
     with drawing():
@@ -130,14 +130,14 @@ def align(figures: Sequence[Figure]) -> None:
                 each.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def _picture(panel: Panel, subject: Subject, figure: Figure, subjects: Sequence[Subject]) -> Picture:
+def _picture(panel: Panel, subject: ReportSubject, figure: Figure, subjects: Sequence[ReportSubject]) -> Picture:
     is_first = subject is subjects[0]
     title = panel.title if len(subjects) == 1 else f"{panel.title} · {visible(subject.name)}"
     prefix = "" if is_first else "against-"
     return Picture(f"{prefix}{panel.name}.png", png(figure), title, panel.text(subject))
 
 
-def _tail(subjects: Sequence[Subject]) -> str:
+def _tail(subjects: Sequence[ReportSubject]) -> str:
     solid = f" The dashed curves are of {visible(subjects[1].name)}." if len(subjects) > 1 else ""
     return (
         "At 1 %, one event in a hundred took longer than x, which is the p99. A curve ends at its largest sample, and"

@@ -12,7 +12,7 @@ from remora.replay.results import Series, TopicVerdict
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportSubject:
     """One run, and what was found out about it. Without a replay (only a topic was looked at) there is no `run`."""
 
     directory: RunDirectory
@@ -38,7 +38,7 @@ class Subject:
         return max([last + self.series.interval_us, *(mark.t_us for mark in self.series.marks)])
 
 
-def load(path: Path) -> Subject:
+def load(path: Path) -> ReportSubject:
     """What is there of a run. Raises ReplayRefused for a folder that was not verified, or files that do not fit."""
     directory = RunDirectory(path)
     if not directory.verdict.exists():
@@ -54,4 +54,4 @@ def load(path: Path) -> Subject:
     if series.interval_us <= 0:
         raise ReplayRefused(f"{directory.series}: interval_us is {series.interval_us}, and must be more than 0")
     faults = read(directory.faults, tuple[Fault, ...]) if directory.faults.exists() else ()
-    return Subject(directory, run if verdict.run_id is not None else None, verdict, series, faults)
+    return ReportSubject(directory, run if verdict.run_id is not None else None, verdict, series, faults)

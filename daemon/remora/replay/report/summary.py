@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from remora.replay.layout import Fault
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.results import Interval, Percentiles
 
 
@@ -57,7 +57,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     change: RunDifference | None = None
 
 
-def summarise(subject: Subject, against: Subject | None = None) -> Summary:
+def summarise(subject: ReportSubject, against: ReportSubject | None = None) -> Summary:
     """The numbers of a run, and of the one that it is compared with."""
     plain = _summary(subject)
     if against is None:
@@ -69,7 +69,7 @@ def summarise(subject: Subject, against: Subject | None = None) -> Summary:
 PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
 
 
-def _summary(subject: Subject) -> Summary:
+def _summary(subject: ReportSubject) -> Summary:
     run, verdict, series = subject.run, subject.verdict, subject.series
     return Summary(
         name=subject.name,
@@ -93,7 +93,7 @@ def _summary(subject: Subject) -> Summary:
     )
 
 
-def _rates(subject: Subject) -> dict[str, EventRate]:
+def _rates(subject: ReportSubject) -> dict[str, EventRate]:
     series = subject.series
     rates = {"in_log": _rate([(each.t_us, each.in_log) for each in series.intervals], series.interval_us)}
     if subject.run:

@@ -9,7 +9,7 @@ from remora.replay.layout import Trace
 from remora.replay.report import counts
 from remora.replay.report.counts import Count, Tone
 from remora.replay.report.latencies import FEW_TOLD, ORDER, clock_us, is_few, label
-from remora.replay.report.subject import Subject
+from remora.replay.report.subject import ReportSubject
 from remora.replay.report.summary import PERCENTILES, Summary
 from remora.replay.report.texts import MS, change, count, latency, latency_change, moment, offset, rate, tick, visible
 from remora.replay.results import Example, Percentiles, TopicVerdict
@@ -52,29 +52,29 @@ class ReportTable:
 # ------------------------------------------------------------------------------------------ numbers
 
 
-def count_tables(subjects: Sequence[Subject], summary: Summary) -> Iterator[ReportTable]:
+def count_tables(subjects: Sequence[ReportSubject], summary: Summary) -> Iterator[ReportTable]:
     """The counts that these runs make use of."""
     for title, listed in counts.groups(_all_counts(subjects)):
         used = [each for each in listed if counts.is_used(each, _counts(subjects))]
         yield ReportTable(title, _columns(subjects), [_count_row(each, subjects, summary) for each in used])
 
 
-def unused_table(subjects: Sequence[Subject], summary: Summary) -> ReportTable:
+def unused_table(subjects: Sequence[ReportSubject], summary: Summary) -> ReportTable:
     """The counts of what these runs do not use: nothing, all of them."""
     listed = [each for _, group in counts.groups(_all_counts(subjects)) for each in group]
     unused = [each for each in listed if not counts.is_used(each, _counts(subjects))]
     return ReportTable("Nothing of these", _columns(subjects), [_count_row(each, subjects, summary) for each in unused])
 
 
-def _counts(subjects: Sequence[Subject]) -> list[dict[str, int]]:
+def _counts(subjects: Sequence[ReportSubject]) -> list[dict[str, int]]:
     return [each.verdict.counts for each in subjects]
 
 
-def _all_counts(subjects: Sequence[Subject]) -> dict[str, int]:
+def _all_counts(subjects: Sequence[ReportSubject]) -> dict[str, int]:
     return {name: 0 for each in subjects for name in each.verdict.counts}
 
 
-def _count_row(each: Count, subjects: Sequence[Subject], summary: Summary) -> TableRow:
+def _count_row(each: Count, subjects: Sequence[ReportSubject], summary: Summary) -> TableRow:
     cells = [_count_cell(each, subject.verdict) for subject in subjects]
     if summary.change is not None:
         difference = summary.change.counts.get(each.name)
@@ -138,7 +138,7 @@ def rate_table(summary: Summary) -> ReportTable:
 _PLACES = ("bucket", "key", "seq", "kseq", "partition", "offset", "shard", "position", "detail")
 
 
-def example_tables(subjects: Sequence[Subject]) -> Iterator[ReportTable]:
+def example_tables(subjects: Sequence[ReportSubject]) -> Iterator[ReportTable]:
     for subject in subjects:
         for name, found in subject.verdict.examples.items():
             if found:
@@ -158,7 +158,7 @@ def _place(example: Example, column: str) -> Cell:
     return Cell(str(found), found) if isinstance(found, int) else Cell(visible(found))
 
 
-def fault_table(subject: Subject, whose: str) -> ReportTable:
+def fault_table(subject: ReportSubject, whose: str) -> ReportTable:
     origin = subject.series.origin_us
     rows = [
         TableRow(
@@ -174,7 +174,7 @@ def fault_table(subject: Subject, whose: str) -> ReportTable:
     return ReportTable(f"Faults{whose}", ("from", "to", "lasted"), rows)
 
 
-def key_table(subject: Subject, whose: str) -> ReportTable:
+def key_table(subject: ReportSubject, whose: str) -> ReportTable:
     rows = [
         TableRow(
             f"{visible(each.bucket)}/{visible(each.key)}",
@@ -192,7 +192,7 @@ def key_table(subject: Subject, whose: str) -> ReportTable:
 # ------------------------------------------------------------------------------------------ how it was done
 
 
-def detail_tables(subjects: Sequence[Subject]) -> Iterator[ReportTable]:
+def detail_tables(subjects: Sequence[ReportSubject]) -> Iterator[ReportTable]:
     """All that is needed to repeat the run: of both runs side by side."""
     for title, found in (
         ("Replay", [_replay(each) for each in subjects]),
@@ -207,7 +207,7 @@ def detail_tables(subjects: Sequence[Subject]) -> Iterator[ReportTable]:
             yield ReportTable(title, [visible(each.name) for each in subjects] if len(subjects) > 1 else (), rows)
 
 
-def _replay(subject: Subject) -> dict[str, str]:
+def _replay(subject: ReportSubject) -> dict[str, str]:
     run = subject.run
     if run is None:
         return {}
@@ -242,7 +242,7 @@ def _trace(trace: Trace) -> dict[str, str]:
     }
 
 
-def _verification(subject: Subject) -> dict[str, str]:
+def _verification(subject: ReportSubject) -> dict[str, str]:
     verdict = subject.verdict
     return {
         "topic": verdict.topic,
@@ -267,7 +267,7 @@ def _option(name: str, value: str | int | float | bool) -> tuple[str, str]:
     return words, "yes" if value is True else str(value)
 
 
-def _files(subject: Subject) -> dict[str, str]:
+def _files(subject: ReportSubject) -> dict[str, str]:
     directory = subject.directory
     journals = len(list(directory.journal.glob("part=*/attempt=*.jsonl")))
     named = (directory.run, directory.faults, directory.verdict, directory.series)
@@ -277,9 +277,9 @@ def _files(subject: Subject) -> dict[str, str]:
     return found | ({"journal/part=*/attempt=*.jsonl": f"{count(journals)} files"} if journals else {})
 
 
-def _columns(subjects: Sequence[Subject]) -> Sequence[str]:
+def _columns(subjects: Sequence[ReportSubject]) -> Sequence[str]:
     return [*(visible(each.name) for each in subjects), "change"] if len(subjects) > 1 else ()
 
 
-def suffix(subject: Subject, subjects: Sequence[Subject]) -> str:
+def suffix(subject: ReportSubject, subjects: Sequence[ReportSubject]) -> str:
     return f" · {visible(subject.name)}" if len(subjects) > 1 else ""

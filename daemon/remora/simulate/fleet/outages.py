@@ -63,7 +63,7 @@ class Clock(Protocol):
         ...
 
 
-class Outages:
+class FleetOutages:
     """See the module."""
 
     def __init__(self, clock: Clock, troubles: Troubles, shards: int, chance: random.Random) -> None:

@@ -14,7 +14,7 @@ from remora.policy.assignment import TRANSFERRED_S
 from remora.policy.lease import LeaseTimes
 from remora.simulate.fleet.board import Board
 from remora.simulate.fleet.offered import Offered
-from remora.simulate.fleet.outages import Outages, QuarantineTally, Troubles
+from remora.simulate.fleet.outages import FleetOutages, QuarantineTally, Troubles
 from remora.simulate.fleet.worker import SAMPLE_S, FleetSettings, FleetWorker
 
 HAND_OVER_S = 0.05
@@ -64,7 +64,7 @@ class World:
         self.workers: dict[str, FleetWorker] = {}
         self.hosts: dict[str, list[FleetWorker]] = {}
         self.tally = FleetTally()
-        self.outages = Outages(self, troubles, len(shards), chance)
+        self.outages = FleetOutages(self, troubles, len(shards), chance)
         self.chance = chance
         self._settings = settings
         self._offered = offered
