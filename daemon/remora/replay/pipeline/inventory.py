@@ -71,18 +71,22 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
 
 
 def _write(spark: SparkSession, source: LandedDirectory, wanted: Inventory, staging: Path) -> None:
-    events = _events(spark, source, wanted.batch)
-    if wanted.buckets:
-        # Of the folders first, so that those of other buckets are not read.
-        folders = sorted({label(bucket) for bucket in wanted.buckets})
-        events = events.where(F.col("bucket_dir").isin(*folders) & F.col("bucket").isin(*wanted.buckets))
+    events = chosen(_events(spark, source, wanted.batch), wanted.buckets)
     (
         current_objects(events)
-        .repartition("bucket_dir")
+        .hint("rebalance", "bucket_dir")
         .sortWithinPartitions("bucket_dir", "tenant", "bucket", "key")
         .write.partitionBy("bucket_dir")
         .parquet(location(staging / "objects"))
     )
+
+
+def chosen(events: DataFrame, buckets: Sequence[str]) -> DataFrame:
+    """The events of some buckets, or of all where none is named. The files of other buckets' folders are not read."""
+    if not buckets:
+        return events
+    folders = sorted({label(bucket) for bucket in buckets})
+    return events.where(F.col("bucket_dir").isin(*folders) & F.col("bucket").isin(*buckets)).select(*EVENT.names)
 
 
 def _events(spark: SparkSession, source: LandedDirectory, batch: int) -> DataFrame:
