@@ -27,12 +27,13 @@ def plan(frame: DataFrame) -> str:
 
 
 def parsed(spark: SparkSession, hot: int, others: int) -> DataFrame:
-    """Events of one bucket's day, which is hot, and a few of many buckets; read by four tasks, as of four partitions."""
+    """Events of one bucket's day, which is hot, and a few of other buckets; made by four tasks."""
     rows = spark.range(0, hot + others, 1, 4)
     bucket = F.when(F.col("id") < hot, "hot").otherwise(F.concat(F.lit("b"), F.col("id") % 3))
     told = {
         "bucket": bucket, "bucket_dir": bucket, "day": F.lit("2026-11-21"),
-        "key": F.sha2(F.col("id").cast("string"), 512), "partition": F.lit(0), "offset": F.col("id"), "record": F.lit(0),
+        "key": F.sha2(F.col("id").cast("string"), 512),
+        "partition": F.lit(0), "offset": F.col("id"), "record": F.lit(0),
     }  # fmt: skip
     columns = [told.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in PARSED.fields]
     return rows.select(*columns)
