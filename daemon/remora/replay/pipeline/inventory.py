@@ -32,6 +32,7 @@ class Plan:
     out: Path
     buckets: Sequence[str] = ()
     keep: int = 2
+    memory: str = "2g"
 
 
 def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
@@ -61,7 +62,10 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
         return newest, False
     staging = target.staging()
     try:
-        with session("pipeline inventory", master=master) as spark, writing(spark):
+        with (
+            session("pipeline inventory", master=master, settings={"spark.driver.memory": plan.memory}) as spark,
+            writing(spark),
+        ):
             _write(spark, source, wanted, staging)
         made = msgspec.structs.replace(wanted, objects=rows(staging / "objects"))
         target.publish(staging, made, plan.keep)
