@@ -248,7 +248,9 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        _become_owner(Path(settings.sqlite.directory), lambda: {make(settings, None) for make in ENDPOINTS.values()})
+        _become_owner(
+            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in ENDPOINTS.values()]
+        )
 
 
 def _become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
