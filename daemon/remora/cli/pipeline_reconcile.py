@@ -66,7 +66,7 @@ class _Options:
 
 @click.command("reconcile")
 @click.argument("bucket")
-@click.option("--inventory", type=FOLDER, help="Folder of `remora pipeline inventory`: what the events tell.")
+@click.option("--inventory", type=FOLDER, help="Folder of `remora pipeline inventory`: what the events say.")
 @click.option("--backfill", is_flag=True, help="Instead: no events are known, and every object is missing.")
 @click.option("--landed", type=FOLDER, help="The landing of the inventory.  [default: where it was]")
 @click.option("--tenant", default="", help="The bucket's tenant.")
@@ -122,7 +122,7 @@ class _Options:
 @json_option
 @gathered_into(_Options)
 def reconcile(bucket: str, asked: _Options) -> None:
-    """Compare what events tell of BUCKET with what is in it, and send the events that are missing.
+    """Compare what events say of BUCKET with what is in it, and send the events that are missing.
 
     It finds what was lost before any queue held it. Missing: an object without an event. Extra: an object that is gone.
     Differing: another size, ETag or version. OUT/findings is a table of them, OUT/reconcile.json the summary,

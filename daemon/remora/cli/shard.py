@@ -131,7 +131,7 @@ def claim_command(settings: Settings, which: Which) -> None:
 def release_command(settings: Settings, which: Which) -> None:
     """Leave each QUEUE to radosgw until it is claimed.
 
-    The workers of all hosts let it go, when they have finished what they have under way, and never take it again
+    The workers of all hosts release it when they have finished what they have under way, and never take it again
     before `remora shard claim`, however often they are started anew. A radosgw takes it within half a minute.
 
     No radosgw takes a queue of remora's own: there the command breaks its owner's lock, and any worker may
