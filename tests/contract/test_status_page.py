@@ -152,10 +152,11 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
 
 async def test_queues_with_little_room_are_problems() -> None:
     """A topic whose worst queue is full by a leak, with the command for it, or full within a day is named on top."""
+    left = {"room_bytes": 1, "capacity_bytes": 128_000_000, "leaked_bytes": 1, "seconds_until_full": None}
     rooms = {
-        "a": {"advice": "full by a leak of 127 MB of Ceph < 19.2.4", "leaks": True},
-        "b": {"advice": "full in 3 h at its present growth", "leaks": False},
-        "c": {"advice": "", "leaks": False},
+        "a": {**left, "advice": "full by a leak of 127 MB of Ceph < 19.2.4", "leaks": True},
+        "b": {**left, "advice": "full in 3 h at its present growth", "leaks": False},
+        "c": {**left, "advice": "", "leaks": False},
         "d": None,
     }
     shown = status(queue("a"), topics=[figures(name, room=room) for name, room in rooms.items()])
