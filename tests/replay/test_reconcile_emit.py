@@ -108,17 +108,26 @@ ENOUGH = Emission("t", 1e9)
 
 
 async def test_each_finding_is_sent_once_however_often_it_is_killed(tmp_path: Path) -> None:
-    """Ten kills, before a request is stored and after it: every missing event is stored once, in order."""
+    """Ten kills, before a request is stored and after it: every missing event is stored once, in order, and a request
+    that was under way is the same again, though its objects have changed since it was made."""
     keys = [f"k{number:04}" for number in range(BATCH * 12 + 5)]
     directory = reconciled(tmp_path, [row(key) for key in keys])
-    server = Server(fails=lambda call: (KilledBefore if call % 2 else KilledAfter)() if call <= 10 else None)
+    kills = {call: KilledBefore if call % 4 == 1 else KilledAfter for call in range(1, 20, 2)}
+    server = Server(fails=lambda call: kills[call]() if call in kills else None)
+    changed: set[str] = set()
+
+    async def look(key: str) -> ObjectNow | None:
+        return await same("c" if key in changed else key)
 
     for _ in range(10):
         with pytest.raises((KilledBefore, KilledAfter)):
-            await emit(directory, server, same, ENOUGH, lambda _: None)
-    progress = await emit(directory, server, same, ENOUGH, lambda _: None)
-    again = await emit(directory, server, same, ENOUGH, lambda _: None)
+            await emit(directory, server, look, ENOUGH, lambda _: None)
+        lines = msgspec.json.decode((directory.emit / "pending.json").read_bytes())["lines"].splitlines()
+        changed |= {msgspec.json.decode(line)["s3"]["object"]["key"] for line in lines}
+    progress = await emit(directory, server, look, ENOUGH, lambda _: None)
+    again = await emit(directory, server, look, ENOUGH, lambda _: None)
 
+    assert len(changed) == 10 * BATCH
     assert server.keys == keys
     assert (progress.sent, progress.changed, again) == (len(keys), 0, progress)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation, Row, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from remora.replay.errors import ReplayRefused, named_by_path
@@ -86,16 +86,6 @@ class _Listed:
     ended_us: int
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """Both sides of the comparison, and what counts their rows while they are joined."""
-
-    listed: _Listed
-    known: _Known
-    told: Observation
-    inside: Observation
-
-
 def reconcile(plan: Plan, *, master: str | None = None, tell: Callable[[str], None] = lambda _: None) -> Reconcile:
     """Compare, and leave findings, summary and page in the plan's folder; what was found before is returned as it is.
 
@@ -146,8 +136,7 @@ def _compared(
         time.sleep(left_s)
     tell("comparing")
     known = _known(spark, plan)
-    told, inside = Observation(), Observation()
-    kinds, examples = _find(spark, plan, directory, _Sides(listed, known, told, inside))
+    kinds, examples = _find(spark, plan, directory, listed, known)
     return Reconcile(
         version=VERSION,
         id=f"reconcile-{uuid.uuid4().hex[:16]}",
@@ -160,26 +149,23 @@ def _compared(
         begun_us=listed.begun_us,
         ended_us=listed.ended_us,
         grace_us=round(plan.grace_s * 1_000_000),
-        listed=inside.get["rows"],
-        told=told.get["rows"],
+        listed=listed.objects.count(),
+        told=known.objects.count(),
         counts=kinds,
         examples=examples,
     )
 
 
 def _find(
-    spark: SparkSession, plan: Plan, directory: ReconciledDirectory, sides: _Sides
+    spark: SparkSession, plan: Plan, directory: ReconciledDirectory, listed: _Listed, known: _Known
 ) -> tuple[dict[str, int], tuple[Finding, ...]]:
     """Write the findings, by key; how many there are by kind, and the first ones of each.
 
     They are written twice, since all that is asked of them, a sort's samples too, would compare the sides anew.
     """
-    rows = F.count(F.lit(1)).alias("rows")
-    differing = differences(
-        sides.known.objects.observe(sides.told, rows), sides.listed.objects.observe(sides.inside, rows)
-    )
-    changing = is_changing(sides.listed.begun_us, round(plan.grace_s * 1_000_000))
-    found = with_last_events(differing, sides.known.events).withColumn("is_changing", changing)
+    changing = is_changing(listed.begun_us, round(plan.grace_s * 1_000_000))
+    differing = differences(known.objects, listed.objects)
+    found = with_last_events(differing, known.events).withColumn("is_changing", changing)
     found.write.mode("overwrite").parquet(location(directory.unsorted))
     kept = spark.read.schema(found.schema).parquet(pattern(directory.unsorted))
     counted = {
