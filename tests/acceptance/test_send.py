@@ -164,9 +164,9 @@ async def test_tls_and_tokens(folder: Path) -> None:
         found = await stored(daemon)
 
     assert (good.code, good.err, counts(good)["stored"]) == (Exit.OK, "", 10)
-    assert (unknown.code, counts(unknown)["not_stored"]) == (Exit.FAILURE, 10)
+    assert (unknown.code, counts(unknown)["not_stored"]) == (Exit.NO_PERMISSION, 10)
     assert "token is not known" in unknown.err
-    assert (untrusted.code, counts(untrusted)["not_stored"]) == (Exit.FAILURE, 10)
+    assert (untrusted.code, counts(untrusted)["not_stored"]) == (Exit.NO_PERMISSION, 10)
     assert "certificate" in untrusted.err
     assert found == by_key(range(10))
 
