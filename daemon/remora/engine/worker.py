@@ -30,7 +30,7 @@ from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.eligible import Schemes
-from remora.policy.limits import Entries, Room
+from remora.policy.limits import ByteLimit, EntryLimit
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
@@ -79,8 +79,8 @@ class Worker:
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
-        self.budget = Room(delivery.worker_bytes, evict=givers.make_room)
-        self.entries = Entries()
+        self.budget = ByteLimit(delivery.worker_bytes, evict=givers.make_room)
+        self.entries = EntryLimit()
         self._destinations = destinations = Destinations(
             lambda target: (target.scheme, by_scheme[target.scheme].destination(target)),
             lambda: self._make_destination(givers, delivery.endpoint_bytes),
