@@ -7,8 +7,8 @@ from collections.abc import Callable
 from remora.engine.admission.gate import Gate
 from remora.metrics import Telemetry
 from remora.model.traffic import Priority
-from remora.policy.admission import Request, Shortage
-from remora.policy.limits import Room
+from remora.policy.admission import Demand, Shortage
+from remora.policy.limits import ByteLimit
 
 
 class Place:
@@ -22,8 +22,8 @@ class Place:
         leaves_room: bool = False,
         evict: Callable[[Shortage], None] = lambda _: None,
     ) -> None:
-        wider: Room | None = within.room if within else None
-        self.room: Room = Room(limit, wider, leaves_room=leaves_room, evict=evict)
+        wider: ByteLimit | None = within.room if within else None
+        self.room: ByteLimit = ByteLimit(limit, wider, leaves_room=leaves_room, evict=evict)
         self.gate: Gate = within.gate if within else Gate(Telemetry())
 
     @property
@@ -35,10 +35,10 @@ class Place:
         return self.room.limit
 
     async def acquire(self, nbytes: int, priority: Priority = Priority.CLIENT_LOW) -> None:
-        await self.gate.admit(Request(priority, self.room.chain, nbytes))
+        await self.gate.admit(Demand(priority, self.room.chain, nbytes))
 
     def try_acquire(self, nbytes: int) -> bool:
-        return self.gate.admit_now(Request(Priority.IDLE, self.room.chain, nbytes))
+        return self.gate.admit_now(Demand(Priority.IDLE, self.room.chain, nbytes))
 
     def release(self, nbytes: int) -> None:
         self.gate.free([freed for room in self.room.chain for freed in room.adjust(-nbytes)])

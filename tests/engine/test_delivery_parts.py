@@ -36,7 +36,7 @@ from remora.model.errors import EndpointUnavailable, OwnershipLost, RemoraError,
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page
-from remora.policy.limits import Room
+from remora.policy.limits import ByteLimit
 from remora.policy.pace import Pace
 from remora.policy.retry import PROBE_ENTRIES
 
@@ -49,7 +49,7 @@ class Stand:
     scope: Scope
     failures: list[RemoraError] = field(default_factory=list)
 
-    def reader(self, tasks: asyncio.TaskGroup, budget: Room) -> Reader:
+    def reader(self, tasks: asyncio.TaskGroup, budget: ByteLimit) -> Reader:
         allowance = Allowance(budget)
         return Reader(self.scope, allowance, tasks, on_failure=self.failures.append, all_removed=lambda: True)
 
@@ -115,7 +115,7 @@ async def test_a_reader_returns_the_page_and_learns_from_it() -> None:
     stand = await a_stand(10)
 
     async with asyncio.TaskGroup() as tasks:
-        reader = stand.reader(tasks, Room(1 << 20))
+        reader = stand.reader(tasks, ByteLimit(1 << 20))
         reader.fetch(b"", 4)
         page = await reader.fetched()
         assert page is not None
@@ -134,7 +134,7 @@ async def test_a_reader_reports_a_store_that_is_away() -> None:
     stand.store.before = lambda call: StoreUnavailable("away") if call == "read" else None
 
     async with asyncio.TaskGroup() as tasks:
-        reader = stand.reader(tasks, Room(1 << 20))
+        reader = stand.reader(tasks, ByteLimit(1 << 20))
         reader.fetch(b"", 4)
         assert await reader.fetched() is None
 
@@ -144,7 +144,7 @@ async def test_a_reader_reports_a_store_that_is_away() -> None:
 @in_virtual_time
 async def test_a_reader_holds_bytes_until_they_are_given_back() -> None:
     """What a reader takes of the budget is held, by the shard too, and all of it goes back at the end."""
-    stand, budget = await a_stand(0), Room(4096)
+    stand, budget = await a_stand(0), ByteLimit(4096)
 
     async with asyncio.TaskGroup() as tasks:
         reader = stand.reader(tasks, budget)
@@ -200,7 +200,7 @@ async def test_what_may_be_turned_back() -> None:
     them, and none once the session is over."""
     stand, is_over, lanes = await a_stand(20), False, LaneQueues()
     async with asyncio.TaskGroup() as tasks:
-        reader, trimmer = stand.reader(tasks, Room(1 << 20)), stand.trimmer()
+        reader, trimmer = stand.reader(tasks, ByteLimit(1 << 20)), stand.trimmer()
         ahead = PagesAhead(stand.scope, reader, trimmer, lanes, is_over=lambda: is_over)
         ahead.begin_at(b"")
         joining, joined, sizes = [], [], []
@@ -231,7 +231,7 @@ async def test_a_shard_that_is_lost_is_what_a_session_ends_with(loss: RemoraErro
     stand, down = await a_stand(0), EndpointUnavailable("no leader")
     failures = []
     for order in ([down, loss, down], [loss, down], [down, EndpointUnavailable("still none")]):
-        session = Session(stand.scope, Allowance(Room(1 << 20)), lambda: None)
+        session = Session(stand.scope, Allowance(ByteLimit(1 << 20)), lambda: None)
         for failure in order:
             session.fail(failure)
         failures.append(session.failure)
@@ -254,7 +254,7 @@ async def test_a_head_is_left_when_the_shard_is_to_be_given_back() -> None:
             return stand.store.calls["read"] >= reads
 
         head = HeadExpiry(stand.scope.context, stand.scope.lease, stand.scope.state, is_finishing)
-        await head.look(topic, Room(1 << 20), tried=False, publishes=False)
+        await head.look(topic, ByteLimit(1 << 20), tried=False, publishes=False)
         waiting.append(queue.waiting)
 
     assert waiting == [500 - PROBE_ENTRIES, 0]

@@ -18,7 +18,7 @@ from remora.engine.dispatching.standing import Standing
 from remora.model.errors import EndpointUnavailable
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
-from remora.policy.limits import Room
+from remora.policy.limits import ByteLimit
 from remora.policy.retry import Failure
 
 AWAY = EndpointUnavailable("no answer")
@@ -30,7 +30,7 @@ class Parts:
     def __init__(self, store: FakeStore, scope: DispatchScope) -> None:
         self.store = store
         self.scope = scope
-        self.place = Destination(1 << 20, Room(1 << 20))
+        self.place = Destination(1 << 20, ByteLimit(1 << 20))
         schemes = Schemes(frozenset({"kafka"}), frozenset({"kafka"}))
         self.outlet = Outlet(
             scope.context, scope.lease, Outlets({"kafka": FakeEndpoint()}, lambda: schemes, lambda _: self.place)
@@ -130,7 +130,7 @@ async def test_targets_of_one_place_share_a_destination_while_it_is_used() -> No
 
     def make() -> Destination:
         made.append(len(made))
-        return Destination(1 << 20, Room(1 << 20))
+        return Destination(1 << 20, ByteLimit(1 << 20))
 
     known = Destinations(lambda target: target.topic, make)
     first, second = a_topic("a").target, a_topic("b", to="b").target

@@ -30,7 +30,7 @@ from remora.engine.lease import LeaseUncertain
 from remora.model.record import Page
 from remora.policy.lease import Term
 from remora.policy.lifetime import Limits
-from remora.policy.limits import Room
+from remora.policy.limits import ByteLimit
 
 OVER = Term(0.0, 0.0)
 LIMITS = Limits(max_retries=3)
@@ -50,7 +50,7 @@ class Place:
         return HeadExpiry(self.stand.scope.context, self.stand.scope.lease, self.stand.scope.state, lambda: False)
 
     def session(self) -> Session:
-        return Session(self.stand.scope, Allowance(Room(1 << 20)), lambda: None)
+        return Session(self.stand.scope, Allowance(ByteLimit(1 << 20)), lambda: None)
 
     def route(self) -> FakeExactRoute:
         scope = self.stand.scope
@@ -74,7 +74,7 @@ class Place:
         await Parts(self.stand.store, scope).oldest.find_topic()
 
     async def look_at_the_head(self) -> None:
-        await self.head().look(self.stand.scope.topic, Room(1 << 20), tried=False, publishes=False)
+        await self.head().look(self.stand.scope.topic, ByteLimit(1 << 20), tried=False, publishes=False)
 
     async def recall_letters(self) -> None:
         await self.head().recall_letters()

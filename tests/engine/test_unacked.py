@@ -24,8 +24,8 @@ from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Delivery
 from remora.model.traffic import Priority
-from remora.policy.admission import Request
-from remora.policy.limits import Entries
+from remora.policy.admission import Demand
+from remora.policy.limits import EntryLimit
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 SHARDS = 11
@@ -225,12 +225,12 @@ def test_no_bounds_and_sizes_make_shards_wait_for_each_other(seed: int, mode: De
 async def test_who_waits_for_acknowledgements_is_served_by_priority() -> None:
     """Entries that are acknowledged go to the shard of the highest priority that waits, whoever asked first; of equals
     to the one that waits longest."""
-    bound, gate, order = Entries(lambda: 10), Gate(Telemetry()), list[str]()
-    assert gate.admit_now(Request(Priority.IDLE, (bound,), 10))
+    bound, gate, order = EntryLimit(lambda: 10), Gate(Telemetry()), list[str]()
+    assert gate.admit_now(Demand(Priority.IDLE, (bound,), 10))
     bound.listed(10, 10)
 
     async def ask(name: str, priority: Priority) -> None:
-        await gate.admit(Request(priority, (bound,), 10))
+        await gate.admit(Demand(priority, (bound,), 10))
         order.append(name)
 
     async with asyncio.TaskGroup() as tasks:
@@ -255,10 +255,10 @@ class Askers:
     def __init__(self, most: int, within: int, chance: Random) -> None:
         self.bounds = {"most": most, "within": within}
         self.gate = Gate(Telemetry())
-        self.wide = Entries(lambda: self.bounds["within"])
-        self.narrow = Entries(lambda: self.bounds["most"])
+        self.wide = EntryLimit(lambda: self.bounds["within"])
+        self.narrow = EntryLimit(lambda: self.bounds["most"])
         self._chance = chance
-        self._asking: list[tuple[Request, asyncio.Task[None]]] = []
+        self._asking: list[tuple[Demand, asyncio.Task[None]]] = []
         self._asked: list[int] = []
         self._held: list[int] = []
 
@@ -279,7 +279,7 @@ class Askers:
     def step(self, step: str, amount: int, tasks: asyncio.TaskGroup) -> None:
         match step:
             case "ask":
-                request = Request(Priority.CLIENT_LOW, (self.narrow, self.wide), amount)
+                request = Demand(Priority.CLIENT_LOW, (self.narrow, self.wide), amount)
                 self._asking.append((request, tasks.create_task(self.gate.admit(request))))
             case "cancel" if self._asking:
                 self._asking.pop(self._chance.randrange(len(self._asking)))[1].cancel()
@@ -340,17 +340,17 @@ def test_a_bound_is_kept_and_nobody_is_forgotten(
             async with asyncio.timeout(60):
                 await askers.end()
         assert askers.narrow.held == askers.wide.held == 0
-        assert askers.gate.admit_now(Request(Priority.IDLE, (askers.narrow, askers.wide), 1))
+        assert askers.gate.admit_now(Demand(Priority.IDLE, (askers.narrow, askers.wide), 1))
 
     play()
 
 
 def test_a_shard_whose_entries_were_mostly_done_lists_more() -> None:
     """Where a tenth of the entries make records, ten times as many are listed for what may be sent."""
-    bound, gate = Entries(lambda: 50), Gate(Telemetry())
+    bound, gate = EntryLimit(lambda: 50), Gate(Telemetry())
 
     def asked(mean: float | None) -> int:
-        request = Request(Priority.CLIENT_LOW, (bound,), 1000, mean=mean)
+        request = Demand(Priority.CLIENT_LOW, (bound,), 1000, mean=mean)
         return request.want if gate.admit_now(request) else 0
 
     assert asked(0.1) == 500

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Allowance, Givers
 from remora.model.topic import Target
-from remora.policy.limits import Entries, Room
+from remora.policy.limits import ByteLimit, EntryLimit
 
 SPREAD_S = 0.5
 """Over this time notified shards come back: not all in one moment."""
@@ -29,7 +29,7 @@ class UnackedBounds:
 
     of_topic: Callable[[], int]
     of_destination: Callable[[], int]
-    worker: Entries
+    worker: EntryLimit
     gate: Gate
 
 
@@ -44,7 +44,7 @@ class Destination:
     def __init__(
         self,
         nbytes: int,
-        within: Room,
+        within: ByteLimit,
         unacked: UnackedBounds | None = None,
         want: Callable[[], None] = lambda: None,
         givers: Givers | None = None,
@@ -55,14 +55,14 @@ class Destination:
         `givers` are those of its shards that have read ahead.
         """
         self.givers = givers or Givers()
-        self.room = Room(nbytes, within=within, leaves_room=True, evict=self.givers.make_room)
+        self.room = ByteLimit(nbytes, within=within, leaves_room=True, evict=self.givers.make_room)
         self.returns = 0
         """How often more of it answered than at the look before: pauses that had grown by then begin anew."""
         self._unacked = unacked
-        self._entries: tuple[Entries, ...] = ()
+        self._entries: tuple[EntryLimit, ...] = ()
         if unacked is not None:
-            self._entries = (Entries(unacked.of_destination, "destination"), unacked.worker)
-        self._topics: WeakValueDictionary[str, Entries] = WeakValueDictionary()
+            self._entries = (EntryLimit(unacked.of_destination, "destination"), unacked.worker)
+        self._topics: WeakValueDictionary[str, EntryLimit] = WeakValueDictionary()
         self._want = want
         self._waiting = 0
         self._ask: Callable[[], Awaitable[frozenset[str]]] | None = None
@@ -73,12 +73,12 @@ class Destination:
 
     def allowance(self, topic: str, shard_bytes: int) -> Allowance:
         """What a shard of this topic may hold, `shard_bytes` of it at most."""
-        room = Room(shard_bytes, within=self.room)
+        room = ByteLimit(shard_bytes, within=self.room)
         if self._unacked is None:
             return Allowance(room, self._entries, self.givers)
         found = self._topics.get(topic)
         if found is None:
-            found = self._topics[topic] = Entries(self._unacked.of_topic, "topic")
+            found = self._topics[topic] = EntryLimit(self._unacked.of_topic, "topic")
         return Allowance(room, (found, *self._entries), self.givers)
 
     def admit(self) -> None:

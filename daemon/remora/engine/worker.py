@@ -34,7 +34,7 @@ from remora.model.shard import Shard
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
 from remora.policy.hosts import Names, names_of
-from remora.policy.limits import Entries, Room
+from remora.policy.limits import ByteLimit, EntryLimit
 from remora.policy.mends import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
@@ -88,8 +88,8 @@ class Worker:
         self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
-        self.budget = Room(delivery.worker_bytes, evict=givers.make_room)
-        self.entries = Entries()
+        self.budget = ByteLimit(delivery.worker_bytes, evict=givers.make_room)
+        self.entries = EntryLimit()
         self._destinations = destinations = Destinations(
             lambda target: (target.scheme, by_scheme[target.scheme].destination(target)),
             lambda: self._make_destination(givers, delivery.endpoint_bytes),

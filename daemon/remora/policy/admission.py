@@ -22,13 +22,13 @@ UNCHARGED = -1
 """The mark of a hold that costs nothing, since its group is disabled."""
 
 
-class Limit(Protocol):
+class AdmissionLimit(Protocol):
     """A bound on what requests hold at once. Another one is one more node of the tree: these two methods."""
 
-    def take(self, request: Request) -> Hold | None:
+    def take(self, request: Demand) -> Hold | None:
         """Holds what the request wants, or less, which it wants from then on; None where it has to wait."""
 
-    def settle(self, hold: Hold, amount: int) -> Sequence[Limit]:
+    def settle(self, hold: Hold, amount: int) -> Sequence[AdmissionLimit]:
         """Holds this much from now on, more by force; returns the limits in which more may pass by now."""
 
 
@@ -36,7 +36,7 @@ class Limit(Protocol):
 class Hold:
     """What a request holds of a limit; `mark` is the limit's own."""
 
-    limit: Limit
+    limit: AdmissionLimit
     amount: int
     mark: int = 0
 
@@ -47,7 +47,7 @@ class Hold:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class Demand:
     """An amount that is wanted of all `limits`, narrow to wide. It shrinks to what the narrowest gives.
 
     A limit that gives anything gives `least` in any case. `mean` is how many records an entry makes, where that is
@@ -55,7 +55,7 @@ class Request:
     """
 
     priority: Priority
-    limits: tuple[Limit, ...]
+    limits: tuple[AdmissionLimit, ...]
     want: int
     least: int = 0
     mean: float | None = None
@@ -72,23 +72,23 @@ class Request:
         return len(self.holds) == len(self.limits)
 
     @property
-    def waits_in(self) -> Limit:
+    def waits_in(self) -> AdmissionLimit:
         """The limit in which it waits."""
         return self.limits[len(self.holds)]
 
 
-class Line:
+class WaitingLine:
     """All who wait, in the limit where each of them does."""
 
     def __init__(
-        self, rank: Callable[[Limit], int] = lambda _: 0, on_wait: Callable[[Request], None] = lambda _: None
+        self, rank: Callable[[AdmissionLimit], int] = lambda _: 0, on_wait: Callable[[Demand], None] = lambda _: None
     ) -> None:
         """Of several limits those of a lower `rank` are looked at first. `on_wait` is called when a request begins to
         wait in a limit."""
         self._rank = rank
         self._on_wait = on_wait
-        self._lanes: dict[Limit, list[Request]] = {}
-        self.freed: dict[Limit, None] = {}
+        self._lanes: dict[AdmissionLimit, list[Demand]] = {}
+        self.freed: dict[AdmissionLimit, None] = {}
         """Where more may pass since the last look."""
 
     def __bool__(self) -> bool:
@@ -96,23 +96,23 @@ class Line:
         return bool(self._lanes)
 
     @property
-    def waited_in(self) -> Iterable[Limit]:
+    def waited_in(self) -> Iterable[AdmissionLimit]:
         """The limits in which somebody waits."""
         return self._lanes.keys()
 
-    def waiting(self, limit: Limit) -> Sequence[Request]:
+    def waiting(self, limit: AdmissionLimit) -> Sequence[Demand]:
         """Who waits in a limit, the next one first."""
         return self._lanes.get(limit, ())
 
-    def first(self, limit: Limit) -> Request | None:
+    def first(self, limit: AdmissionLimit) -> Demand | None:
         """Whose turn in a limit is next."""
         return self._lanes[limit][0] if limit in self._lanes else None
 
-    def ask(self, request: Request) -> bool:
+    def ask(self, request: Demand) -> bool:
         """Whether the request is granted at once; else it waits, and `look` returns it when it is."""
         return self._go_on(request)
 
-    def ask_now(self, request: Request) -> bool:
+    def ask_now(self, request: Demand) -> bool:
         """Whether the request is granted without waiting and without passing anybody by; else it holds nothing."""
         for limit in request.limits:
             hold = None if limit in self._lanes else limit.take(request)
@@ -123,7 +123,7 @@ class Line:
         self._keep(request, request.want)
         return True
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: Demand) -> None:
         """Gives up a request, granted or not, and gives back what it holds. Doing so again is no error."""
         if not request.is_granted and request in self._lanes.get(limit := request.waits_in, ()):
             self._lanes[limit].remove(request)
@@ -135,14 +135,14 @@ class Line:
         """Lets a hold be this much; who may go on by that is found by `look`."""
         self.free(hold.limit.settle(hold, amount))
 
-    def free(self, limits: Iterable[Limit]) -> None:
+    def free(self, limits: Iterable[AdmissionLimit]) -> None:
         """More may pass in these limits; who may go on by that is found by `look`."""
         if self._lanes:
             self.freed.update(dict.fromkeys(limits))
 
-    def look(self) -> list[Request]:
+    def look(self) -> list[Demand]:
         """Lets go on who can where something was freed, limit by limit; returns the requests that are granted."""
-        done: list[Request] = []
+        done: list[Demand] = []
         while self.freed:
             freed = sorted((each for each in self.freed if each in self._lanes), key=self._rank)
             self.freed.clear()
@@ -150,7 +150,7 @@ class Line:
                 self._look_in(limit, done)
         return done
 
-    def _look_in(self, limit: Limit, done: list[Request]) -> None:
+    def _look_in(self, limit: AdmissionLimit, done: list[Demand]) -> None:
         while (request := self.first(limit)) is not None and (hold := limit.take(request)) is not None:
             del self._lanes[limit][0]
             self._drop_empty(limit)
@@ -158,7 +158,7 @@ class Line:
             if self._go_on(request):
                 done.append(request)
 
-    def _go_on(self, request: Request) -> bool:
+    def _go_on(self, request: Demand) -> bool:
         while not request.is_granted:
             limit = request.waits_in
             hold = None if self._is_behind(limit, request) else limit.take(request)
@@ -169,12 +169,12 @@ class Line:
         self._keep(request, request.want)
         return True
 
-    def _is_behind(self, limit: Limit, request: Request) -> bool:
+    def _is_behind(self, limit: AdmissionLimit, request: Demand) -> bool:
         """Whether somebody waits who is not to be passed by."""
         first = self.first(limit)
         return first is not None and _RANKS[first.priority] <= _RANKS[request.priority]
 
-    def _wait(self, limit: Limit, request: Request) -> None:
+    def _wait(self, limit: AdmissionLimit, request: Demand) -> None:
         lane = self._lanes.setdefault(limit, [])
         place = len(lane)
         while place and _RANKS[lane[place - 1].priority] > _RANKS[request.priority]:
@@ -182,11 +182,11 @@ class Line:
         lane.insert(place, request)
         self._on_wait(request)
 
-    def _drop_empty(self, limit: Limit) -> None:
+    def _drop_empty(self, limit: AdmissionLimit) -> None:
         if not self._lanes[limit]:
             del self._lanes[limit]
 
-    def _keep(self, request: Request, amount: int) -> None:
+    def _keep(self, request: Demand, amount: int) -> None:
         """Gives back what a request holds beyond an amount, of each limit; of nothing it forgets its holds."""
         for hold in request.holds:
             if hold.amount > amount:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from remora.policy.admission import UNCHARGED, Hold, Limit, Request, Shortage
+from remora.policy.admission import UNCHARGED, AdmissionLimit, Demand, Hold, Shortage
 from remora.policy.cells import MemberAccount
 
 _NEW_PART = 0.1
 
 
-class Credit:
+class CreditLimit:
     """Credit of one group for one priority: those of other priorities never wait behind it."""
 
     def __init__(self, group: str, priority: str, accounts: Mapping[str, MemberAccount]) -> None:
@@ -20,7 +20,7 @@ class Credit:
         self.priority = priority
         self._accounts = accounts
 
-    def take(self, request: Request) -> Hold | None:
+    def take(self, request: Demand) -> Hold | None:
         """Charges what is wanted, as far as there is credit; nothing where the group is disabled or gone."""
         account = self._accounts.get(self.group)
         if account is None or not account.enabled:
@@ -31,7 +31,7 @@ class Credit:
         account.charge(self.priority, request.want)
         return Hold(self, request.want, account.times_disabled)
 
-    def settle(self, hold: Hold, amount: int) -> Sequence[Limit]:
+    def settle(self, hold: Hold, amount: int) -> Sequence[AdmissionLimit]:
         """Charges more, or gives back; nothing where the group has forgotten the charge."""
         account, more = self._accounts.get(self.group), amount - hold.amount
         if account is None or account.times_disabled != hold.mark:
@@ -45,7 +45,7 @@ class Credit:
         return ()
 
 
-class Entries:
+class EntryLimit:
     """Entries that are asked for, or read and not done, of which there may be as many as `most` says, 0 for any number.
 
     Full of read ones, it goes on at half of them, so that not each acknowledgement wakes a reader. What was read is
@@ -67,7 +67,7 @@ class Entries:
         """Whether there is a bound now."""
         return bool(self._most())
 
-    def take(self, request: Request) -> Hold | None:
+    def take(self, request: Demand) -> Hold | None:
         """Asks for as many entries as there may be."""
         self._unacked.set_most(self._most())
         entries = entries_to_list(request.want, self._unacked.permits, request.mean)
@@ -77,20 +77,20 @@ class Entries:
         self._unacked.asked += entries
         return Hold(self, entries)
 
-    def settle(self, hold: Hold, amount: int) -> Sequence[Limit]:
+    def settle(self, hold: Hold, amount: int) -> Sequence[AdmissionLimit]:
         """So many are asked for."""
         self._unacked.asked += amount - hold.amount
         hold.amount = amount
         return (self,)
 
-    def listed(self, asked: int, entries: int) -> Sequence[Limit]:
+    def listed(self, asked: int, entries: int) -> Sequence[AdmissionLimit]:
         """`entries` were read for which `asked` were asked: they are held from now on, or fewer where negative."""
         self._unacked.sent(entries)
         self._unacked.asked -= asked
         return (self,)
 
 
-class Room:
+class ByteLimit:
     """Bytes that may be held, inside an optional wider room.
 
     A request larger than all of it passes when nothing else is held, since refusing it would stop its shard for good.
@@ -102,7 +102,7 @@ class Room:
     def __init__(
         self,
         limit: int,
-        within: Room | None = None,
+        within: ByteLimit | None = None,
         *,
         leaves_room: bool = False,
         evict: Callable[[Shortage], None] = lambda _: None,
@@ -114,11 +114,11 @@ class Room:
         self.within = within
         self.evict = evict
         self._leaves_room = leaves_room
-        self.short: dict[Limit, None] = {}
+        self.short: dict[AdmissionLimit, None] = {}
         """Rooms in here that leave some, and in which a request found none."""
 
     @property
-    def chain(self) -> tuple[Room, ...]:
+    def chain(self) -> tuple[ByteLimit, ...]:
         """This room and the wider ones."""
         return (self,) if self.within is None else (self, *self.within.chain)
 
@@ -132,7 +132,7 @@ class Room:
             return max(0, min(self.limit, (free + self.held) // 2))
         return min(self.limit, self.within.reach)
 
-    def take(self, request: Request) -> Hold | None:
+    def take(self, request: Demand) -> Hold | None:
         """Holds all that is wanted, or nothing."""
         if self.held > 0 and self.held + request.want > self._bound:
             if self.within is not None and self._leaves_room:
@@ -141,12 +141,12 @@ class Room:
         self.held += request.want
         return Hold(self, request.want)
 
-    def settle(self, hold: Hold, amount: int) -> Sequence[Limit]:
+    def settle(self, hold: Hold, amount: int) -> Sequence[AdmissionLimit]:
         """Holds so much for it."""
         more, hold.amount = amount - hold.amount, amount
         return self.adjust(more)
 
-    def adjust(self, more: int) -> Sequence[Limit]:
+    def adjust(self, more: int) -> Sequence[AdmissionLimit]:
         """Holds so much more, or less; returns where there may be room by now, also in rooms that leave some here."""
         self.held += more
         if more >= 0:
@@ -154,7 +154,7 @@ class Room:
         short, self.short = self.short, {}
         return (self, *short)
 
-    def shortages(self, request: Request) -> Iterator[tuple[Room, Shortage]]:
+    def shortages(self, request: Demand) -> Iterator[tuple[ByteLimit, Shortage]]:
         """What has to be freed, and where, for a request that waits here first; each as it is when its turn comes.
 
         Of the wider room's others too, where it is only for them that there is no room.

@@ -8,10 +8,10 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, Meter, Priority, meters_from
-from remora.policy.admission import Limit, Line, Request
+from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.bucket import SECOND_US
 from remora.policy.cells import PRIORITIES, MemberAccount
-from remora.policy.limits import Credit
+from remora.policy.limits import CreditLimit
 from remora.policy.scaling import FULL
 from remora.policy.shaping import Group, Tier
 from remora.simulate.checks import (
@@ -31,7 +31,7 @@ from remora.simulate.script import Form
 ALL = "all"
 
 
-class Member:
+class MemberLine:
     """Who waits for credit in one member's part of the groups, which are given from narrow to wide."""
 
     def __init__(self, member: int, groups: Mapping[str, Group]) -> None:
@@ -39,9 +39,9 @@ class Member:
         self._groups = groups
         self._names = list(groups)
         self._accounts: dict[str, MemberAccount] = {name: group.account(member) for name, group in groups.items()}
-        self._limits: dict[tuple[str, str], Credit] = {}
-        self._line = Line(self._rank)
-        self._requests: dict[str, Request] = {}
+        self._limits: dict[tuple[str, str], CreditLimit] = {}
+        self._line = WaitingLine(self._rank)
+        self._requests: dict[str, Demand] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._requests
@@ -51,11 +51,11 @@ class Member:
         names = {request: name for name, request in self._requests.items()}
         return tuple(names[each] for each in self._line.waiting(self._limit(group, priority)))
 
-    def request(self, priority: str, path: Sequence[str], want: int, least: int) -> Request:
+    def request(self, priority: str, path: Sequence[str], want: int, least: int) -> Demand:
         """A request that passes these groups."""
-        return Request(Priority(priority), tuple(self._limit(each, priority) for each in path), want, least)
+        return Demand(Priority(priority), tuple(self._limit(each, priority) for each in path), want, least)
 
-    def send(self, name: str, request: Request) -> bool:
+    def send(self, name: str, request: Demand) -> bool:
         """Whether the request is granted at once; else it waits."""
         is_granted = self._line.ask(request)
         if is_granted:
@@ -71,7 +71,7 @@ class Member:
             self._line.cancel(request)
         return request is not None
 
-    def release(self) -> list[tuple[str, Request]]:
+    def release(self) -> list[tuple[str, Demand]]:
         """Lets go on who can."""
         self._line.free(list(self._line.waited_in))
         names = {request: name for name, request in self._requests.items()}
@@ -81,17 +81,17 @@ class Member:
             self._count(request)
         return released
 
-    def _count(self, request: Request) -> None:
+    def _count(self, request: Demand) -> None:
         for limit, hold in zip(request.limits, request.holds, strict=True):
-            assert isinstance(limit, Credit)
+            assert isinstance(limit, CreditLimit)
             group = self._groups[limit.group]
             group.count(self._member, request.priority, request.want, charged=hold.is_charged)
 
-    def _limit(self, group: str, priority: str) -> Credit:
-        return self._limits.setdefault((group, priority), Credit(group, priority, self._accounts))
+    def _limit(self, group: str, priority: str) -> CreditLimit:
+        return self._limits.setdefault((group, priority), CreditLimit(group, priority, self._accounts))
 
-    def _rank(self, limit: Limit) -> int:
-        assert isinstance(limit, Credit)
+    def _rank(self, limit: AdmissionLimit) -> int:
+        assert isinstance(limit, CreditLimit)
         return self._names.index(limit.group) * len(PRIORITIES) + PRIORITIES.index(limit.priority)
 
 
@@ -113,7 +113,7 @@ class ShapingModel:
             )
             for name, each in config.groups.items()
         }
-        self._waiting = [Member(member, self._groups) for member in range(config.members)]
+        self._waiting = [MemberLine(member, self._groups) for member in range(config.members)]
         self._ticks = 0
         self._late_us = 0
 
@@ -246,7 +246,7 @@ class ShapingModel:
         if waiting.send(given.id, request):
             return {"passed": True, "granted": request.want}
         limit = request.waits_in
-        assert isinstance(limit, Credit)
+        assert isinstance(limit, CreditLimit)
         return {"passed": False, "waits_in": limit.group}
 
     def _settle(self, given: SimpleNamespace) -> dict[str, Any]:
@@ -288,7 +288,7 @@ class ShapingModel:
         for group in self._groups.values():
             group.resize(given.members)
         del self._waiting[given.members :]
-        self._waiting.extend(Member(member, self._groups) for member in range(len(self._waiting), given.members))
+        self._waiting.extend(MemberLine(member, self._groups) for member in range(len(self._waiting), given.members))
         return {}
 
     # ------------------------------------------------------------------------------------------------ reading

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import Meter, Priority
-from remora.policy.admission import Hold, Limit, Line, ReadAhead, Request, Shortage, turn_back
-from remora.policy.limits import Credit, Entries, Room
+from remora.policy.admission import AdmissionLimit, Demand, Hold, ReadAhead, Shortage, WaitingLine, turn_back
+from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.policy.shaping import Group
 
 PRIORITIES = tuple(Priority)
@@ -27,9 +27,9 @@ class Fairness:
     """The line, and a check at each grant that nobody is passed by."""
 
     def __init__(self) -> None:
-        self.line = Line()
+        self.line = WaitingLine()
 
-    def check(self, limit: Limit, request: Request) -> None:
+    def check(self, limit: AdmissionLimit, request: Demand) -> None:
         ranks = [RANK[each.priority] for each in self.line.waiting(limit)]
         assert ranks == sorted(ranks), "a waiter of a higher priority stands behind one of a lower"
         first = next(iter(self.line.waiting(limit)), None)
@@ -40,7 +40,7 @@ def watched(kind: type, fairness: Fairness) -> Callable[..., Any]:
     """Limits of this kind, each grant of which is checked."""
 
     class Watched(kind):  # type: ignore[misc]
-        def take(self, request: Request) -> Hold | None:
+        def take(self, request: Demand) -> Hold | None:
             hold: Hold | None = super().take(request)
             if hold is not None:
                 fairness.check(self, request)
@@ -56,31 +56,31 @@ class House:
         self.chance = Random(seed)
         self.fairness = Fairness()
         self.line = self.fairness.line
-        room, entries = watched(Room, self.fairness), watched(Entries, self.fairness)
+        room, entries = watched(ByteLimit, self.fairness), watched(EntryLimit, self.fairness)
         self.bounds = {"topic": 10, "destination": 15}
-        self.worker: Room = room(WORKER)
-        self.destinations: list[Room] = [room(DESTINATION, self.worker, leaves_room=leaves_room) for _ in range(2)]
-        self.shards: list[Room] = [room(SHARD, each) for each in self.destinations for _ in range(2)]
+        self.worker: ByteLimit = room(WORKER)
+        self.destinations: list[ByteLimit] = [room(DESTINATION, self.worker, leaves_room=leaves_room) for _ in range(2)]
+        self.shards: list[ByteLimit] = [room(SHARD, each) for each in self.destinations for _ in range(2)]
         self.rooms = [self.worker, *self.destinations, *self.shards]
-        self.entries: list[Entries] = [
+        self.entries: list[EntryLimit] = [
             entries(lambda: self.bounds["topic"]),
             entries(lambda: self.bounds["destination"]),
             entries(),
         ]
         self.group = Group(PLENTY, 1, 10_000)
-        credit = watched(Credit, self.fairness)
+        credit = watched(CreditLimit, self.fairness)
         accounts = {"host": self.group.account(0)}
         self.credit = {each: credit("host", each, accounts) for each in PRIORITIES}
-        self.waiting: list[Request] = []
-        self.granted: list[Request] = []
+        self.waiting: list[Demand] = []
+        self.granted: list[Demand] = []
 
     def ask(self, kind: str, amount: int, priority: Priority, *, now: bool = False) -> None:
-        limits: dict[str, tuple[Limit, ...]] = {
+        limits: dict[str, tuple[AdmissionLimit, ...]] = {
             "room": self.chance.choice(self.shards).chain,
             "entries": tuple(self.entries),
             "credit": (self.credit[priority],),
         }
-        request = Request(priority, limits[kind], amount, least=1)
+        request = Demand(priority, limits[kind], amount, least=1)
         if now:
             if self.line.ask_now(request):
                 self.granted.append(request)
@@ -91,13 +91,13 @@ class House:
         else:
             self.waiting.append(request)
 
-    def end(self, request: Request) -> None:
+    def end(self, request: Demand) -> None:
         self.line.cancel(request)
         for held in (self.waiting, self.granted):
             if request in held:
                 held.remove(request)
 
-    def shrink(self, request: Request) -> None:
+    def shrink(self, request: Demand) -> None:
         """A reservation turns out to be worth less."""
         for hold in request.holds:
             if hold.is_charged:
@@ -111,13 +111,13 @@ class House:
 
     def check(self) -> None:
         """No limit is passed, and each holds what the requests in it do."""
-        held: dict[Limit, int] = dict.fromkeys([*self.rooms, *self.entries], 0)
+        held: dict[AdmissionLimit, int] = dict.fromkeys([*self.rooms, *self.entries], 0)
         for request in self.waiting + self.granted:
             for hold in request.holds:
                 if hold.limit in held:
                     held[hold.limit] += hold.amount
         for limit, amount in held.items():
-            if isinstance(limit, Room):
+            if isinstance(limit, ByteLimit):
                 assert limit.held == amount
                 holders = [
                     each
@@ -125,7 +125,7 @@ class House:
                     if any(h.limit is limit and h.amount for h in each.holds)
                 ]
                 assert amount <= limit.limit or len(holders) == 1
-            elif isinstance(limit, Entries):
+            elif isinstance(limit, EntryLimit):
                 assert limit._unacked.asked == amount
         topic, destination, _ = self.entries
         assert held[topic] <= self.bounds["topic"]
@@ -196,10 +196,10 @@ class Sealed:
     def __init__(self) -> None:
         self.is_open = False
 
-    def take(self, request: Request) -> Hold | None:
+    def take(self, request: Demand) -> Hold | None:
         return Hold(self, request.want) if self.is_open else None
 
-    def settle(self, hold: Hold, amount: int) -> Sequence[Limit]:
+    def settle(self, hold: Hold, amount: int) -> Sequence[AdmissionLimit]:
         hold.amount = amount
         return ()
 
@@ -207,8 +207,8 @@ class Sealed:
 def test_another_limit_is_two_methods() -> None:
     """A limit that knows nothing of the others is a node of the tree: who waits in it holds what stands before it, and
     goes on to what stands behind it, the highest priority first, when it opens."""
-    line, sealed, narrow, wide = Line(), Sealed(), Room(10), Room(5)
-    low, high = (Request(each, (narrow, sealed, wide), 5) for each in (Priority.IDLE, Priority.MAX))
+    line, sealed, narrow, wide = WaitingLine(), Sealed(), ByteLimit(10), ByteLimit(5)
+    low, high = (Demand(each, (narrow, sealed, wide), 5) for each in (Priority.IDLE, Priority.MAX))
     assert not line.ask(low)
     assert not line.ask(high)
     assert (narrow.held, wide.held) == (10, 0)
@@ -225,21 +225,21 @@ def test_another_limit_is_two_methods() -> None:
 
 def test_only_a_higher_priority_passes_by() -> None:
     """What would fit waits behind a larger request of its own or of a higher priority, and passes one of a lower."""
-    line, room = Line(), Room(10)
-    assert line.ask(Request(Priority.IDLE, (room,), 5))
-    assert not line.ask(Request(Priority.CLIENT_NORMAL, (room,), 8))
+    line, room = WaitingLine(), ByteLimit(10)
+    assert line.ask(Demand(Priority.IDLE, (room,), 5))
+    assert not line.ask(Demand(Priority.CLIENT_NORMAL, (room,), 8))
 
-    passed = [line.ask(Request(each, (room,), 1)) for each in Priority]
+    passed = [line.ask(Demand(each, (room,), 1)) for each in Priority]
 
     assert passed == [each in (Priority.MAX, Priority.CLIENT_HIGH) for each in Priority]
-    assert not line.ask_now(Request(Priority.MAX, (room,), 1))
+    assert not line.ask_now(Demand(Priority.MAX, (room,), 1))
 
 
 def test_who_waits_for_what_is_left_goes_on_when_another_one_gives_back() -> None:
     """A destination that holds as much as it leaves waits, also for bytes that another one holds."""
-    line, worker = Line(), Room(1000)
-    one, other = (Room(1000, worker, leaves_room=True) for _ in range(2))
-    large, small, more = (Request(Priority.IDLE, each.chain, n) for each, n in ((one, 400), (other, 300), (other, 200)))
+    line, worker = WaitingLine(), ByteLimit(1000)
+    one, other = (ByteLimit(1000, worker, leaves_room=True) for _ in range(2))
+    large, small, more = (Demand(Priority.IDLE, each.chain, n) for each, n in ((one, 400), (other, 300), (other, 200)))
     assert line.ask(large)
     assert line.ask(small)
     assert not line.ask(more)
@@ -252,8 +252,8 @@ def test_who_waits_for_what_is_left_goes_on_when_another_one_gives_back() -> Non
 
 def test_a_request_larger_than_its_limit_passes_alone() -> None:
     """It is let through when nothing else is held, since refusing it would stop its shard for good."""
-    line, room = Line(), Room(10)
-    small, large = (Request(Priority.IDLE, (room,), nbytes) for nbytes in (1, 50))
+    line, room = WaitingLine(), ByteLimit(10)
+    small, large = (Demand(Priority.IDLE, (room,), nbytes) for nbytes in (1, 50))
     assert line.ask(small)
     assert not line.ask(large)
 
@@ -265,8 +265,8 @@ def test_a_request_larger_than_its_limit_passes_alone() -> None:
 
 def test_what_a_wide_limit_does_not_grant_goes_back_to_the_narrow_one() -> None:
     """A request holds the same of each limit when it is granted, and who waited for the rest goes on with it."""
-    line, topic, destination = Line(), Entries(lambda: 10), Entries(lambda: 4)
-    first, second = (Request(Priority.IDLE, (topic, destination), 10) for _ in range(2))
+    line, topic, destination = WaitingLine(), EntryLimit(lambda: 10), EntryLimit(lambda: 4)
+    first, second = (Demand(Priority.IDLE, (topic, destination), 10) for _ in range(2))
     assert line.ask(first)
     assert (first.want, [each.amount for each in first.holds]) == (4, [4, 4])
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, Meter, Priority
-from remora.policy.admission import Request
+from remora.policy.admission import Demand
 from remora.policy.bucket import SECOND_US, Bucket, capacity_of, share_of
 from remora.policy.cells import PRIORITIES
 from remora.policy.shaping import Group
-from remora.simulate.shaping import Member
+from remora.simulate.shaping import MemberLine
 
 RATES = st.integers(0, 5_000_000)
 TICKS_US = st.sampled_from((1_000, 10_000, 12_500, 100_000, 1_000_000))
@@ -41,11 +41,11 @@ class Run:
     dealt: int = 0
     out: int = 0
     grants: list[tuple[int, str, int]] = field(default_factory=list)
-    waiting: list[Member] = field(default_factory=list)
+    waiting: list[MemberLine] = field(default_factory=list)
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.waiting = [Member(member, {"host": self.group}) for member in range(self.members)]
+        self.waiting = [MemberLine(member, {"host": self.group}) for member in range(self.members)]
 
     def tick(self) -> None:
         """One tick in some order, and releases behind it."""
@@ -88,7 +88,9 @@ class Run:
             self.dealt += sum(max(0, -level) for level in tier.levels[self.members :])
         self.group.resize(self.members)
         del self.waiting[self.members :]
-        self.waiting.extend(Member(member, {"host": self.group}) for member in range(len(self.waiting), self.members))
+        self.waiting.extend(
+            MemberLine(member, {"host": self.group}) for member in range(len(self.waiting), self.members)
+        )
         self.grants = [each for each in self.grants if each[0] < self.members]
 
     @property
@@ -101,7 +103,7 @@ class Run:
             for _, request in self.waiting[member].release():
                 self._granted(member, request)
 
-    def _granted(self, member: int, request: Request) -> None:
+    def _granted(self, member: int, request: Demand) -> None:
         self.out += request.want
         self.grants.append((member, request.priority, request.want))
 
@@ -200,7 +202,7 @@ def test_a_charge_that_its_group_forgot_is_not_given_back() -> None:
         "host": Group({}, 1, 10_000),
     }
     groups["topic"].tick([0])
-    waiting = Member(0, groups)
+    waiting = MemberLine(0, groups)
     assert not waiting.send("a", waiting.request(Priority.IDLE, ("topic", "host"), 4_000, 4_000))
     groups["topic"].configure(enabled=False)
     groups["topic"].configure(enabled=True)
@@ -216,7 +218,7 @@ def test_credit_that_comes_back_releases_others_at_once() -> None:
     """What a wide group does not grant goes back to the narrow one, and who waits there goes on in the same pass."""
     topic = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
     host = Group({Priority.IDLE: Meter(0, 10_000)}, 1, 10_000)
-    waiting = Member(0, {"topic": topic, "host": host})
+    waiting = MemberLine(0, {"topic": topic, "host": host})
     topic.tick([0])
     host.tick([0])
     assert not waiting.send("wide", waiting.request(Priority.IDLE, ("topic", "host"), 10_000, 1_000))
@@ -232,7 +234,7 @@ def test_credit_that_comes_back_releases_others_at_once() -> None:
 def test_a_look_waits_its_turn_and_costs_nothing() -> None:
     """A request for nothing is charged nothing, yet waits behind others and where there is no credit."""
     group = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
-    waiting = Member(0, {"host": group})
+    waiting = MemberLine(0, {"host": group})
     assert not waiting.send("look", waiting.request(Priority.IDLE, ("host",), 0, 0))
     group.tick([0])
 

@@ -11,9 +11,9 @@ import pytest
 
 from remora.config import ShapingSettings
 from remora.model.traffic import BUCKETS, Priority, limit_of
-from remora.policy.admission import Line, Request
+from remora.policy.admission import Demand, WaitingLine
 from remora.policy.cells import PRIORITIES, MemberAccount
-from remora.policy.limits import Credit
+from remora.policy.limits import CreditLimit
 from support.credit import Host, a_host, a_meter, shaping
 
 SEEDS = int(os.environ.get("REMORA_DEALING_SEEDS", "20"))
@@ -35,8 +35,8 @@ PATIENCE_S = 5
 class Worker:
     """A worker's part: who waits, what is granted and not given back, and what it was granted in all."""
 
-    line: Line
-    limits: dict[str, Credit]
+    line: WaitingLine
+    limits: dict[str, CreditLimit]
     granted: list[tuple[str, int]] = field(default_factory=list)
     asked: int = 0
 
@@ -70,7 +70,9 @@ class Schedule:
         accounts: dict[str, MemberAccount] = {}
         if GROUP in self.host.shaper.slots:
             accounts[GROUP] = self.host.account(place)
-        return Worker(Line(), {each: Credit(GROUP, each, accounts) for each in PRIORITIES} if accounts else {})
+        return Worker(
+            WaitingLine(), {each: CreditLimit(GROUP, each, accounts) for each in PRIORITIES} if accounts else {}
+        )
 
     def begin_account(self) -> None:
         """From now on count what is dealt out, what is granted, and the debts of workers that ended."""
@@ -109,11 +111,11 @@ class Schedule:
         worker.asked += 1
         want = want or self.chance.choice((1, 500, 40_000, 1_000_000))
         chosen = Priority(priority or self.chance.choice(PRIORITIES))
-        request = Request(chosen, (worker.limits[chosen],), want, self.chance.randint(1, want))
+        request = Demand(chosen, (worker.limits[chosen],), want, self.chance.randint(1, want))
         if worker.line.ask(request):
             self.grant(worker, request)
 
-    def grant(self, worker: Worker, request: Request) -> None:
+    def grant(self, worker: Worker, request: Demand) -> None:
         if any(each.is_charged for each in request.holds):
             worker.granted.append((request.priority, request.want))
             self.out += request.want

@@ -18,10 +18,10 @@ from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.model.traffic import Priority, ScopeKind, TrafficClass
-from remora.policy.admission import Limit, Line, Request
+from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.cells import MemberAccount
 from remora.policy.classes import Rules, scope_of
-from remora.policy.limits import Credit, Entries, Room
+from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
 _PRIORITIES = tuple(Priority)
@@ -44,7 +44,7 @@ class Grant:
     """
 
     gate: Gate
-    request: Request
+    request: Demand
     nbytes: int
     handed: int = 0
 
@@ -79,7 +79,7 @@ class Pending:
     topic: Topic
     shard: Shard
     at_tail: bool
-    request: Request
+    request: Demand
     turn: asyncio.Future[None]
     asked_at: float
     grant: Grant | None = None
@@ -90,7 +90,7 @@ class Pending:
     def group(self) -> str:
         """The group in which it waits."""
         limit = self.request.waits_in
-        assert isinstance(limit, Credit)
+        assert isinstance(limit, CreditLimit)
         return limit.group
 
     @property
@@ -118,20 +118,20 @@ class Gate:
         self._tick_s = 0.01
         self._accounts: dict[str, MemberAccount] = {}
         self._kinds: Mapping[str, ScopeKind] = {}
-        self._line = Line(self._rank, self._begins_to_wait)
-        self._pending: dict[Request, Pending] = {}
-        self._turns: dict[Request, asyncio.Future[None]] = {}
-        self._crowded: dict[Room, None] = {}
-        self._evicting: set[Room] = set()
+        self._line = WaitingLine(self._rank, self._begins_to_wait)
+        self._pending: dict[Demand, Pending] = {}
+        self._turns: dict[Demand, asyncio.Future[None]] = {}
+        self._crowded: dict[ByteLimit, None] = {}
+        self._evicting: set[ByteLimit] = set()
         self._ways: dict[tuple[str, str, str, str], Way] = {}
-        self._limits: dict[tuple[str, str], Credit] = {}
+        self._limits: dict[tuple[str, str], CreditLimit] = {}
         self._unacked: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._full: Mapping[Shard, float] = {}
 
     # --------------------------------------------------------------------------- entries, and bytes to hold
 
-    async def admit(self, request: Request) -> None:
+    async def admit(self, request: Demand) -> None:
         """Wait until all limits of a request let it pass. Whatever ends the wait early, it holds nothing then."""
         if not self._line.ask(request):
             turn = self._turns[request] = asyncio.get_running_loop().create_future()
@@ -146,23 +146,23 @@ class Gate:
         else:
             self.free(())
 
-    def admit_now(self, request: Request) -> bool:
+    def admit_now(self, request: Demand) -> bool:
         """As `admit`, without waiting and without passing anybody by; whether it was granted."""
         is_granted = self._line.ask_now(request)
         self.free(())
         return is_granted
 
-    def give_back(self, request: Request) -> None:
+    def give_back(self, request: Demand) -> None:
         """Return all that a request holds."""
         self._line.cancel(request)
         self.free(())
 
-    def free(self, limits: Sequence[Limit]) -> None:
+    def free(self, limits: Sequence[AdmissionLimit]) -> None:
         """More may pass in these limits: let go on who can."""
         if not self._line:
             return
         self._line.free(limits)
-        before = [(each, self._line.first(each)) for each in self._line.freed if isinstance(each, Room)]
+        before = [(each, self._line.first(each)) for each in self._line.freed if isinstance(each, ByteLimit)]
         self._look()
         for room, first in before:
             if self._line.first(room) is not first:
@@ -170,7 +170,7 @@ class Gate:
         while self._crowded:
             self.make_room(self._crowded.popitem()[0])
 
-    def make_room(self, room: Room) -> None:
+    def make_room(self, room: ByteLimit) -> None:
         """Have others release some for the first that waits; then for the next one, as long as that helps."""
         if room not in self._evicting:
             self._evicting.add(room)
@@ -187,11 +187,11 @@ class Gate:
         if room.within is not None and self._line:
             self.make_room(room.within)
 
-    def _begins_to_wait(self, request: Request) -> None:
+    def _begins_to_wait(self, request: Demand) -> None:
         limit = request.waits_in
-        if isinstance(limit, Room):
+        if isinstance(limit, ByteLimit):
             self._crowded[limit] = None
-        elif isinstance(limit, Entries) and limit.name:
+        elif isinstance(limit, EntryLimit) and limit.name:
             self._telemetry.unacked_waited(limit.name)
 
     # ------------------------------------------------------------------------------------------ shaping
@@ -260,17 +260,17 @@ class Gate:
         """Whether a page shows that its shard is catching up."""
         return self._rules.has_backlog(truncated=truncated, newest_age_s=newest_age_s)
 
-    def request(self, topic: Topic, shard: Shard, want: int, least: int, *, at_tail: bool) -> Request:
+    def request(self, topic: Topic, shard: Shard, want: int, least: int, *, at_tail: bool) -> Demand:
         """A request for the credit of `want` bytes of a topic, and those of one entry, `least`, at least."""
         way, priority = self.way_of(topic), self.priority_of(topic, shard, at_tail=at_tail)
         path = [name for group in way.groups if (name := self._bank.find(group)) is not None]
-        return Request(priority, tuple(self._limit(name, priority) for name in path), want, least)
+        return Demand(priority, tuple(self._limit(name, priority) for name in path), want, least)
 
-    def ask_now(self, request: Request) -> Grant | None:
+    def ask_now(self, request: Demand) -> Grant | None:
         """The credit of a request, where it need not wait for it."""
         return self._grant(request) if self._line.ask_now(request) else None
 
-    def ask(self, topic: Topic, shard: Shard, request: Request, *, at_tail: bool) -> Pending:
+    def ask(self, topic: Topic, shard: Shard, request: Demand, *, at_tail: bool) -> Pending:
         """Let a request for credit wait, where there is none at once."""
         loop = asyncio.get_running_loop()
         pending = Pending(self, topic, shard, at_tail, request, loop.create_future(), loop.time())
@@ -293,7 +293,7 @@ class Gate:
                 each.request = self.request(each.topic, each.shard, before.wanted, before.least, at_tail=each.at_tail)
                 self._enter(each)
 
-    def force(self, request: Request) -> None:
+    def force(self, request: Demand) -> None:
         """Charge the bytes that are wanted without waiting, whatever the levels are."""
         for name in groups_of(request):
             if is_charged := self._accounts[name].enabled:
@@ -319,24 +319,24 @@ class Gate:
         if not pending.turn.done():
             pending.turn.set_result(None)
 
-    def _grant(self, request: Request, waited_in: str = "", waited_s: float = 0.0) -> Grant:
+    def _grant(self, request: Demand, waited_in: str = "", waited_s: float = 0.0) -> Grant:
         """Each scope counts for how long the grant has waited, which for most of them is not at all."""
         for scope in {scope_of(name) for name in groups_of(request)}:
             self._telemetry.shaping_waited(scope, request.priority, waited_s if scope == waited_in else 0.0)
         self.count_unacked(request, request.want)
         return Grant(self, request, request.want)
 
-    def _limit(self, name: str, priority: Priority) -> Credit:
+    def _limit(self, name: str, priority: Priority) -> CreditLimit:
         limit = self._limits.get((name, priority))
         if limit is None:
             if name not in self._accounts:
                 self._accounts[name] = self._bank.account(name)
-            limit = self._limits[name, priority] = Credit(name, priority, self._accounts)
+            limit = self._limits[name, priority] = CreditLimit(name, priority, self._accounts)
         return limit
 
-    def _rank(self, limit: Limit) -> int:
+    def _rank(self, limit: AdmissionLimit) -> int:
         """Credit is looked at from narrow to wide groups, in each from the highest priority on."""
-        if not isinstance(limit, Credit):
+        if not isinstance(limit, CreditLimit):
             return 0
         kind = self._kinds.get(scope_of(limit.group))  # of a group that is gone nobody waits
         rank = _KINDS[kind] if kind is not None else len(_KINDS)
@@ -344,14 +344,14 @@ class Gate:
 
     # ---------------------------------------------------------------------------------------- granting
 
-    def charge(self, request: Request, more: int) -> None:
+    def charge(self, request: Demand, more: int) -> None:
         """A grant is worth so much more than was charged, or less."""
         self.count_unacked(request, more)
         for hold in request.holds:
             self._line.settle(hold, hold.amount + more)
         self._look()
 
-    def count(self, request: Request, nbytes: int) -> None:
+    def count(self, request: Demand, nbytes: int) -> None:
         """So many bytes of a grant are used."""
         for hold, name in zip(request.holds, groups_of(request), strict=True):
             self._count(name, request.priority, nbytes, charged=hold.is_charged)
@@ -362,7 +362,7 @@ class Gate:
             self._telemetry.shaping_granted(scope, priority, nbytes, charged)
             self._budgets.granted(name, nbytes)
 
-    def count_unacked(self, request: Request, nbytes: int) -> None:
+    def count_unacked(self, request: Demand, nbytes: int) -> None:
         """So many bytes more, or fewer, are granted to a request and acknowledged by no endpoint."""
         for name in groups_of(request):
             unacked = self._unacked[name] = self._unacked.get(name, 0) + nbytes
@@ -381,7 +381,7 @@ class Gate:
 
     def _look_for_credit(self) -> None:
         """Let go on who can, in all groups."""
-        self._line.free([each for each in self._line.waited_in if isinstance(each, Credit)])
+        self._line.free([each for each in self._line.waited_in if isinstance(each, CreditLimit)])
         self._look()
 
     def _tick_soon(self) -> None:
@@ -396,6 +396,6 @@ class Gate:
             self._tick_soon()
 
 
-def groups_of(request: Request) -> list[str]:
+def groups_of(request: Demand) -> list[str]:
     """The groups that a request for credit passes, narrow to wide."""
-    return [each.group for each in request.limits if isinstance(each, Credit)]
+    return [each.group for each in request.limits if isinstance(each, CreditLimit)]

@@ -10,7 +10,7 @@ from typing import Protocol
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
 from remora.policy.admission import ReadAhead, Shortage, turn_back
-from remora.policy.limits import Entries, Room
+from remora.policy.limits import ByteLimit, EntryLimit
 
 _ORDER = tuple(Priority)
 
@@ -96,7 +96,7 @@ class Givers:
 class Allowance:
     """What a shard may hold of what is on its way to a destination: in its own room, and of bounds narrow to wide."""
 
-    room: Room
-    entries: tuple[Entries, ...] = ()
+    room: ByteLimit
+    entries: tuple[EntryLimit, ...] = ()
     givers: Givers = field(default_factory=Givers)
     """Who gives some of it back."""

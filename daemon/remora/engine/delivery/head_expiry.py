@@ -20,9 +20,9 @@ from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import Attempt, Page
 from remora.model.topic import Topic
-from remora.policy.admission import Request
+from remora.policy.admission import Demand
 from remora.policy.lifetime import Limits
-from remora.policy.limits import Room
+from remora.policy.limits import ByteLimit
 from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
 from remora.ports.delivery import MOST_ATTEMPTS
 
@@ -93,7 +93,7 @@ class HeadExpiry:
 
     # --------------------------------------------------------------------------------------- looks
 
-    async def look(self, topic: Topic, within: Room, *, tried: bool, publishes: bool) -> float | None:
+    async def look(self, topic: Topic, within: ByteLimit, *, tried: bool, publishes: bool) -> float | None:
         """Dead-letter and remove what is given up at the head; answers in how many seconds there may be more of that.
 
         With `tried` the first entries count one more attempt. Where the endpoint `publishes` dead letters, an entry
@@ -109,7 +109,7 @@ class HeadExpiry:
             room = int(self._limit(limits, rounds, tried=tried) * self._reads.mean_bytes)
             at_tail = self._shaped.at_tail or not self._shaped.is_known
             priority = self._context.gate.priority_of(topic, self._lease.shard, at_tail=at_tail)
-            request = Request(priority, within.chain, room)
+            request = Demand(priority, within.chain, room)
             await self._context.gate.admit(request)
             try:
                 page = await self._read(self._limit(limits, rounds, tried=tried))

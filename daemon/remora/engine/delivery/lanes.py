@@ -1,6 +1,6 @@
 """Sends a shard's entries lane by lane, at least once.
 
-* Entries are packed in queue order.
+* EntryLimit are packed in queue order.
 * A lane has one batch under way, and the next one starts only when that one has arrived.
 * After a failure no batch starts any more.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from remora.engine.admission.givers import Allowance, Giver
-from remora.engine.delivery.reservation import Reservation
+from remora.engine.delivery.reservation import SessionReservation
 from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
@@ -46,7 +46,7 @@ class Reader:
         self._giver: Giver | None = None
         self._on_failure = on_failure
         self._all_removed = all_removed
-        self.held = Reservation(scope, allowance, on_long_wait)
+        self.held = SessionReservation(scope, allowance, on_long_wait)
         self._scope = scope
 
     @property
@@ -119,7 +119,7 @@ class Reader:
     async def take_turn(self, entries: int | None = None) -> int:
         """Wait until `entries` entries, or another page, may be sent and held; returns the bytes held for them.
 
-        Credit comes first and room last: a session that waits for credit holds nothing that others need. A session
+        CreditLimit comes first and room last: a session that waits for credit holds nothing that others need. A session
         with a producer for transactions does, and one with a lifetime keeps its dispatcher from looking for what
         expires.
         """
@@ -187,7 +187,7 @@ class Reader:
         self.held.done(len(page.entries) - len(part.entries))
 
     def close(self, *, keeps_place: bool) -> None:
-        """The session is over, and holds nothing; `keeps_place` as in Reservation.close."""
+        """The session is over, and holds nothing; `keeps_place` as in SessionReservation.close."""
         if self._giver is not None:
             self._givers.leave(self._giver)
         self.held.close(keeps_place=keeps_place)

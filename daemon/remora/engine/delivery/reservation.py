@@ -1,6 +1,6 @@
 """What one session holds: credit for what it may send, entries that it asked for or read, and bytes in memory.
 
-Credit is taken before a page is read. What is granted is settled when the page's records are known, and what the
+CreditLimit is taken before a page is read. What is granted is settled when the page's records are known, and what the
 session has not handed to its endpoint comes back when it ends, whatever ended it.
 """
 
@@ -18,14 +18,14 @@ from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.scope import Scope
 from remora.model.record import DeadLetter, Page, Record
 from remora.model.traffic import Priority
-from remora.policy.admission import Request
+from remora.policy.admission import Demand
 from remora.policy.limits import mean_records
 
 LONG_WAIT_S = 1.0
 """After so long a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""
 
 
-class Reservation:
+class SessionReservation:
     """See the module. Whatever ends the session, `close` gives everything back."""
 
     def __init__(self, scope: Scope, allowance: Allowance, on_long_wait: Callable[[], None] = lambda: None) -> None:
@@ -51,12 +51,12 @@ class Reservation:
 
     async def room(self, nbytes: int, priority: Priority) -> None:
         """Wait until so many bytes more may be held."""
-        await self._gate.admit(Request(priority, self._rooms, nbytes))
+        await self._gate.admit(Demand(priority, self._rooms, nbytes))
         self._progress.held_bytes += nbytes
 
     def room_now(self, nbytes: int) -> bool:
         """As `room`, without waiting or passing anybody by; whether they are held."""
-        is_held = self._gate.admit_now(Request(Priority.IDLE, self._rooms, nbytes))
+        is_held = self._gate.admit_now(Demand(Priority.IDLE, self._rooms, nbytes))
         self._progress.held_bytes += nbytes if is_held else 0
         return is_held
 
@@ -103,8 +103,8 @@ class Reservation:
         self._asked += request.want
         return request.want
 
-    def _entries(self, limit: int, priority: Priority) -> Request:
-        return Request(priority, self._bounds, limit, mean=self._reads.mean_records)
+    def _entries(self, limit: int, priority: Priority) -> Demand:
+        return Demand(priority, self._bounds, limit, mean=self._reads.mean_records)
 
     def within(self, limit: int) -> int:
         """How many entries the next page may have, at most `limit`."""
@@ -163,7 +163,7 @@ class Reservation:
         grant = self._gate.ask_now(self._request(nbytes, least))
         return self._granted(grant, nbytes) if grant is not None else 0
 
-    def _request(self, nbytes: int, least: int) -> Request:
+    def _request(self, nbytes: int, least: int) -> Demand:
         """A look into a queue that was empty the last time charges nothing: what it brings is taken by force."""
         is_look = self._progress.empty_since is not None
         want, smallest = (0, 0) if is_look else (nbytes, min(nbytes, least))
@@ -245,7 +245,7 @@ class Reservation:
             for request, nbytes in parts:
                 self._gate.count_unacked(request, -nbytes)
 
-    def _hand(self, records: Sequence[Record]) -> Iterator[tuple[Request, int]]:
+    def _hand(self, records: Sequence[Record]) -> Iterator[tuple[Demand, int]]:
         """Use the credit of these records; the requests that it was granted to, each with its part of the bytes."""
         if not self._sending:
             return

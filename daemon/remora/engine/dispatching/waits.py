@@ -20,7 +20,7 @@ from remora.model.errors import (
     StoreError,
 )
 from remora.policy.condition import State
-from remora.policy.limits import Room
+from remora.policy.limits import ByteLimit
 from remora.policy.quarantine import COUNTED
 from remora.policy.retry import Backoff, Failure, Pauses
 
@@ -137,7 +137,7 @@ class Waits:
         outlet = self._outlet
         if outlet.topic is None or outlet.destination is None:
             return FOR_EVER_S
-        room = Room(self._context.settings.shard_bytes, within=outlet.destination.room)
+        room = ByteLimit(self._context.settings.shard_bytes, within=outlet.destination.room)
         try:
             again_s: float | None = FOR_EVER_S
             publishes = outlet.endpoint_of(outlet.topic).publishes_letters(outlet.topic.target)
