@@ -297,9 +297,8 @@ async def test_pushed_again_while_unconfirmed() -> None:
 def _waits(endpoint: AmqpEndpoint) -> bool:
     """Whether somebody waits for a message that is under way."""
     (outlet,) = endpoint._pool._outlets.values()
-    assert outlet._way.current is not None
-    _, channel = outlet._way.current
-    return any(not each.run.is_over for each in channel._sent.values())
+    assert outlet.channel is not None
+    return any(not each.run.is_over for each in outlet.channel._sent.values())
 
 
 async def test_confirmed_meanwhile() -> None:
@@ -308,9 +307,7 @@ async def test_confirmed_meanwhile() -> None:
     async with given_up(first) as (broker, endpoint, address):
         (outlet,) = endpoint._pool._outlets.values()
         broker.confirms.set()
-        assert outlet._way.current is not None
-        _, channel = outlet._way.current
-        await until(lambda: not channel.unconfirmed, "it is confirmed")
+        await until(lambda: outlet.channel is not None and not outlet.channel.unconfirmed, "it is confirmed")
         await push(endpoint, address, [first, second])
 
     assert broker.ids == ["orders/inc:0/0", "orders/inc:0/1"]

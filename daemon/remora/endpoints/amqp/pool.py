@@ -104,8 +104,13 @@ class Outlet:
         """Which of these messages were confirmed after their push was given up; waits so long for confirms to come."""
         return await self._arrived.take_all(ids, within_s, self._may_confirm)
 
+    @property
+    def channel(self) -> Channel | None:
+        """The topic's channel, where one was opened; it may have ended."""
+        return self._way.current[1] if self._way.current is not None else None
+
     def _may_confirm(self, message_id: bytes) -> bool:
-        return self._way.current is not None and self._way.current[1].may_confirm(message_id)
+        return self.channel is not None and self.channel.may_confirm(message_id)
 
     async def _open(self) -> tuple[Connection, Channel]:
         try:

@@ -45,7 +45,7 @@ class Phase(Enum):
     END = auto()
 
 
-class State(IntEnum):
+class Stage(IntEnum):
     """What becomes of what a client sends. A connection only ever goes on to a later one."""
 
     OPEN = auto()
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_ahead", "_alone", "_at", "_body", "_heads", "_host", "_is_advancing", "_loop", "_pipeline", "_service",
-        "_since", "_state", "_timer", "_transport", "_unread_since", "_waits", "peer",
+        "_since", "_stage", "_timer", "_transport", "_unread_since", "_waits", "peer",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         self._since = 0.0
         self._unread_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._state = State.OPEN
+        self._stage = Stage.OPEN
         self._is_advancing = False  # of one call, and no part of the state: what it calls may call it again
 
     # ---------------------------------------------------------------------------------------- its state
@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
     @property
     def phase(self) -> Phase:
         """What it waits for now."""
-        if self._state >= State.ENDING or (self._body and not self._body.stream):
+        if self._stage >= Stage.ENDING or (self._body and not self._body.stream):
             return Phase.END
         if self._pipeline:
             return Phase.BODY if self._body else Phase.ANSWER
@@ -166,14 +166,14 @@ class Connection(asyncio.Protocol):
         self._go_on(Wait.MEMORY)
 
     def _hold_up(self, reason: Wait) -> None:
-        if not (self._waits or self._state is State.LOST or self._transport.is_closing()):
+        if not (self._waits or self._stage is Stage.LOST or self._transport.is_closing()):
             self._transport.pause_reading()
         self._waits |= reason
 
     def _go_on(self, reason: Wait) -> None:
         if self._waits:
             self._waits &= ~reason
-            if not (self._waits or self._state is State.LOST or self._transport.is_closing()):
+            if not (self._waits or self._stage is Stage.LOST or self._transport.is_closing()):
                 self._transport.resume_reading()
 
     # ------------------------------------------------------------------------------------ the protocol
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._host.made(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._state >= State.ENDING:
+        if self._stage >= Stage.ENDING:
             return
         if self.phase is Phase.IDLE:
             self._since = self._loop.time()
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         self._forget_half()
         transport = self._transport
         is_open = transport.get_extra_info("sslcontext") is None and not _is_gone(transport)
-        if not is_open or self._state >= State.ENDING or not (self._pipeline or self._ahead):
+        if not is_open or self._stage >= Stage.ENDING or not (self._pipeline or self._ahead):
             return False
         self._loop.call_soon(self._advance)  # which ends the connection where nothing of it is whole
         return True
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state = State.LOST
+        self._stage = Stage.LOST
         self._forget_half()
         self._pipeline.clear()
         self._ahead, self._at = b"", 0
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
             return
         if self._waits and Wait.CLIENT in self._waits:
             self._forget_half()
-            if not self._pipeline and self._unread_since is None and self._state < State.ENDING:
+            if not self._pipeline and self._unread_since is None and self._stage < Stage.ENDING:
                 self.end()
 
     def _begin_all(self) -> bool:
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _may_begin(self) -> bool:
-        return self._state is State.OPEN and self._at < len(self._ahead) and not (
+        return self._stage is Stage.OPEN and self._at < len(self._ahead) and not (
             self._alone or self._unread_since is not None
             or len(self._pipeline) >= MOST
             or (self._service.stopping and self._pipeline)
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, head: Head, body: bytes | None) -> None:
         if not head.keeps_alive:
-            self._state = State.LAST
+            self._stage = Stage.LAST
         pending = PendingRequest(head, self._answered)
         self._pipeline.add(pending)
         stream = None
@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
 
     def _break(self, exc: NotHttp) -> None:
         """What comes is no request, or no body: the answer says so, and the connection ends with it."""
-        self._state = State.BROKEN
+        self._stage = Stage.BROKEN
         self._ahead, self._at = b"", 0
         if self._body is None:
             pending = PendingRequest(None, self._answered)
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
             return
         if (response := pending.response) is not None:
             if not pending.keeps_alive or (
-                self._pipeline.is_last(pending) and (self._state is State.BROKEN or self._service.stopping)
+                self._pipeline.is_last(pending) and (self._stage is Stage.BROKEN or self._service.stopping)
             ):
                 response.close()
             if pending is self._alone:
@@ -373,8 +373,8 @@ class Connection(asyncio.Protocol):
         """Close when all is sent. A client that may still be sending is read on for a while: else the kernel would
         tell it that the connection is broken, and throw the answer away."""
         is_done = Wait.CLIENT in self._waits
-        may_send = bool(self._at < len(self._ahead) or self._body or self._waits) or self._state is State.BROKEN
-        self._state = State.ENDING
+        may_send = bool(self._at < len(self._ahead) or self._body or self._waits) or self._stage is Stage.BROKEN
+        self._stage = Stage.ENDING
         self._ahead, self._at = b"", 0
         self._stop_timer()
         self._body = self._alone = None
