@@ -32,7 +32,7 @@ RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 PIP_CONSTRAINT=/src/constraints.txt P
 
 FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remorad" \
-      org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka" \
+      org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka, HTTP or AMQP" \
       org.opencontainers.image.licenses="Apache-2.0"
 ARG CEPH_PACKAGES
 ARG KERBEROS_PACKAGES

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -15,9 +17,11 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
@@ -25,8 +29,11 @@ from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
+from remora.model.probe import ProbeStep
+from remora.model.record import Record
+from remora.model.shard import Origin
 from remora.model.store_files import Report, Salvaged
-from remora.model.topic import Delivery, Target
+from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 from remora.ports.log import Logs
@@ -34,6 +41,10 @@ from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.process.sockets import ingest_sockets
 from remora.servers.serving import Server, Serving
+
+if TYPE_CHECKING:  # the supervisor imports no endpoint, and stays small
+    from remora.endpoints.probing import ProbePart
+    from remora.endpoints.tls import Tls, TlsFiles
 
 
 class Opening(Endpoint, Protocol):
@@ -67,10 +78,8 @@ def _make_http(settings: Settings, telemetry: Telemetry | None) -> Opening:
 
 def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> Opening:
     from remora.endpoints.amqp import AmqpEndpoint
-    from remora.endpoints.tls import TlsFiles
 
-    files = TlsFiles(settings.kafka.ca_places, settings.kafka.client_places)
-    return AmqpEndpoint(settings.amqp_within_drain, telemetry, files, settings.destination_rules)
+    return AmqpEndpoint(settings.amqp_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
 
 
 ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({
@@ -189,7 +198,6 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
     """
     known = asyncio.Event()
     store = make_store(settings, lambda connected, _: known.set() if connected else None, make=make)
-    # Not before its modules are loaded, which the owner may have no right to read.
     _become_owner_of_store(settings)
     async with store:
         if settings.store.kind == "rados":
@@ -228,13 +236,14 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        _become_owner(Path(settings.sqlite.directory))
+        _become_owner(Path(settings.sqlite.directory), lambda: {make(settings, None) for make in ENDPOINTS.values()})
 
 
-def _become_owner(path: Path) -> None:
+def _become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
+    """Become it after `load`, as the owner may have no right to read the modules that are loaded on their first use."""
     from remora.storage.sqlite.owner import become_owner
 
-    become_owner(path)
+    become_owner(path, load)
 
 
 def _embedded(settings: Settings) -> Path:
@@ -320,6 +329,91 @@ def check_target(target: Target, settings: Settings) -> list[str]:
     _, remarks = reasons.read((Delivery.AT_LEAST_ONCE, []), _mode, target, endpoint, settings)
     reasons.refuse()
     return [*found, *remarks]
+
+
+class Probe(Protocol):
+    """What the module `probe` of an endpoint has."""
+
+    def tls_of(self, target: Target) -> Tls | None:
+        """The files that the target names. Raises EndpointMisconfigured."""
+        ...
+
+    def parts_of(self, target: Target, settings: Settings, files: TlsFiles, *, by_operator: bool) -> list[ProbePart]:
+        """The steps of the way. Raises EndpointMisconfigured for a target that means nothing."""
+        ...
+
+
+def _probe_of(target: Target) -> Probe:
+    kind = {"https": "http", "amqps": "amqp"}.get(target.scheme, target.scheme)
+    found: Probe = import_module(f"remora.endpoints.{kind}.probe")
+    return found
+
+
+def file_remarks(target: Target, settings: Settings) -> list[str]:
+    """What is wrong here with the files that a target names. Raises EndpointMisconfigured for those that none may name.
+
+    The daemon may see other files, as another user or on another host: what cannot be read here is a remark.
+    """
+    from remora.endpoints.probing import refuse_files
+
+    tls = _probe_of(target).tls_of(target)
+    try:
+        refuse_files(tls, _tls_files(settings))
+    except EndpointMisconfigured as exc:
+        if "not below a directory" in str(exc):
+            raise
+        return [f"{exc}, as this user sees it"]
+    return []
+
+
+async def probe(topic: Topic, settings: Settings, *, sends_test: bool) -> AsyncIterator[ProbeStep]:
+    """The way to a topic's endpoint, step by step up to the first that fails.
+
+    No event is sent, unless `sends_test`: then it ends with an `s3:TestEvent`.
+    """
+    from remora.endpoints.probing import ProbePart, carry_out
+
+    target = topic.target
+    try:
+        check_target(target, settings)
+        by_operator = topic.origin is Origin.REMORA
+        parts = _probe_of(target).parts_of(target, settings, _tls_files(settings), by_operator=by_operator)
+    except EndpointMisconfigured as exc:
+        yield ProbeStep("attributes", False, str(exc))
+        return
+    if sends_test:
+        parts = [*parts[:-1], ProbePart("send", lambda: _send_test(topic, settings))]
+    async for step in carry_out(parts):
+        yield step
+
+
+async def _send_test(topic: Topic, settings: Settings) -> str:
+    """Send what S3 sends to a new destination; answers when the endpoint has acknowledged it."""
+    now_ns = time.time_ns()
+    event = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(now_ns), "Bucket": "remora-topic-test"}
+    position = b"0/0"
+    record = Record(b"remora-topic-test/test", json.dumps(event).encode(), b"test", now_ns, position, b"0/1", 0)
+    async with (
+        ENDPOINTS[topic.target.scheme](settings, None) as endpoint,
+        endpoint.route(topic.first_shard, "topic-test", topic.target, quick_retries=False) as route,
+    ):
+        batches, refused = route.pack([record])
+        for _, why in refused:
+            raise EndpointMisconfigured(why)
+        for batch in batches:
+            await route.push(batch)
+    return "an s3:TestEvent was acknowledged"
+
+
+def _iso(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _tls_files(settings: Settings) -> TlsFiles:
+    """The directories below which topics may name files."""
+    from remora.endpoints.tls import TlsFiles
+
+    return TlsFiles(settings.kafka.ca_places, settings.kafka.client_places)
 
 
 def _mode(target: Target, endpoint: Endpoint, settings: Settings) -> tuple[Delivery, list[str]]:

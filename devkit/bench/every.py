@@ -43,6 +43,8 @@ RUNS: dict[str, list[str]] = {
     "traces": ["traces", "--entries", "200000", "--rounds", "2"],
     "shards": ["shards", "--seconds", "1", "--writers", "1,32,128", "--queues", "1,4,11"],
     "fleet": ["fleet", "--seeds", "1"],
+    "consume": ["consume"],
+    "reconcile": ["reconcile", "--objects", "1000000"],
 }
 
 

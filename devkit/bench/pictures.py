@@ -159,6 +159,16 @@ def _limits(figures: Figures) -> list[Panel]:
     return [Panel("records/s", rates)]
 
 
+def _consume(figures: Figures) -> list[Panel]:
+    rows = {f"{row['shards']:,} shards, {row['partitions']} partitions": row["rates"] for row in figures["rows"]}
+    return [Panel("records/s", rows)]
+
+
+def _reconcile(figures: Figures) -> list[Panel]:
+    name = f"{figures['objects']:,} objects"
+    return [Panel("s", {name: [figures["took_s"]]}), Panel("memory, GB", {name: [figures["peak_rss_bytes"] / 1e9]})]
+
+
 def _memory(figures: Figures) -> list[Panel]:
     steps = {f"{step['backlog']:,} entries, {step['what']}": [step["rss_bytes"] / 1e6] for step in figures["steps"]}
     return [Panel("resident memory, MB", steps)]
@@ -272,4 +282,6 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "replay-verify": _replay_verify,
     "enqueue-radosgw": _enqueue,
     "sequencer": _sequencer,
+    "consume": _consume,
+    "reconcile": _reconcile,
 }

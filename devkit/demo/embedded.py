@@ -32,14 +32,13 @@ from devkit.demo.show import (
     working_folder,
 )
 from devkit.demo.stand import REMORA, DemoError, Shown, kafka_alone, make_kafka_topic, output_of, result_of
-from devkit.paths import DATA, ROOT, SCRIPTS
+from devkit.paths import SCRIPTS
 from remora.replay import layout, results
 
-REAL_TRACE = ROOT.parent / "shared/data/traces/bookkeeper-history.csv.gz"
-OWN_SAMPLE = DATA / "replay/sample.csv.gz"
-REAL_TRACE_GAP_S, USUAL_GAP_S = 0.003, 1.0
-"""To what idle time is cut. The real trace spans fifteen years, and has seconds of some thousand events: with gaps of
-milliseconds all of it fits into a minute, and its largest bursts are still within what one small host can send."""
+OWN_TRACE = Path(__file__).with_name("data") / "bookkeeper-history.csv.gz"
+OWN_TRACE_GAP_S, USUAL_GAP_S = 0.003, 1.0
+"""To what idle time is cut. The demo's own trace spans fifteen years, with seconds of some thousand events: with gaps
+of milliseconds all of it fits into a minute, and its largest bursts are still within what one small host can send."""
 
 PARTITIONS, WORKERS = 11, 2
 BROKER_DIES, DAEMON_DIES, BROKER_LIVES, QUIET = 0.2, 0.3, 0.4, 0.7
@@ -53,10 +52,10 @@ QUICK_JVM = {"SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:Ti
 
 
 class Demo:
-    """One run: a trace, or None for the best that is here, replayed within this many seconds."""
+    """One run: a trace, or None for the demo's own, replayed within this many seconds."""
 
     def __init__(self, trace: Path | None, length_s: float, keep: bool) -> None:
-        self.trace = trace or (REAL_TRACE if REAL_TRACE.exists() else OWN_SAMPLE)
+        self.trace = trace or OWN_TRACE
         self.length_s, self.keep = length_s, keep
         self.name = "demo" if keep else f"demo-{os.getpid()}"
         self.topic = f"replay-{uuid.uuid4().hex[:6]}"
@@ -87,7 +86,7 @@ class Demo:
     async def _prepare(self) -> layout.Trace:
         """The trace as events, with idle time cut."""
         prepared = layout.PreparedDirectory(self.folder / "trace")
-        gap_s = REAL_TRACE_GAP_S if self.trace.name == REAL_TRACE.name else USUAL_GAP_S
+        gap_s = OWN_TRACE_GAP_S if self.trace.name == OWN_TRACE.name else USUAL_GAP_S
         with step(f"preparing {self.trace.name}"):
             await self._remora("replay", "prepare", self.trace, "--out", prepared.path, "--max-gap", f"{gap_s:g}")
         trace = layout.read(prepared.trace, layout.Trace)

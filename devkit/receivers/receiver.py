@@ -97,7 +97,7 @@ class Receiver:
         """Take one request; returns whether the connection has ended."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii").split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])}
-        body = await reader.readexactly(int(headers["content-length"]))
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
         arrival = Arrival(head[0], headers, body, connection, before)
         self.came.append(arrival)
         reply = self.plan(arrival)

@@ -80,7 +80,7 @@ def test_sequencers_are_measured_beside_each_other(tmp_path: Path) -> None:
     assert all(each["rate"] > 0 and each["server_ns"] > 0 for loads in one.values() for each in loads.values())
     assert one["python"]["32 synchronous, range of 64"]["of"] == "positions"
     assert found["recovery_s"][0] > 0
-    assert {gate["core"] for gate in found["gates"]} == {"python", "compiled"}
+    assert {gate["gate"] for gate in found["gates"]} >= {"32 synchronous / naive", "32 synchronous / ceiling"}
 
 
 @pytest.mark.ceph
@@ -311,3 +311,19 @@ def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> No
     assert (turn["records"], turn["verdict"]) == (2000, "PASS")
     assert turn["seconds"] > 0 < turn["cpu_s"]
     assert turn["peak_bytes"] > 100_000_000
+
+
+def test_a_consumer_is_measured_by_shards_and_partitions(tmp_path: Path) -> None:
+    """Each shape has a rate for the first sight of its shards and for each round after it."""
+    found = figures(tmp_path, "consume", "--records", "2000", "--rounds", "1")
+
+    assert {row["shards"] for row in found["rows"]} == {11, 1_000, 100_000}
+    assert all(row["first"] > 0 and len(row["rates"]) == 1 for row in found["rows"])
+
+
+@pytest.mark.spark
+def test_a_reconcile_is_measured(tmp_path: Path) -> None:
+    """Exactly the differences that were made are found, or there would be no figure."""
+    found = figures(tmp_path, "reconcile", "--objects", "2000", "--memory", "1g")
+
+    assert (found["objects"], found["took_s"] > 0, found["peak_rss_bytes"] > 0) == (2000, True, True)

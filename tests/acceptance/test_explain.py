@@ -88,6 +88,10 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         assert first["ahead"] < second["ahead"]
         assert (by_key["dead_letters"], by_key["not_known"]) == ([], [])
 
+        by_bucket = await explained(daemon, "b", "--topic", "orders")
+        assert {each["key"].partition("/")[0] for each in by_bucket["waiting"]} == {"b"}
+        assert len(by_bucket["waiting"]) >= len(by_key["waiting"])
+
         by_id = await explained(daemon, "id-k", "--topic", "orders")
         assert [each["position"] for each in by_id["waiting"]] == [first["position"], second["position"]]
         stats = next(each for each in by_id["queues"] if each["queue"] == first["queue"])
@@ -200,7 +204,7 @@ async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(tmp_path
 
         await daemon.kill_all()
         (found,) = (await explained(daemon, held["queue"], "--as", "queue"))["queues"]
-        assert found["why"].startswith("no worker holds it, and no daemon answers on this host; the lock of remora on ")
+        assert found["why"].startswith("no worker holds it, and no daemon answers on this host; the lock of worker ")
         assert found["why"].endswith(" has run out")
         assert found["command"] == "systemctl status remora"
 

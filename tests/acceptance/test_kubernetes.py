@@ -334,7 +334,7 @@ def test_wrong_values_are_refused(helm: str, options: tuple[str, ...], named: st
 
 
 def test_rooks_client_has_the_capabilities_of_the_readme(helm: str) -> None:
-    """The CephClient may do what README.md says for the default zone, and the chart reads its Secret and its name."""
+    """The CephClient may do what docs/ceph.md says for the default zone; the chart reads its Secret and its name."""
     client = yaml.safe_load((ROOT / "deploy/rook/cephclient.yaml").read_text())
     objects = rendered(helm, "--values", ROOT / "deploy/helm/values/rook.yaml")
     spec, _ = daemon(objects)
@@ -343,7 +343,7 @@ def test_rooks_client_has_the_capabilities_of_the_readme(helm: str) -> None:
     zone = settings_of(objects).rados.zone
 
     osd = client["spec"]["caps"]["osd"].replace(f"pool={zone}.", "pool=default.")
-    assert f"mon '{client['spec']['caps']['mon']}' osd '{osd}'" in (ROOT / "README.md").read_text()
+    assert f"mon '{client['spec']['caps']['mon']}' osd '{osd}'" in (ROOT / "docs/ceph.md").read_text()
     assert settings_of(objects).rados.name == f"client.{client['metadata']['name']}"
     assert secrets == {"rook-ceph-config", f"rook-ceph-client-{client['metadata']['name']}"}
 

@@ -62,12 +62,11 @@ async def test_compressions(kafka: Kafka, compression: Any) -> None:
 
 
 @pytest.mark.guarantee("order-per-object")
-@pytest.mark.parametrize("producers", [1, 3])
-async def test_order_of_many_shards(kafka: Kafka, producers: int) -> None:
+async def test_order_of_many_shards(kafka: Kafka) -> None:
     """Many shards that pipeline into the same partitions arrive whole, once, and in order per key."""
     topic = await create_topic(kafka.address, partitions=4)
     records = [make_records(shard, 3000) for shard in range(6)]
-    settings = replace(PATIENT, producers_per_endpoint=producers, max_batch_bytes=4096)
+    settings = replace(PATIENT, max_batch_bytes=4096)
 
     async with KafkaEndpoint(settings) as endpoint:
         senders = [ShardSender(endpoint, f"q.{shard}", target(kafka, topic)) for shard in range(6)]

@@ -23,11 +23,13 @@ import uvloop
 from devkit.clusters.certificates import certificate, encrypt
 from devkit.clusters.kafka import Kafka, create_topic, read_topic, running_kafka
 from devkit.waits import PATIENT_S
-from remora.config import KafkaSettings
+from remora import app
+from remora.config import KafkaSettings, Settings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.model.shard import Origin as ShardOrigin
 from remora.model.shard import Shard
-from remora.model.topic import Target
+from remora.model.topic import Target, Topic
 from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, make_records, push_all, verdict
 
 pytestmark = pytest.mark.kafka
@@ -376,6 +378,16 @@ def strict_kafka() -> Iterator[Kafka]:
         yield running
 
 
+PROBING = replace(KafkaSettings(), connect_timeout_s=20)
+
+
+async def written(target: Target) -> tuple[str, bool | None]:
+    """The last step of the way to a topic, which no record is written to."""
+    topic = Topic("t", "", "t", target, origin=ShardOrigin.REMORA)
+    steps = [each async for each in app.probe(topic, replace(Settings(), kafka=PROBING), sends_test=False)]
+    return steps[-1].name, steps[-1].ok
+
+
 async def test_permissions(strict_kafka: Kafka) -> None:
     """Without permission to write the topic is refused; without that to read its limits Kafka's is assumed, once."""
     topic, watcher = await create_topic(strict_kafka.address, max_message_bytes=20_000), Watcher()
@@ -395,7 +407,9 @@ async def test_permissions(strict_kafka: Kafka) -> None:
         async with endpoint.route(SHARD, INCARNATION, target) as route:
             with pytest.raises(EndpointMisconfigured, match="may not write to this topic"):
                 await push_all(route, make_records(0, 10))
+        assert await written(target) == ("write", False)
         await strict_kafka.tool("AclCommand", *allow, topic, "--operation", "Write")
+        assert await written(target) == ("write", True)
         noisy = [each._replace(body=b"%d," % each.ordinal + Random(0).randbytes(9000)) for each in make_records(0, 20)]
         sender = ShardSender(endpoint, "shard", target)
         async with asyncio.timeout(PATIENT_S):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,12 +13,24 @@ from pathlib import Path
 
 import pytest
 
+import remora
 from remora.model.exits import Exit
 from remora.storage.sqlite.owner import open_folder
 
 OWNER = pwd.getpwnam("daemon").pw_uid
+PACKAGE = Path(remora.__file__).parent
 UNKNOWN = 54_321
 """A user that this host does not know, as one of a container."""
+
+AS_NOBODY = """
+import os, pwd
+import remora.cli.topic, remora.storage.sqlite
+from remora.cli import main
+os.setgroups([])
+os.setuid(pwd.getpwnam("nobody").pw_uid)
+main()
+"""
+"""Runs a command as a user who need not be able to read the program."""
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
@@ -30,13 +43,16 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def run(folder: Path, *words: str | Path, user: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *words: str | Path, begin: tuple[str, ...] = ("-m", "remora"), python_path: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command, with a configuration whose store lies in the folder."""
     file = folder / "remora.toml"
     file.write_text(f'[sqlite]\ndirectory = "{folder}/above/queues"\nfiles = 2\n')
     return subprocess.run(
-        [sys.executable, "-m", "remora", *words, "-c", file],
-        capture_output=True, text=True, check=False, user=user, cwd="/",
+        [sys.executable, *begin, *words, "-c", file],
+        capture_output=True, text=True, check=False, cwd="/",
+        env={**os.environ, **({"PYTHONPATH": str(python_path)} if python_path else {})},
     )  # fmt: skip
 
 
@@ -69,6 +85,26 @@ def test_a_command_of_root_goes_on_as_the_owner(folder: Path, owner: int, name: 
 
 
 @as_root
+def test_the_owner_need_not_be_able_to_read_the_program(folder: Path, tmp_path: Path) -> None:
+    """A command of root works where the program lies in a folder that only root may enter, as one below /root."""
+    a_store(folder, OWNER)
+    shutil.copytree(PACKAGE, tmp_path / "remora", symlinks=True)
+    tmp_path.chmod(0o700)
+
+    for words in (
+        ["topic", "list"],
+        ["topic", "show", "orders"],
+        ["topic", "stats"],
+        ["ledger"],
+        ["explain", "orders"],
+    ):
+        done = run(folder, *words, python_path=tmp_path)
+
+        assert done.returncode == 0, done.stderr
+        assert "orders" in done.stdout
+
+
+@as_root
 def test_root_becomes_nobody_whom_others_could_choose(folder: Path) -> None:
     """Where others may put something else in the place of the store, root's command refuses to look at it."""
     queues = a_store(folder, OWNER)
@@ -86,7 +122,7 @@ def test_a_command_of_another_user_is_refused(folder: Path) -> None:
     """Who is neither root nor the owner is told in one line whose the store is, and who can look at it."""
     queues = a_store(folder, OWNER)
 
-    done = run(folder, "topic", "list", user="nobody")
+    done = run(folder, "topic", "list", begin=("-c", AS_NOBODY))
 
     assert done.returncode == Exit.NO_PERMISSION
     (line,) = done.stderr.splitlines()

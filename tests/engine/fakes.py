@@ -87,7 +87,7 @@ class FakeStore:
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
         self.catalog = self.releases = self.locks = self.members = self.queue = self.attempts = self
-        self.arrivals = self.letters = self.inspection = self.ledger = self.healing = self
+        self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
         self.rooms: dict[str, QueueRoom] = {}
         self._made = 0
         self._told: dict[str, None] = {}
@@ -361,7 +361,7 @@ class FakeStore:
             queue = token.shard.queue
             before = self.rooms[queue]
             self.rooms[queue] = after = replace(before, reserved_bytes=before.owed_bytes)
-            return Mend(token.shard, before, after)
+            return Mend(before, after)
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         queue = self._found(shard)

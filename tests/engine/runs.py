@@ -9,8 +9,8 @@ from random import Random
 
 from engine.fakes import FakeEndpoint, FakeStore
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
+from remora.engine.admission.gate import Gate
 from remora.engine.ownership.worker_info import Meters
-from remora.engine.shaping.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic

@@ -14,7 +14,7 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, running
 from remora.config import DeliverySettings, ShapingSettings
-from remora.engine.shaping.gate import Gate
+from remora.engine.admission.gate import Gate
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.record import Record
@@ -56,7 +56,7 @@ class Shaped:
         """Let a worker have credit that no tick has dealt out."""
         self.host.tick()  # from then on it knows its capacity
         for each in priorities or ("client_low",):
-            self.host.account().give_back(0, each, nbytes)
+            self.host.account().give_back(each, nbytes)
 
     def level(self, priority: str = "client_low") -> int:
         return self.host.level(0, priority)

@@ -12,8 +12,8 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running, until
 from remora.config import DeliverySettings, MetersSettings, QuarantineSettings, ScopeSettings
-from remora.engine.shaping.budgets import Budgets
-from remora.engine.shaping.gate import Gate
+from remora.engine.admission.gate import Gate
+from remora.engine.admission.shares import Budgets
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable

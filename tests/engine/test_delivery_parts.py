@@ -15,29 +15,28 @@ from engine.ownership.parts import a_store, taken
 from engine.runs import a_topic
 from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings, QuarantineSettings
-from remora.engine.byte_budget import ByteBudget
+from remora.engine.admission.gate import Gate
+from remora.engine.admission.givers import Allowance, PageAhead
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter
-from remora.engine.delivery.page_ahead import PageAhead
+from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.shard_state import Redelivery, ShardState
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
-from remora.engine.delivery.turning_back import PagesAhead
 from remora.engine.delivery.worker_context import WorkerContext
-from remora.engine.entry_budget import Allowance, EntryBudget
 from remora.engine.lease import Lease
 from remora.engine.quarantines import Quarantines
-from remora.engine.shaping.gate import Gate
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, OwnershipLost, RemoraError, ShardGone, StoreUnavailable
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page
+from remora.policy.limits import Room
 from remora.policy.pace import Pace
 from remora.policy.retry import PROBE_ENTRIES
 
@@ -50,8 +49,8 @@ class Stand:
     scope: Scope
     failures: list[RemoraError] = field(default_factory=list)
 
-    def reader(self, tasks: asyncio.TaskGroup, budget: ByteBudget) -> Reader:
-        allowance = Allowance(budget, EntryBudget())
+    def reader(self, tasks: asyncio.TaskGroup, budget: Room) -> Reader:
+        allowance = Allowance(budget)
         return Reader(self.scope, allowance, tasks, on_failure=self.failures.append, all_removed=lambda: True)
 
     def trimmer(self) -> Trimmer:
@@ -116,7 +115,7 @@ async def test_a_reader_returns_the_page_and_learns_from_it() -> None:
     stand = await a_stand(10)
 
     async with asyncio.TaskGroup() as tasks:
-        reader = stand.reader(tasks, ByteBudget(1 << 20))
+        reader = stand.reader(tasks, Room(1 << 20))
         reader.fetch(b"", 4)
         page = await reader.fetched()
         assert page is not None
@@ -135,7 +134,7 @@ async def test_a_reader_reports_a_store_that_is_away() -> None:
     stand.store.before = lambda call: StoreUnavailable("away") if call == "read" else None
 
     async with asyncio.TaskGroup() as tasks:
-        reader = stand.reader(tasks, ByteBudget(1 << 20))
+        reader = stand.reader(tasks, Room(1 << 20))
         reader.fetch(b"", 4)
         assert await reader.fetched() is None
 
@@ -145,15 +144,15 @@ async def test_a_reader_reports_a_store_that_is_away() -> None:
 @in_virtual_time
 async def test_a_reader_holds_bytes_until_they_are_given_back() -> None:
     """What a reader takes of the budget is held, by the shard too, and all of it goes back at the end."""
-    stand, budget = await a_stand(0), ByteBudget(4096)
+    stand, budget = await a_stand(0), Room(4096)
 
     async with asyncio.TaskGroup() as tasks:
         reader = stand.reader(tasks, budget)
         room = await reader.take_room(3)
         refused = reader.take_turn_now(3)
-        reader.hold(-1000)
+        reader.held.hold(-1000)
         held = (budget.held, stand.scope.state.progress.held_bytes)
-        reader.hold_nothing()
+        reader.close(keeps_place=False)
 
     assert (room, refused) == (3072, 0)
     assert held == (2072, 2072)
@@ -201,7 +200,7 @@ async def test_what_may_be_turned_back() -> None:
     them, and none once the session is over."""
     stand, is_over, lanes = await a_stand(20), False, LaneQueues()
     async with asyncio.TaskGroup() as tasks:
-        reader, trimmer = stand.reader(tasks, ByteBudget(1 << 20)), stand.trimmer()
+        reader, trimmer = stand.reader(tasks, Room(1 << 20)), stand.trimmer()
         ahead = PagesAhead(stand.scope, reader, trimmer, lanes, is_over=lambda: is_over)
         ahead.begin_at(b"")
         joining, joined, sizes = [], [], []
@@ -232,7 +231,7 @@ async def test_a_shard_that_is_lost_is_what_a_session_ends_with(loss: RemoraErro
     stand, down = await a_stand(0), EndpointUnavailable("no leader")
     failures = []
     for order in ([down, loss, down], [loss, down], [down, EndpointUnavailable("still none")]):
-        session = Session(stand.scope, Allowance(ByteBudget(1 << 20), EntryBudget()), lambda: None)
+        session = Session(stand.scope, Allowance(Room(1 << 20)), lambda: None)
         for failure in order:
             session.fail(failure)
         failures.append(session.failure)
@@ -255,7 +254,7 @@ async def test_a_head_is_left_when_the_shard_is_to_be_given_back() -> None:
             return stand.store.calls["read"] >= reads
 
         head = HeadExpiry(stand.scope.context, stand.scope.lease, stand.scope.state, is_finishing)
-        await head.look(topic, ByteBudget(1 << 20), tried=False, publishes=False)
+        await head.look(topic, Room(1 << 20), tried=False, publishes=False)
         waiting.append(queue.waiting)
 
     assert waiting == [500 - PROBE_ENTRIES, 0]

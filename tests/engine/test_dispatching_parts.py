@@ -10,7 +10,6 @@ from devkit.clock import in_virtual_time
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic
 from engine.test_delivery_parts import a_stand
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.destination import Destination, Destinations
 from remora.engine.dispatching.oldest_entry import OldestEntry
 from remora.engine.dispatching.outlet import Outlet, Outlets
@@ -19,6 +18,7 @@ from remora.engine.dispatching.standing import Standing
 from remora.model.errors import EndpointUnavailable
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
+from remora.policy.limits import Room
 from remora.policy.retry import Failure
 
 AWAY = EndpointUnavailable("no answer")
@@ -30,7 +30,7 @@ class Parts:
     def __init__(self, store: FakeStore, scope: DispatchScope) -> None:
         self.store = store
         self.scope = scope
-        self.place = Destination(1 << 20, ByteBudget(1 << 20))
+        self.place = Destination(1 << 20, Room(1 << 20))
         schemes = Schemes(frozenset({"kafka"}), frozenset({"kafka"}))
         self.outlet = Outlet(
             scope.context, scope.lease, Outlets({"kafka": FakeEndpoint()}, lambda: schemes, lambda _: self.place)
@@ -130,7 +130,7 @@ async def test_targets_of_one_place_share_a_destination_while_it_is_used() -> No
 
     def make() -> Destination:
         made.append(len(made))
-        return Destination(1 << 20, ByteBudget(1 << 20))
+        return Destination(1 << 20, Room(1 << 20))
 
     known = Destinations(lambda target: target.topic, make)
     first, second = a_topic("a").target, a_topic("b", to="b").target

@@ -13,9 +13,9 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
+from engine.places import Place
 from engine.runs import a_topic, a_worker, running, until
 from remora.config import DeliverySettings
-from remora.engine.byte_budget import ByteBudget
 from remora.model.record import Page
 from remora.model.topic import Delivery, Target
 from remora.ports.endpoint import Batch
@@ -64,13 +64,13 @@ async def test_destinations_that_hang_with_entries_under_way_leave_room(mode: De
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_who_never_gives_back_leaves_room_for_one_more() -> None:
     """However many destinations fill up and hang, the next one may hold at least as much as the last one does."""
-    worker = ByteBudget(1 << 20)
-    hanging = [ByteBudget(1 << 19, within=worker, leaves_room=True) for _ in range(8)]
+    worker = Place(1 << 20)
+    hanging = [Place(1 << 19, within=worker, leaves_room=True) for _ in range(8)]
     for each in hanging:
         while each.try_acquire(1000):
             pass
 
-    another = ByteBudget(1 << 19, within=worker, leaves_room=True)
+    another = Place(1 << 19, within=worker, leaves_room=True)
 
     assert another.try_acquire(min(each.held for each in hanging) // 2)
     assert worker.held <= worker.limit
@@ -78,9 +78,9 @@ async def test_who_never_gives_back_leaves_room_for_one_more() -> None:
 
 async def test_who_waits_for_room_gets_it_when_others_give_back() -> None:
     """A destination that holds as much as it leaves waits, also for bytes that another one holds, and for no longer."""
-    worker = ByteBudget(1000)
-    one = ByteBudget(1000, within=worker, leaves_room=True)
-    other = ByteBudget(1000, within=worker, leaves_room=True)
+    worker = Place(1000)
+    one = Place(1000, within=worker, leaves_room=True)
+    other = Place(1000, within=worker, leaves_room=True)
     await one.acquire(400)
     await other.acquire(300)
 
@@ -96,10 +96,10 @@ async def test_who_waits_for_room_gets_it_when_others_give_back() -> None:
 async def test_nobody_waits_for_ever_and_the_bound_holds() -> None:
     """Whatever many destinations take and give back, all are served in the end and the worker's bound is kept."""
     rng = Random(5)
-    worker = ByteBudget(10_000)
+    worker = Place(10_000)
     most = 0
 
-    async def use(of: ByteBudget) -> None:
+    async def use(of: Place) -> None:
         nonlocal most
         for _ in range(50):
             nbytes = rng.randrange(1, 3000)
@@ -111,7 +111,7 @@ async def test_nobody_waits_for_ever_and_the_bound_holds() -> None:
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for _ in range(12):
-            of = ByteBudget(6000, within=worker, leaves_room=True)
+            of = Place(6000, within=worker, leaves_room=True)
             for _ in range(3):
                 tasks.create_task(use(of))
 
@@ -147,7 +147,7 @@ async def test_a_partition_that_hangs_holds_whole_listings() -> None:
 
 async def test_who_gives_up_waiting_while_others_give_back_is_forgotten() -> None:
     """Bytes that are given back in the moment in which somebody stops to wait for them go to the next one."""
-    bound = ByteBudget(10)
+    bound = Place(10)
     await bound.acquire(10)
     impatient, patient = asyncio.create_task(bound.acquire(5)), asyncio.create_task(bound.acquire(5))
     await asyncio.sleep(0)

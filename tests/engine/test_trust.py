@@ -17,7 +17,7 @@ from engine.fakes import FakeEndpoint, FakeExactRoute
 from engine.test_delivery_parts import Stand, a_stand
 from engine.test_dispatching_parts import Parts
 from remora.config import DeliverySettings
-from remora.engine.byte_budget import ByteBudget
+from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.catching_up import catch_up
 from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
@@ -26,11 +26,11 @@ from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Part, Transaction
 from remora.engine.delivery.triage import Rejected, triage
 from remora.engine.dispatching.scope import DispatchScope
-from remora.engine.entry_budget import Allowance, EntryBudget
 from remora.engine.lease import LeaseUncertain
 from remora.model.record import Page
 from remora.policy.lease import Term
 from remora.policy.lifetime import Limits
+from remora.policy.limits import Room
 
 OVER = Term(0.0, 0.0)
 LIMITS = Limits(max_retries=3)
@@ -50,7 +50,7 @@ class Place:
         return HeadExpiry(self.stand.scope.context, self.stand.scope.lease, self.stand.scope.state, lambda: False)
 
     def session(self) -> Session:
-        return Session(self.stand.scope, Allowance(ByteBudget(1 << 20), EntryBudget()), lambda: None)
+        return Session(self.stand.scope, Allowance(Room(1 << 20)), lambda: None)
 
     def route(self) -> FakeExactRoute:
         scope = self.stand.scope
@@ -74,7 +74,7 @@ class Place:
         await Parts(self.stand.store, scope).oldest.find_topic()
 
     async def look_at_the_head(self) -> None:
-        await self.head().look(self.stand.scope.topic, ByteBudget(1 << 20), tried=False, publishes=False)
+        await self.head().look(self.stand.scope.topic, Room(1 << 20), tried=False, publishes=False)
 
     async def recall_letters(self) -> None:
         await self.head().recall_letters()

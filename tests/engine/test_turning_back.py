@@ -15,13 +15,12 @@ from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
+from engine.places import Place
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.codec.topic import TRAFFIC_CLASS
 from remora.config import DeliverySettings
-from remora.engine.byte_budget import ByteBudget
+from remora.engine.admission.givers import Givers, PageAhead
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
-from remora.engine.delivery.page_ahead import PageAhead
-from remora.engine.eviction import Givers
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.ledger import Cause, Tally
@@ -30,7 +29,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Delivery
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
-from remora.policy.eviction import Shortage
+from remora.policy.admission import Shortage
 from remora.ports.endpoint import Batch
 
 OLD_S = 1_700_000_000.0
@@ -377,7 +376,7 @@ async def test_the_asker_gets_the_room_that_is_made_for_it() -> None:
         if short.priority is Priority.CLIENT_NORMAL and spare:
             budget.release(spare.pop())
 
-    budget = ByteBudget(100, evict=evict)
+    budget = Place(100, evict=evict)
     order: list[str] = []
 
     async def take(name: str, nbytes: int, priority: Priority) -> None:
@@ -413,10 +412,10 @@ async def test_shards_of_other_destinations_give_way_in_a_full_worker() -> None:
         asked.append(short)
         other.release(50)
 
-    worker = ByteBudget(100, evict=evict)
-    other = ByteBudget(100, within=worker)
+    worker = Place(100, evict=evict)
+    other = Place(100, within=worker)
     await other.acquire(90)
-    narrow = ByteBudget(50, within=worker, leaves_room=True)
+    narrow = Place(50, within=worker, leaves_room=True)
     await narrow.acquire(5, Priority.CLIENT_NORMAL)
 
     async with asyncio.timeout(1):
@@ -429,7 +428,7 @@ async def test_shards_of_other_destinations_give_way_in_a_full_worker() -> None:
 class Shelf:
     """A session's pages, of 10 bytes each, in a budget."""
 
-    def __init__(self, name: str, budget: ByteBudget, pages: int) -> None:
+    def __init__(self, name: str, budget: Place, pages: int) -> None:
         self.name = name
         self.budget = budget
         self.pages = pages
@@ -474,7 +473,7 @@ class Market:
 
     def __init__(self, tasks: asyncio.TaskGroup, rng: Random) -> None:
         self._givers = Givers(lambda: 90)
-        self.budget = ByteBudget(100, evict=self._givers.make_room)
+        self.budget = Place(100, evict=self._givers.make_room)
         self._tasks, self._rng = tasks, rng
         self._shelves: list[Shelf] = []
         self._asking: list[tuple[int, asyncio.Task[None]]] = []
@@ -515,7 +514,7 @@ def test_the_watermark_says_how_much_is_turned_back() -> None:
     """At 100 as much as is short, in whole pages; below, so much more that the bound is filled up to it only."""
     watermark = 100
     givers = Givers(lambda: watermark)
-    budget = ByteBudget(100)
+    budget = Place(100)
     budget.try_acquire(100)
     givers.join(shelf := Shelf("a", budget, 10), Priority.CLIENT_LOW)
 
@@ -530,7 +529,7 @@ def test_the_watermark_says_how_much_is_turned_back() -> None:
 class Generous(Shelf):
     """Whenever it gives a page back, one that waited for it has the worker ask the others for more."""
 
-    def __init__(self, name: str, budget: ByteBudget, pages: int, worker: Givers) -> None:
+    def __init__(self, name: str, budget: Place, pages: int, worker: Givers) -> None:
         super().__init__(name, budget, pages)
         self._worker = worker
 
@@ -545,7 +544,7 @@ def test_pages_that_a_wider_bound_took_meanwhile_are_not_turned_back_twice() -> 
     leaves it alone."""
     worker = Givers()
     givers = Givers(within=worker)
-    budget = ByteBudget(100)
+    budget = Place(100)
     shelves = [Generous("a", budget, 1, worker), Generous("b", budget, 1, worker)]
     budget.try_acquire(20)
     for shelf in shelves:
@@ -561,7 +560,7 @@ def test_sessions_that_left_are_not_asked() -> None:
     """A session counts at the priority that it joined with last, also in the worker, until it leaves."""
     worker = Givers()
     givers = Givers(within=worker)
-    budget = ByteBudget(100)
+    budget = Place(100)
     shelf = Shelf("a", budget, 5)
     budget.try_acquire(50)
     short = Shortage(50, 50, 10, Priority.CLIENT_NORMAL)

@@ -17,12 +17,15 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
-from remora.engine.entry_budget import EntryBudget
+from remora.engine.admission.gate import Gate
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable
 from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Delivery
+from remora.model.traffic import Priority
+from remora.policy.admission import Request
+from remora.policy.limits import Entries
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 SHARDS = 11
@@ -218,15 +221,44 @@ def test_no_bounds_and_sizes_make_shards_wait_for_each_other(seed: int, mode: De
     play()
 
 
+@in_virtual_time
+async def test_who_waits_for_acknowledgements_is_served_by_priority() -> None:
+    """Entries that are acknowledged go to the shard of the highest priority that waits, whoever asked first; of equals
+    to the one that waits longest."""
+    bound, gate, order = Entries(lambda: 10), Gate(Telemetry()), list[str]()
+    assert gate.admit_now(Request(Priority.IDLE, (bound,), 10))
+    bound.listed(10, 10)
+
+    async def ask(name: str, priority: Priority) -> None:
+        await gate.admit(Request(priority, (bound,), 10))
+        order.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, priority in (
+            ("low", Priority.CLIENT_LOW),
+            ("live", Priority.CLIENT_NORMAL),
+            ("again", Priority.CLIENT_NORMAL),
+        ):
+            tasks.create_task(ask(name, priority))
+            await asyncio.sleep(0.001)
+        gate.free(bound.listed(0, -10))
+        for _ in range(3):
+            await asyncio.sleep(0.001)
+            gate.free(bound.listed(10, 0))
+
+    assert order == ["live", "again", "low"]
+
+
 class Askers:
     """Sessions of one topic, as far as they ask for entries, list them and have them done."""
 
     def __init__(self, most: int, within: int, chance: Random) -> None:
         self.bounds = {"most": most, "within": within}
-        self.wide = EntryBudget(lambda: self.bounds["within"])
-        self.narrow = EntryBudget(lambda: self.bounds["most"], within=self.wide)
+        self.gate = Gate(Telemetry())
+        self.wide = Entries(lambda: self.bounds["within"])
+        self.narrow = Entries(lambda: self.bounds["most"])
         self._chance = chance
-        self._asking: list[asyncio.Task[int]] = []
+        self._asking: list[tuple[Request, asyncio.Task[None]]] = []
         self._asked: list[int] = []
         self._held: list[int] = []
 
@@ -247,19 +279,22 @@ class Askers:
     def step(self, step: str, amount: int, tasks: asyncio.TaskGroup) -> None:
         match step:
             case "ask":
-                self._asking.append(tasks.create_task(self.narrow.ask(amount, None)))
+                request = Request(Priority.CLIENT_LOW, (self.narrow, self.wide), amount)
+                self._asking.append((request, tasks.create_task(self.gate.admit(request))))
             case "cancel" if self._asking:
-                self._asking.pop(self._chance.randrange(len(self._asking))).cancel()
+                self._asking.pop(self._chance.randrange(len(self._asking)))[1].cancel()
             case "list" if self._asked:
                 asked = self._some(self._asked)
                 self._held.append(self._chance.randint(0, asked))
-                self.narrow.listed(asked, self._held[-1])
+                self._listed(asked, self._held[-1])
             case "done" if self._held:
-                self.narrow.release(self._some(self._held))
+                self._listed(0, -self._some(self._held))
             case "bound":
                 self.bounds[self._chance.choice(["most", "within"])] = amount
-                self.wide.admit()
-                self.narrow.admit()
+                self.gate.free((self.wide, self.narrow))
+
+    def _listed(self, asked: int, entries: int) -> None:
+        self.gate.free([freed for each in (self.narrow, self.wide) for freed in each.listed(asked, entries)])
 
     def _some(self, of: list[int]) -> int:
         return of.pop(self._chance.randrange(len(of)))
@@ -267,16 +302,14 @@ class Askers:
     async def settle(self) -> None:
         """All that may go on by now has gone on."""
         await asyncio.sleep(0.001)
-        done = [each for each in self._asking if each.done()]
-        self._asking = [each for each in self._asking if each not in done]
-        self._asked += [each.result() for each in done]
+        self._asked += [request.want for request, each in self._asking if each.done()]
+        self._asking = [each for each in self._asking if not each[1].done()]
         assert self.narrow.held == self.wide.held == sum(self._held)
 
     async def end(self) -> None:
         """All get what they ask for, one after the other."""
         while self._asking or self._asked or self._held:
-            self.narrow.listed(sum(self._asked), 0)
-            self.narrow.release(sum(self._held))
+            self._listed(sum(self._asked), -sum(self._held))
             self._asked, self._held = [], []
             await self.settle()
 
@@ -307,16 +340,20 @@ def test_a_bound_is_kept_and_nobody_is_forgotten(
             async with asyncio.timeout(60):
                 await askers.end()
         assert askers.narrow.held == askers.wide.held == 0
-        assert askers.narrow.try_ask(1, None) == 1
+        assert askers.gate.admit_now(Request(Priority.IDLE, (askers.narrow, askers.wide), 1))
 
     play()
 
 
 def test_a_shard_whose_entries_were_mostly_done_lists_more() -> None:
     """Where a tenth of the entries make records, ten times as many are listed for what may be sent."""
-    budget = EntryBudget(lambda: 50)
+    bound, gate = Entries(lambda: 50), Gate(Telemetry())
 
-    assert budget.try_ask(1000, 0.1) == 500
-    assert budget.try_ask(1000, 0.1) == 0
-    budget.listed(500, 40)
-    assert budget.try_ask(1000, None) == 10
+    def asked(mean: float | None) -> int:
+        request = Request(Priority.CLIENT_LOW, (bound,), 1000, mean=mean)
+        return request.want if gate.admit_now(request) else 0
+
+    assert asked(0.1) == 500
+    assert asked(0.1) == 0
+    bound.listed(500, 40)
+    assert asked(None) == 10

@@ -51,6 +51,8 @@ class Told:
     offset: int | None = None
     partition: int = 0
     stamp: int = 0
+    time: datetime = START
+    size: int | None = None
 
 
 PUT, DELETE, MARKER = "ObjectCreated:Put", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
@@ -62,13 +64,13 @@ def landed(spark: SparkSession, *told: Told, batch: int = 0) -> DataFrame:
     for number, each in enumerate(told):
         values: dict[str, Any] = {
             "record": 0,
-            "event_time": START,
+            "event_time": each.time,
             "event_name": each.name,
             "event_source": each.source,
             "tenant": each.tenant,
             "bucket": each.bucket,
             "key": each.key,
-            "size": number,
+            "size": number if each.size is None else each.size,
             "etag": each.etag,
             "version_id": each.version,
             "sequencer": each.sequencer or (None if each.at is None else sequencer(each.at)),

@@ -47,3 +47,17 @@ def test_a_step_is_told_as_it_begins() -> None:
     with told(log, every_s=3600) as tell:
         tell("reading")
         assert log.getvalue() == "remora: 00:00 reading\n"
+
+
+def test_what_ends_soon_makes_no_line() -> None:
+    """With a time that may pass in silence the first line comes after it, and none where the block ends before."""
+    short, long = Log(1), Log(2)
+
+    with told(short, every_s=3600, after_s=3600) as tell:
+        tell("waiting")
+    with told(long, every_s=0.01, after_s=0.02) as tell:
+        tell("waiting")
+        assert long.is_long.wait(60)
+
+    assert short.getvalue() == ""
+    assert long.getvalue().startswith("remora: 00:00 waiting\n")

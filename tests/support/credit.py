@@ -7,7 +7,8 @@ from random import Random
 
 from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
 from remora.model.traffic import Priority
-from remora.process.credit import CreditMemory, HostCredit, SharedAccount
+from remora.policy.cells import MemberAccount
+from remora.process.credit import CreditMemory, HostCredit, account_of
 from remora.supervisor.shaper import Shaper
 
 
@@ -36,11 +37,11 @@ class Host:
         for place in range(workers):
             self.shaper.join(place)
 
-    def account(self, place: int = 0, group: str = "uplink") -> SharedAccount:
-        return SharedAccount(self.memory, place, self.shaper.slots[group], lambda *_: None)
+    def account(self, place: int = 0, group: str = "uplink") -> MemberAccount:
+        return account_of(self.memory, place, self.shaper.slots[group])
 
     def level(self, place: int = 0, priority: str = Priority.CLIENT_LOW, group: str = "uplink") -> int:
-        return self.account(place, group).level(0, priority)
+        return self.account(place, group).level(priority)
 
     def bank(self, place: int = 0) -> HostCredit:
         """What a worker has of it; a group that it asks for is there as soon as it learns of it."""

@@ -10,6 +10,7 @@ from remora.model.ledger import Balance, Tally
 from remora.model.room import QueueRoom
 from remora.model.shard import Shard
 from remora.model.traffic import Meter
+from remora.policy.condition import Condition, Outage, State
 
 NOW_NS = 1_795_227_938_000_000_000
 
@@ -18,6 +19,8 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     """Report every kind of event once."""
     telemetry.started("0.1.0", "remora.toml", 2)
     telemetry.running("0.1.0")
+    telemetry.letters_stored({"t": 1})
+    telemetry.destination_failing(Outage("b:9092", "refused", Condition(State.RETRYING), ["t"], 2))
     telemetry.worker_started(1, 4711)
     telemetry.worker_not_started(1, "Resource temporarily unavailable", 0.5)
     telemetry.worker_ready(1, 4711, 0.7)

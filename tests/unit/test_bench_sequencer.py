@@ -101,13 +101,12 @@ def test_processors_are_near_or_far_when_both_looks_say_so(before: float, after:
     assert bench.placement(before, after) == place
 
 
-def test_gates_compare_the_cores_with_the_servers_beside_them() -> None:
-    """A ratio against its bound for each core; without both sides there is no verdict."""
+def test_gates_compare_the_compiled_core_with_the_servers_beside_it() -> None:
+    """A ratio against its bound; without both sides there is no verdict."""
     load = "32 synchronous"
-    found = bench.gates({"one": {"naive": {load: {"rate": 100.0}}, "python": {load: {"rate": 130.0}}}})
+    found = bench.gates({"one": {"naive": {load: {"rate": 100.0}}, "compiled": {load: {"rate": 130.0}}}})
 
-    verdicts = {(gate["gate"], gate["core"]): (gate["value"], gate["reached"]) for gate in found}
-    assert verdicts["32 synchronous / naive", "python"] == (1.3, True)
-    assert verdicts["32 synchronous / naive", "compiled"] == (None, None)
-    assert verdicts["32 synchronous / ceiling", "python"] == (None, None)
-    assert verdicts["32 synchronous, requests/s", "python"] == (130.0, False)
+    verdicts = {gate["gate"]: (gate["value"], gate["reached"]) for gate in found}
+    assert verdicts["32 synchronous / naive"] == (1.3, True)
+    assert verdicts["32 synchronous / ceiling"] == (None, None)
+    assert verdicts["32 synchronous, requests/s"] == (130.0, False)

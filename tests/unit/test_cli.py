@@ -505,7 +505,8 @@ def test_an_owner_is_shown_with_its_host_and_worker() -> None:
     theirs = LockHolder("client.8", "gatewaycookie016", 30.0)
     stats = ShardStats(Shard("t"), 0, True, 0, 1, 0, 0, None, ours)
 
-    assert owner_text(ours) == "remora on web-1, worker 5f1c"
+    assert owner_text(ours) == "worker 5f1c on web-1"
+    assert owner_text(ours, {"web-1": "db7"}) == "worker 5f1c on db7 (web-1)"
     assert owner_text(theirs) == "radosgw or other client.8 (gatewaycookie016)"
     owner, other = as_json_row(stats)["owner"], as_json_row(replace(stats, holder=theirs))["owner"]
     assert isinstance(owner, dict)

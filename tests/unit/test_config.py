@@ -30,6 +30,7 @@ from remora.config import (
     UnixAddress,
     parse_listen,
 )
+from remora.config.known import RETIRED
 from remora.model.errors import ConfigError
 from remora.model.traffic import Meter, Principal, Priority, Scope, ScopeKind, TrafficClass
 from remora.policy.rates import Limit, Rate
@@ -784,3 +785,23 @@ def test_the_configurations_in_the_page_on_shaping_are_accepted() -> None:
 
     assert [(len(each.shaping.scope), len(each.ingest.limit)) for each in found] == [(2, 0), (1, 0), (0, 1)]
     assert [each.shaping.remarks(workers=4) for each in found] == [[], [], []]
+
+
+# ---------------------------------------------------------------------------------------------- retired
+
+
+def test_an_option_that_is_none_any_longer_is_taken_and_remarked_on(tmp_path: Path) -> None:
+    """A file and an environment that still have one mean the same as without, and what holds instead is said."""
+    file = written(tmp_path, "[balance]\nlower_boundary = true\ninterval = '30s'\n[sequencer]\nmax_registrations = 7\n")
+    environment = {"REMORA_KAFKA_PRODUCERS_PER_ENDPOINT": "3"}
+
+    settings = config.load(file, environment)
+
+    assert settings == config.from_document({"balance": {"interval": "30s"}})
+    assert config.retired(file, environment) == [
+        "balance.lower_boundary is no option any longer: no queue moves for its load while no worker is busy enough",
+        "sequencer.max_registrations is no option any longer: 32 logs are registered side by side",
+        "kafka.producers_per_endpoint is no option any longer: topics of an endpoint share one set of connections",
+    ]
+    assert config.retired(None, {}) == []
+    assert set(RETIRED).isdisjoint(dict(config.options()))

@@ -81,6 +81,20 @@ def test_every_command_has_a_row_in_the_readme() -> None:
     assert rows == listed
 
 
+def test_the_readme_is_short_and_says_when_not_to_use_it() -> None:
+    """It has at most 200 lines, a picture of the page, three ways to a first event, and what to take instead."""
+    text = (ROOT / "README.md").read_text()
+
+    assert len(text.splitlines()) <= 200
+    assert "](docs/images/status-page.png)" in text
+    for way in ("remora demo", "deploy/compose/compose.yaml up", "scripts/demo"):
+        assert way in text
+    table = text.partition("\n## When not to use it\n")[2].partition("\n## ")[0]
+    assert [name for name in ("radosgw", "Kafka Connect", "Vector", "Outpost") if name not in table] == []
+    for library in ("rados", "httptools", "pamqp"):
+        assert library in text.partition("\n## What it is built on\n")[2]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tests_exist(document: Path) -> None:
     """Each test that a document names is there."""

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from devkit.processes.programs import program
 from devkit.readers.samples import sample_value
+from remora.codec import speedups
 from remora.metrics import Telemetry
 from support.telemetry import NOW_NS, exercise
 
@@ -45,6 +46,18 @@ def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The events logged so far, each with its level."""
     return [f"{record.levelname} {getattr(record, 'event', '')}" for record in caplog.records]
+
+
+def test_what_was_not_compiled_is_logged_once(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon without the compiled codec says so when it starts, and no worker of it does; one with it says nothing."""
+    for implementation in ("compiled", "python"):
+        monkeypatch.setattr(speedups, "IMPLEMENTATION", implementation)
+        telemetry.started("0.1.0", "remora.toml", 2)
+        telemetry.running("0.1.0")
+
+    assert events(caplog) == ["INFO started", "INFO started", "WARNING not_compiled"]
 
 
 def test_a_batch_counts_entries_bytes_and_ages(telemetry: Telemetry) -> None:

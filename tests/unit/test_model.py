@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.errors import CodecError
-from remora.model.member import owner_named
 from remora.model.position import Position
-from remora.model.shard import LockHolder
 from remora.model.topic import Target
 
 numbers = st.integers(0, 2**64 - 1)
@@ -69,16 +67,3 @@ def test_a_codec_error_survives_a_process_boundary() -> None:
 
     assert (error.field, error.offset, error.reason) == ("event.key", 17, "truncated")
     assert str(error) == "event.key at byte 17: truncated"
-
-
-@pytest.mark.parametrize(
-    ("cookie", "named"),
-    [
-        ("remora/5f1a/boot-7/0123456789abcdef", "worker 01234567 of host 5f1a"),
-        ("remora/claim/5f1a/0/17/uuid", "client.4 remora/claim/5f1a/0/17/uuid"),
-        ("radosgw", "client.4 radosgw"),
-    ],
-)
-def test_an_owner_is_named_by_host_and_worker(cookie: str, named: str) -> None:
-    """A worker is its host and the beginning of its id; what is no worker is shown as the lock has it."""
-    assert owner_named(LockHolder("client.4", cookie, 1.0)) == named

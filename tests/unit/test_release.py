@@ -39,9 +39,8 @@ def test_the_installed_package_has_the_version_of_the_sources() -> None:
         ("deploy/cephadm/remora.yaml", rf"remora:{NUMBER}"),
         ("deploy/compose/compose.yaml", rf"image: remora:{NUMBER}"),
         ("docs/kubernetes.md", rf"remora:{NUMBER}"),
-        ("README.md", rf"remora_{NUMBER}_amd64\.deb"),
-        ("README.md", rf"remora-{NUMBER}(?:-image\.tar|\.tgz)"),
-        ("README.md", rf"localhost/remora:{NUMBER}"),
+        ("docs/install.md", rf"remora-{NUMBER}-image\.tar"),
+        ("docs/install.md", rf"localhost/remora:{NUMBER}"),
     ],
 )
 def test_every_file_has_the_version_of_the_sources(file: str, pattern: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from remora import app
 from remora.cli.ledger import balances
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.rows import Row, complain, look_at, row_named, rows_of
 from remora.codec.event_entry import decode
 from remora.config import Settings
@@ -18,6 +18,7 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
 from remora.policy.advice import Committed, Observed, Peak, advise, is_off_peak, key_that_makes_it
 from remora.ports.store import ShardStore
+from remora.replay.steps import told
 
 MOST = Peak(events=30_000, bytes=100_000_000)
 """What one shard should have at most, in a second."""
@@ -38,7 +39,9 @@ def show_advice(settings: Settings, name: str | None, origin: Origin | None, wat
             clock = asyncio.get_running_loop().time
             return await advice(store, chosen, watch_s, asyncio.sleep, clock), store.damaged
 
-    found, damaged = run_async(watched())
+    with told() as tell:
+        tell(f"watching what comes in, for {duration(watch_s)}")
+        found, damaged = run_async(watched())
     if as_json:
         print_json(found)
     else:
@@ -147,6 +150,7 @@ def _print(found: Iterable[dict[str, Any]]) -> None:
             )
             for each in found
         ],
+        "there is no topic",
     )
 
 

@@ -13,7 +13,8 @@ from remora import app
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, load_topics
 from remora.cli.options import FILE, config_option
-from remora.cli.output import run_async
+from remora.cli.output import run_async, several
+from remora.cli.topic_test import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings
 from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown
@@ -41,14 +42,14 @@ class Step:
         """The step for a person, without what is secret."""
         if self.was is None and self.to is not None:
             of_kafka = f"Kafka topic {self.to.target.topic} at " if self.to.target.scheme == "kafka" else ""
-            yield f"+ {self.name}: {self.to.shards} shards, to {of_kafka}{self.to.target.redacted}"
+            yield f"+ {self.name}: {several(self.to.shards, 'shard', 'shards')}, to {of_kafka}{self.to.target.redacted}"
             said_above = {"endpoint", "kafka-topic"}
             shown = _shown(self.to).items()
             yield from (
                 f"    {name}: {value}" for name, value in shown if name not in said_above and value != "default"
             )
         elif self.to is None and self.was is not None:
-            yield f"- {self.name}: {self.was.shards} shards"
+            yield f"- {self.name}: {several(self.was.shards, 'shard', 'shards')}"
         elif self.was is not None and self.to is not None:
             yield f"~ {self.name}"
             before, after = _shown(self.was), _shown(self.to)
@@ -93,7 +94,7 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
             closed=was.closed if each.closed is None else each.closed,
         )
         if was.shards != to.shards:
-            refused.append(f"{to.name} has {was.shards} shards, not {to.shards}")
+            refused.append(f"{to.name} has {several(was.shards, 'shard', 'shards')}, not {to.shards}")
         elif was.is_sequenced != to.is_sequenced:
             renumbered.append(f"{to.name} has {'one' if was.is_sequenced else 'none'}")
         elif differences(was, to):
@@ -115,8 +116,9 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
 @click.option(
     "--prune", is_flag=True, help="Remove remora's own topics that the file does not name, if they are empty."
 )
+@check_option
 @config_option
-def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) -> None:
+def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, check: bool) -> None:
     """Make remora's own topics what a file says: make those that are missing, change those that differ.
 
     The file is checked as a whole first, and all its problems are reported at once. What a table leaves out has its
@@ -139,6 +141,8 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) ->
       remora topic apply -f /dev/stdin <topics.toml
     """
     declared = load_topics(file, settings)
+    if check:
+        require_ways([each.topic for each in declared], settings)
 
     planned, failures = run_async(_applied(settings, declared, dry_run=dry_run, prune=prune))
     if dry_run:

@@ -15,6 +15,7 @@ from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
 from remora.model.member import COMMAND_COOKIE, Member
+from remora.policy.hosts import host_text
 
 REASONS: Mapping[str, str] = {
     "alone": "no other worker takes part",
@@ -61,7 +62,9 @@ def show_command(settings: Settings, as_json: bool) -> None:
         print_json({"workers": workers})
         return
     print_table(
-        ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"), map(_row, workers)
+        ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"),
+        map(_row, workers),
+        "no worker announces itself",
     )
     for line in (*_moves(workers), *_limits(workers)):
         click.echo(line)
@@ -74,6 +77,7 @@ def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:
         "cookie": member.cookie,
         "worker": parsed.worker if parsed else member.cookie,
         "host": member.host,
+        "hostname": member.hostname,
         "shards": member.shards,
         "draining": member.draining,
         "strategy": own.get("strategy"),
@@ -93,7 +97,7 @@ def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:
 def _row(worker: Mapping[str, Any]) -> Sequence[object]:
     return (
         worker["worker"],
-        worker["host"],
+        host_text(worker["host"], {worker["host"]: worker["hostname"]}),
         worker["shards"],
         f"{worker['skew']:+d}" if worker["skew"] else "0",
         _percent(worker["usage"]),

@@ -93,6 +93,7 @@ def _print_letters(letters: Sequence[DeadLetter]) -> None:
             )
             for each in letters
         ],
+        "there is no such dead letter",
     )
 
 
@@ -130,6 +131,7 @@ def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None
             (queue, count, ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items())) or "-", redriven, dropped)
             for queue, count, causes, redriven, dropped in rows
         ],
+        "there is no dead letter",
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import click
 
+from remora.cli.output import several
 from remora.model.errors import TopicRefused
 from remora.model.ingest import Removed
 from remora.model.topic import Topic
@@ -62,7 +63,8 @@ async def _waiting(store: ShardStore, topic: Topic) -> int:
 async def _what_waits(store: ShardStore, topic: Topic) -> str:
     found = await store.inspection.backlog(topic.all_shards())
     entries, reservations = sum(each.entries for each in found), sum(each.reservations for each in found)
-    text = f"{entries} entries and {reservations} reservations wait in {len(found)} of {topic.shards} queues"
+    waits = f"{several(entries, 'entry', 'entries')} and {several(reservations, 'reservation', 'reservations')}"
+    text = f"{waits} wait in {len(found)} of {several(topic.shards, 'queue', 'queues')}"
     if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):
         return f"{text}, some of which no worker holds: does a daemon run?"
     return f"{text}; `remora status` says why"

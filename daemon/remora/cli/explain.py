@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -22,13 +23,14 @@ from remora.cli.explained import (
     view_queue,
 )
 from remora.cli.ledger import balances
-from remora.cli.options import config_option, gathered_into, json_option
+from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, run_async
 from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.shard import Shard
+from remora.policy.hosts import names_of
 from remora.ports.store import ShardStore
 
 KINDS = ("topic", "queue", "event")
@@ -54,16 +56,17 @@ KINDS = ("topic", "queue", "event")
     show_default=True,
     help="Look at this many entries of each queue, from the oldest on.",
 )
-@config_option
+@running_option
 @json_option
 @gathered_into(Asked)
 def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     """Say where WHAT is, why it waits, and what to type next.
 
-    WHAT is a topic, a queue, or an event, by its id or its key BUCKET/OBJECT, as it is or URL-encoded. Reads the store,
-    takes no lock, and asks the daemon of this host, which may be away. For an event it says which queue holds it and
-    how many entries stand in front of it, whether it is a dead letter, and with --bootstrap at which offset Kafka has
-    it. Queues keep no trace of single entries that have left them: what cannot be known is said, too.
+    WHAT is a topic, a queue, a bucket, or an event, by its id or its key BUCKET/OBJECT, as it is or URL-encoded; of a
+    bucket it shows the oldest events. Reads the store, takes no lock, and asks the daemon of this host, which may be
+    away. For an event it says which queue holds it and how many entries stand in front of it, whether it is a dead
+    letter, and with --bootstrap at which offset Kafka has it. Queues keep no trace of single entries that have left
+    them: what cannot be known is said, too.
 
     Exit code 1 when an event was found nowhere, or when Kafka or a file of the store could not be looked into.
 
@@ -80,6 +83,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     async def look() -> tuple[Answer, dict[str, str]]:
         said = await _said(settings)
         async with app.store_of(settings) as store:
+            said = replace(said, names=names_of(await store.members.live()))
             return await _answer(store, settings, asked, said), dict(store.damaged)
 
     answer, damaged = run_async(look())

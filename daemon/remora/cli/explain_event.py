@@ -125,13 +125,13 @@ def _topics_of_kafka(meant: Sequence[tuple[Row, Sequence[Shard]]]) -> list[str]:
 
 
 def _place(queue: str, position: str, data: bytes, needles: Set[bytes]) -> Place | None:
-    """The place of an entry whose event has this id or key; None for every other, and for one that says nothing."""
+    """The place of an entry with this id, key or bucket; None for others, and for one that says nothing."""
     try:
         entry = decode(data)
     except CodecError:
         return None
     found = key(entry.event)
-    if needles.isdisjoint((entry.event.event_id, found)):
+    if needles.isdisjoint((entry.event.event_id, found, entry.event.bucket_name)):
         return None
     return Place(
         queue, position, os.fsdecode(found), os.fsdecode(entry.event.event_id), _name(entry), created_ns(entry) / 1e9

@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from remora.cli.output import duration, several, size
@@ -16,12 +16,12 @@ from remora.cli.status import some
 from remora.model.cookie import WorkerCookie
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
-from remora.model.room import QueueRoom
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
-from remora.policy.healing import is_full_by_leak, words
-from remora.policy.next_command import Subject
+from remora.policy.hosts import Names
+from remora.policy.mends import is_full_by_leak, words
+from remora.policy.next_command import TopicSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,13 @@ class Place:
 class Said:
     """What the daemon of this host says: its status, None where it does not answer for the reason `silence`.
 
-    `host` is this host in the cookies of its workers.
+    `host` is this host in the cookies of its workers, `names` those of hosts for people.
     """
 
     host: str
     status: dict[str, Any] | None
     silence: str = ""
+    names: Names = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class QueueView:
     advice: Advice
     last_failure: dict[str, Any] | None = None
     room: dict[str, Any] | None = None
+    names: Names = field(default_factory=dict)
 
     @property
     def queue(self) -> str:
@@ -95,24 +97,16 @@ def view_queue(
         origin=row.origin,
         waiting=stats.entries,
         reservations=stats.reservations,
-        full=_full_by_leak(stats),
+        full=words(stats.room, math.inf) if is_full_by_leak(stats.room) else "",
         subject=subject_of(row),
         foreign=foreign,
         is_released=is_released,
         owner=_owner(stats.holder, said.host, is_here=shard is not None),
-        owner_name=owner_text(stats.holder).removesuffix(" expired"),
+        owner_name=owner_text(stats.holder, said.names).removesuffix(" expired"),
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
         daemon=None if status is None else _daemon(queue, shard, status, last),
     )
-    return QueueView(row, stats, balance, shard, advice(known), last, _room(row.label, status or {}))
-
-
-def _full_by_leak(stats: ShardStats) -> str:
-    """That a queue takes no events because of a leak; empty for one that is well or full of entries."""
-    room = QueueRoom(
-        stats.capacity_bytes, stats.used_bytes, stats.reserved_bytes + stats.leaked_bytes, stats.reserved_bytes
-    )
-    return words(room, math.inf) if is_full_by_leak(room) else ""
+    return QueueView(row, stats, balance, shard, advice(known), last, _room(row.label, status or {}), said.names)
 
 
 def _room(topic: str, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -165,10 +159,10 @@ def condition_of(shown: dict[str, Any]) -> Condition:
     )
 
 
-def subject_of(row: Row) -> Subject:
+def subject_of(row: Row) -> TopicSubject:
     """The topic as commands name it."""
     target = row.topic.target if row.topic else None
-    return Subject(
+    return TopicSubject(
         topic=row.label,
         origin=row.origin,
         endpoint=target.redacted if target else "",
@@ -187,7 +181,7 @@ def queue_lines(view: QueueView) -> list[str]:
         f"queue {view.queue}, {number} of topic {view.row.label}, made by {view.row.origin}",
         *_advice_lines(view.advice),
         *_state_lines(view),
-        f"  lock: {_lock(stats.holder)}",
+        f"  lock: {_lock(stats.holder, view.names)}",
         f"  waiting: {_waiting(stats)}",
         *_room_lines([view]),
         *_ledger_lines(view.balance),
@@ -305,16 +299,16 @@ def _attempt_lines(view: QueueView) -> list[str]:
     return [f"  attempts: {'; '.join(said)}"] if said else []
 
 
-def _lock(holder: LockHolder | None) -> str:
+def _lock(holder: LockHolder | None, names: Names) -> str:
     if holder is None:
         return "free"
-    return f"{owner_text(holder)}, {duration(holder.lease_left_s)} left"
+    return f"{owner_text(holder, names)}, {duration(holder.lease_left_s)} left"
 
 
 def _waiting(stats: ShardStats) -> str:
     tilde = "" if stats.entries_exact else "~"
     reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
-    room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room_bytes)}" if stats.leaked_bytes else ""
+    room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room.room_bytes)}" if stats.leaked_bytes else ""
     waits = f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"
     return waits + reserved + room
 
@@ -358,7 +352,7 @@ def as_json_queue(view: QueueView) -> dict[str, object]:
         "bytes": stats.used_bytes,
         "reservations": stats.reservations,
         "leaked_bytes": stats.leaked_bytes,
-        "room_bytes": stats.room_bytes,
+        "room_bytes": stats.room.room_bytes,
         "seconds_until_full": (view.room or {}).get("seconds_until_full"),
         "oldest_age_seconds": stats.oldest_age_s,
         "ledger": view.balance

@@ -54,30 +54,34 @@ def heal_command(settings: Settings, asked: HealAsked) -> None:
 
     async def work(store: ShardStore, found: Shard) -> str:
         if asked.dry_run:
-            return _said(await store.healing.look(found))
-        done = await store.healing.mend_unheld(found, patient=True)
+            return _said(found, await store.mends.look(found))
+        done = await store.mends.mend_unheld(found, patient=True)
         if done.after is not None:
             trace(
                 "shard_heal", "a queue got its leaked room back", queue=found.queue,
                 leaked_before=done.before.leaked_bytes, leaked_after=done.after.leaked_bytes, **myself(settings).known,
             )  # fmt: skip
-        return _said(done)
+        return _said(found, done)
 
-    for_each(settings, lambda store: _queues(store, settings, asked), work)
+    for_each(
+        settings, lambda store: _queues(store, settings, asked), work, "waiting for the cluster to answer of each queue"
+    )
 
 
 async def _queues(store: ShardStore, settings: Settings, asked: HealAsked) -> Sequence[Shard]:
     if not asked.every:
-        return await Which(asked.queue, asked.topic, asked.origin).find(store, settings)
+        return await Which((asked.queue,) if asked.queue is not None else (), asked.topic, asked.origin).find(
+            store, settings
+        )
     return [each for each in await store.catalog.shards() if asked.origin in (None, each.origin)]
 
 
-def _said(done: Mend) -> str:
+def _said(queue: Shard, done: Mend) -> str:
     """What was found in a queue, and what was done about it."""
     before = done.before
-    had = f"{done.shard} leaks {before.leaked_bytes} bytes, and {before.room_bytes} of {before.capacity_bytes} are free"
+    had = f"{queue} leaks {before.leaked_bytes} bytes, and {before.room_bytes} of {before.capacity_bytes} are free"
     if not before.leaked_bytes:
-        return f"{done.shard} leaks nothing, and {before.room_bytes} of {before.capacity_bytes} bytes are free"
+        return f"{queue} leaks nothing, and {before.room_bytes} of {before.capacity_bytes} bytes are free"
     if done.is_busy:
         return f"{had}; not mended, since other clients always came first: try again"
     if done.after is None:

@@ -84,6 +84,7 @@ def _print(rows: Sequence[tuple[Row, Sequence[Balance]]]) -> None:
             for row, balances in rows
             for each in balances
         ],
+        "there is no queue",
     )
 
 

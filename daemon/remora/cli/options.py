@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from remora import config
+from remora.model.errors import ConfigError
 
 
 def config_file_option(
@@ -37,6 +38,49 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, settings=load(config_file), **kwargs)
 
     return wrapper
+
+
+def running_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-c FILE` and `--admin ADDRESS`; the command gets the settings that the running daemon works by.
+
+    Those are the file's, unless that is refused: then they are what the daemon was last started or reloaded with, since
+    a mistake in the file must not blind the commands that show what runs.
+    """
+
+    @config_file_option("Configuration file.")
+    @click.option(
+        "--admin",
+        "address",
+        metavar="ADDRESS",
+        help="Where the daemon listens, HOST:PORT or unix:PATH.  [default: admin.listen]",
+    )
+    @functools.wraps(function)
+    def wrapper(*args: Any, config_file: Path | None, address: str | None, **kwargs: Any) -> Any:
+        settings = _of_running(config_file)
+        if address is not None:
+            try:
+                settings = replace(settings, admin=replace(settings.admin, listen=address))
+            except ConfigError as exc:
+                raise click.BadParameter(exc.reason, param_hint="'--admin'") from exc
+        return function(*args, settings=settings, **kwargs)
+
+    return wrapper
+
+
+def _of_running(file: Path | None) -> config.Settings:
+    """The settings of the file, or of the daemon that runs with it where the file is refused."""
+    try:
+        return load(file)
+    except ConfigError as exc:
+        from remora.process import running
+
+        known = running.recall(config.file_of(file))
+        if known is None:
+            raise
+        for each in exc.problems:
+            click.echo(f"remora: {each}", err=True)
+        click.echo("remora: what follows is of the daemon that runs, by the settings that it runs with", err=True)
+        return known
 
 
 def load(file: Path | None) -> config.Settings:

@@ -22,8 +22,15 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A plain table: columns padded, nothing cut, no colour, so that it can be piped and searched."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: str = "there are none") -> None:
+    """A plain table: columns padded, nothing cut, no colour, so that it can be piped and searched.
+
+    Without rows it is the sentence `none`.
+    """
+    rows = list(rows)
+    if not rows:
+        click.echo(none)
+        return
     lines = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:

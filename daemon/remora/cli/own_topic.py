@@ -26,10 +26,11 @@ from remora.cli.attributes import (
 )
 from remora.cli.drain import drained
 from remora.cli.options import config_option
-from remora.cli.output import run_async
+from remora.cli.output import run_async, several
 from remora.cli.rows import UnknownTopic, rows_of
+from remora.cli.topic_test import check_option, require_ways
 from remora.config import DeliverySettings, Settings
-from remora.model.errors import EndpointMisconfigured, RemoraError, TopicRefused
+from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
@@ -75,10 +76,11 @@ class Differs(RemoraError):
     help="Number the events over all shards in the order of their commits, for good; embedded store only.",
 )
 @attribute_options
+@check_option
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and does just the same, is no error.")
 @config_option
 def create_command(
-    settings: Settings, name: str, shards: int, sequence: bool, if_not_exists: bool, **options: Any
+    settings: Settings, name: str, shards: int, sequence: bool, check: bool, if_not_exists: bool, **options: Any
 ) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
@@ -98,6 +100,8 @@ def create_command(
     plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
     remarks = checked_target(asked.target, settings)
+    if check:
+        require_ways([asked], settings)
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:
@@ -111,7 +115,7 @@ def create_command(
     topic, is_new = run_async(work())
     of_kafka = f"Kafka topic {topic.target.topic} at " if topic.target.scheme == "kafka" else ""
     numbered = ", numbered" if topic.is_sequenced else ""
-    where = f"{topic.shards} shards{numbered}, to {of_kafka}{topic.target.redacted}"
+    where = f"{several(topic.shards, 'shard', 'shards')}{numbered}, to {of_kafka}{topic.target.redacted}"
     click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
 
@@ -219,16 +223,13 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
     removed = run_async(work())
     if removed is None:
         sys.exit(Exit.DRAIN_TIMEOUT)
-    given_up = f"; {removed.entries} entries were given up" if discard else ""
-    click.echo(f"topic {name} is removed with {removed.shards} shards{given_up}")
+    given_up = f"; {several(removed.entries, 'entry was', 'entries were')} given up" if discard else ""
+    click.echo(f"topic {name} is removed with {several(removed.shards, 'shard', 'shards')}{given_up}")
 
 
 def checked_target(target: Target, settings: Settings) -> list[str]:
-    """Remarks on a target. One that cannot work is wrong usage, with all that is wrong with it."""
-    try:
-        return app.check_target(target, settings)
-    except EndpointMisconfigured as exc:
-        raise click.UsageError(str(exc)) from exc
+    """Remarks on a target, and on the files that it names. Raises EndpointMisconfigured for one that cannot work."""
+    return [*app.check_target(target, settings), *app.file_remarks(target, settings)]
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:

@@ -6,12 +6,16 @@ import click
 
 from remora.cli.spark import SparkCommands
 
-MODULES: dict[str, str] = {"land": "pipeline_land:land", "inventory": "pipeline_inventory:inventory"}
+MODULES: dict[str, str] = {
+    "land": "pipeline_land:land",
+    "inventory": "pipeline_inventory:inventory",
+    "reconcile": "pipeline_reconcile:reconcile",
+}
 
 
 @click.group(cls=SparkCommands, modules=MODULES)
 def pipeline() -> None:
-    """Land notifications from Kafka as Parquet, and keep a table of each bucket's current objects.
+    """Land notifications from Kafka as Parquet, keep a table of each bucket's current objects, and compare the buckets.
 
     Needs Java 17 and pip install 'remorad[replay]'; runs on this host, or on a Spark cluster.
 
@@ -19,4 +23,5 @@ def pipeline() -> None:
     Start with:
       remora pipeline land --bootstrap broker:9092 --topic photos --out landed --checkpoint checkpoint
       remora pipeline inventory landed --out inventory
+      remora pipeline reconcile photos --inventory inventory --s3 http://gateway:8000 --out reconciled
     """

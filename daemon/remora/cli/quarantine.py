@@ -46,6 +46,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
     print_table(
         ("DESTINATION", "WORKER", "LEFT"),
         [(each["destination"], each["worker"], duration(each["left_seconds"])) for each in rows],
+        "no destination is in quarantine",
     )
 
 

@@ -25,6 +25,7 @@ from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
 from remora.replay.prepare.task import printable
 from remora.replay.session import session
 from remora.replay.shape import WRITES
+from remora.replay.steps import told
 
 _SHOWN_CHARS = 110
 _SHOWN_FILES = 20
@@ -217,8 +218,10 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
         size_cap=asked.size_cap,
     )
     given = inspect(files, asked.out, options)
-    with session("replay prepare", master=asked.master) as spark:
-        prepared = prepare(spark, given, asked.out, options)
+    with told() as tell:
+        tell("starting Spark, then reading the logs")
+        with session("replay prepare", master=asked.master) as spark:
+            prepared = prepare(spark, given, asked.out, options)
     if asked.as_json:
         print_json(msgspec.to_builtins(prepared.trace))
     else:

@@ -29,7 +29,7 @@ from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, beginnings
 from remora.replay.layout import ReplayRun, RunDirectory
 from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
@@ -208,6 +208,9 @@ def verify(run: Path | None, asked: _Options) -> None:
     )
     settings = {"spark.driver.memory": asked.memory}
     with told() as tell:
+        tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
+        with _quiet("aiokafka"):
+            beginnings(question.source)  # Spark takes long to start, and nothing can be judged without the topic
         tell("starting Spark")
         question = replace(question, tell=tell)
         with _quiet("aiokafka"), session("replay verify", master=asked.master, kafka=True, settings=settings) as spark:

@@ -64,8 +64,9 @@ async def _description(settings: Settings) -> str:
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @config_file_option("The same as FILE, as other commands take it.")
 @click.option("--store", "asks_store", is_flag=True, help="Open the store, too, and say which one it is.")
-def check_config(file: Path | None, config_file: Path | None, asks_store: bool) -> None:
-    """Check a configuration file; nothing is contacted.
+@click.option("--user", help="Look at files as this user would, as whom the daemon runs.  [default: who runs this]")
+def check_config(file: Path | None, config_file: Path | None, asks_store: bool, user: str | None) -> None:
+    """Check a configuration file, and the paths on this host that it names; nothing is contacted.
 
     With --store the store is: of a cluster it names the pool and the release of the OSDs, and whether their queues leak
     room. Nothing is changed. Exit code 69 where a cluster does not answer.
@@ -74,11 +75,12 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool) 
 
     Options of the environment, REMORA_<SECTION>_<OPTION>, stand over those of the file, and are named. Exits with 78
     and a line for each problem, which begins with the path of its key or the name of its variable and ends with the
-    line of the file. What is allowed and may not be what is meant is remarked on.
+    line of the file. What is allowed and may not be what is meant is remarked on, and so is each file or directory that
+    is missing, or that the daemon's user may not use.
 
     \b
     Example:
-      remora check-config /etc/remora/remora.toml
+      remora check-config /etc/remora/remora.toml --user remora
       REMORA_LOG_LEVEL=debug remora check-config
     """
     chosen = config.file_of(file or config_file)
@@ -93,7 +95,23 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool) 
     click.echo(said)
     if asks_store:
         click.echo(f"store: {run_async(_description(settings))}")
+    for remark in config.retired(chosen, os.environ):
+        click.echo(f"remark: {remark}")
     for variable, why in config.strangers(os.environ):
         click.echo(f"remark: {variable} is passed over: {why}")
     for remark in settings.shaping.remarks(settings.supervisor.workers or default_workers()):
         click.echo(f"remark: {remark}")
+    _look_at_files(settings, user)
+
+
+def _look_at_files(settings: Settings, user: str | None) -> None:
+    """Remark on the paths that the daemon could not use, and say what was not looked at."""
+    from remora.cli import local_files
+
+    try:
+        who = local_files.User.named(user) if user is not None else local_files.User.current()
+    except KeyError:
+        raise click.BadParameter(f"there is no user {user!r} on this host", param_hint="'--user'") from None
+    for problem in local_files.problems(list(local_files.named_paths(settings)), who):
+        click.echo(f"remark: {problem}")
+    click.echo(local_files.NOT_LOOKED_AT)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import os
 import secrets
 import signal
 import stat
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ from remora.model.exits import Exit
 
 IDLE_S = 0.2
 """Records that arrive one by one wait this long for others that could go with them."""
+
+WAITING_EVERY_S = 10.0
 
 
 class Unreadable(RemoraError):
@@ -114,11 +118,26 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
         )
     except IngestMisconfigured as exc:
         raise click.BadParameter(str(exc), param_hint="'--to'") from exc
-    outcome = Outcome()
+    outcome, client.on_wait = Outcome(), Waiting(asked.timeout_s).tell
     with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_send(client, plan, fd, outcome, on_read))
     _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=asked.as_json)
     sys.exit(_exit_code(outcome))
+
+
+class Waiting:
+    """Says on standard error what the sending waits for: at once, and then every 10 s."""
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._said_at = -math.inf
+
+    def tell(self, why: str, elapsed_s: float) -> None:
+        """An attempt failed, and is made again. Requests that wait side by side wait for the same."""
+        if self._clock() - self._said_at >= WAITING_EVERY_S:
+            self._said_at = self._clock()
+            click.echo(f"remora: waiting, {why} ({elapsed_s:.0f} s of {self._timeout_s:g} s)", err=True)
 
 
 def _configured(settings: IngestSettings) -> str:

@@ -88,7 +88,11 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
             click.echo(line)
     for remark in shown["remarks"]:
         click.echo(f"remark: {remark}")
-    print_table(COLUMNS, [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]])
+    print_table(
+        COLUMNS,
+        [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]],
+        "no traffic is shaped",
+    )
 
 
 def _shares(scope: dict[str, Any]) -> list[str]:

@@ -22,7 +22,9 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
+from remora.policy.hosts import NO_NAMES, Names, holder_text, names_of
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 
 class NotOurs(RemoraError):
@@ -55,28 +57,29 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
       remora shard list --json | jq -r '.[] | select(.owner == null) | .queue'
     """
 
-    async def figures() -> tuple[dict[Shard, ShardStats], frozenset[Shard], Mapping[str, str]]:
+    async def figures() -> tuple[dict[Shard, ShardStats], frozenset[Shard], Names, Mapping[str, str]]:
         async with app.store_of(settings) as store:
             shards, released = await store.catalog.shards(), await store.releases.released()
-            return await look_at(store, shards, exact=exact), released, store.damaged
+            names = names_of(await store.members.live())
+            return await look_at(store, shards, exact=exact), released, names, store.damaged
 
-    look, released, damaged = run_async(figures())
+    look, released, names, damaged = run_async(figures())
     stats = [look[each] for each in sorted(look)]
     if as_json:
         print_json([as_json_row(each, is_released=each.shard in released) for each in stats])
     else:
-        _print_figures(stats, released)
+        _print_figures(stats, released, names)
     complain(damaged)
 
 
-def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard]) -> None:
+def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard], names: Names) -> None:
     print_table(
         ("QUEUE", "MADE BY", "OWNER", "LEASE LEFT", "ENTRIES", "BYTES", "OLDEST"),
         [
             (
                 each.shard.queue,
                 each.shard.origin,
-                owner_text(each.holder) + (", released" if each.shard in released else ""),
+                owner_text(each.holder, names) + (", released" if each.shard in released else ""),
                 duration(each.holder.lease_left_s) if each.holder else "-",
                 f"{'' if each.entries_exact else '~'}{each.entries}",
                 size(each.used_bytes),
@@ -84,6 +87,7 @@ def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard]) -> N
             )
             for each in stats
         ],
+        "there is no queue",
     )
 
 
@@ -91,7 +95,7 @@ def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard]) -> N
 @which_queues
 @config_option
 def claim_command(settings: Settings, which: Which) -> None:
-    """Take QUEUE from a running radosgw and give it to a running remora worker.
+    """Take each QUEUE from a running radosgw and give it to a running remora worker.
 
     Breaks the gateway's lock. The gateway stops at its next step; what it has under way may still arrive. What was
     released before is delivered by remora again.
@@ -117,16 +121,17 @@ def claim_command(settings: Settings, which: Which) -> None:
             trace("shard_claim", "a queue was claimed", queue=found.queue, old=was, new=held, **by.known)
         return f"{found} is held by {held}"
 
-    for_each(settings, lambda store: which.find(store, settings), work)
+    waits = "waiting for a worker to take what is claimed, for up to 20 s a queue"
+    for_each(settings, lambda store: which.find(store, settings), work, waits)
 
 
 @shard.command("release")
 @which_queues
 @config_option
 def release_command(settings: Settings, which: Which) -> None:
-    """Leave QUEUE to radosgw until it is claimed.
+    """Leave each QUEUE to radosgw until it is claimed.
 
-    The workers of all hosts let it go, when they have finished what they have under way, and never take it again
+    The workers of all hosts release it when they have finished what they have under way, and never take it again
     before `remora shard claim`, however often they are started anew. A radosgw takes it within half a minute.
 
     No radosgw takes a queue of remora's own: there the command breaks its owner's lock, and any worker may
@@ -142,7 +147,8 @@ def release_command(settings: Settings, which: Which) -> None:
         trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
         return _released_text(found, was)
 
-    for_each(settings, lambda store: which.find(store, settings), work)
+    waits = "waiting for workers to finish what they have under way, for up to 10 s a queue"
+    for_each(settings, lambda store: which.find(store, settings), work, waits)
 
 
 @shard.command("move")
@@ -169,7 +175,10 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
             trace("shard_move", "a queue was moved", queue=found.queue, old=was, new=held, **myself(settings).known)
             return f"{found} is held by {held}"
 
-    click.echo(run_async(work()))
+    with told(after_s=SILENT_S) as tell:
+        tell(f"waiting for {queue} to be handed over")
+        said = run_async(work())
+    click.echo(said)
 
 
 def _released_text(shard: Shard, was: LockHolder | None) -> str:
@@ -181,15 +190,12 @@ def _released_text(shard: Shard, was: LockHolder | None) -> str:
     return f"{shard} {verb} by {owner_text(was)}; workers leave it to radosgw until it is claimed"
 
 
-def owner_text(holder: LockHolder | None) -> str:
-    """Who holds a lock, for a person."""
+def owner_text(holder: LockHolder | None, names: Names = NO_NAMES) -> str:
+    """Who holds a lock, for a person; `names` are those of hosts."""
     if holder is None:
         return "nobody"
     expired = " expired" if holder.lease_left_s <= 0 else ""
-    if worker := WorkerCookie.parse(holder.cookie):
-        return f"remora on {worker.host}, worker {worker.worker}{expired}"
-    kind = "remora" if is_workers(holder) else "radosgw or other"
-    return f"{kind} {holder.entity} ({holder.cookie}){expired}"
+    return f"{holder_text(holder.entity, holder.cookie, names)}{expired}"
 
 
 def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, object]:

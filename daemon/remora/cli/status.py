@@ -10,18 +10,18 @@ from typing import Any
 import click
 
 from remora.cli import admin_client
-from remora.cli.options import config_option
+from remora.cli.options import running_option
 from remora.cli.output import duration, print_json, print_table, run_async, several
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.policy.condition import Condition, State, together
-from remora.policy.healing import LEAK_COMMAND
+from remora.policy.mends import LEAK_COMMAND
 
 MOST_NAMED = 10
 
 
 @click.command()
-@config_option
+@running_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
 @click.option("--check", is_flag=True, help="Print only what is wrong, and exit with 1 where anything is.")
 def status(settings: Settings, as_json: bool, check: bool) -> None:
@@ -49,20 +49,18 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     destinations = destination_lines(shown.get("destinations", ()))
     for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"])):
         click.echo(line)
-    rows = status_rows(shown["topics"], shown["shards"])
-    if rows:
-        print_table(("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON"), rows)
-    else:
-        click.echo("no queue is held")
+    heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
+    print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
     for queues, reason in left_rows(shown["left"]):
         click.echo(f"not held: {queues}: {reason}")
 
 
 def status_lines(shown: dict[str, Any]) -> list[str]:
     """What a status says of the daemon as a whole."""
-    store = shown["store"]
+    store, where = shown["store"], f" on {shown['host']}" if shown.get("host") else ""
+    health = "ready" if shown["ready"] else f"not ready: {'; '.join(shown['reasons'])}"
     return [
-        f"remora {shown['version']}, {'ready' if shown['ready'] else 'not ready: ' + '; '.join(shown['reasons'])}",
+        f"remora {shown['version']}{where}, {health}",
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",

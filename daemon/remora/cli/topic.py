@@ -20,6 +20,7 @@ from remora.cli.options import config_option, gathered_into, json_option, second
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
+from remora.cli.topic_test import test_command
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.config import Settings
@@ -56,7 +57,7 @@ def topic() -> None:
     """
 
 
-for command in (create_command, set_command, rm_command, apply_command):
+for command in (create_command, set_command, rm_command, apply_command, test_command):
     topic.add_command(command)
 
 
@@ -98,6 +99,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
             )
             for row in found
         ],
+        "there is no topic",
     )
 
 
@@ -172,7 +174,7 @@ def stats_command(
     --exact lists the queue and counts.
 
     With --advice it watches for a while, a minute unless --watch says otherwise, and shows how many shards the
-    busiest minute would take; let it watch over the hours of a day's peak. Nothing is changed.
+    busiest minute would take; --watch should span the hours of a day's peak. Nothing is changed.
 
     \b
     Examples:
@@ -233,6 +235,7 @@ def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
             )
             for each in totals
         ],
+        "there is no topic",
     )
 
 
@@ -289,7 +292,7 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
         "bytes": sum(each.used_bytes for each in stats),
         "capacity_bytes": sum(each.capacity_bytes for each in stats),
         "leaked_bytes": sum(each.leaked_bytes for each in stats),
-        "room_bytes": min((each.room_bytes for each in stats), default=None),
+        "room_bytes": min((each.room.room_bytes for each in stats), default=None),
         "oldest_age_seconds": max(ages, default=None),
     }
 

@@ -21,6 +21,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 
 class UnknownQueue(RemoraError):
@@ -32,9 +33,9 @@ class AmbiguousQueue(RemoraError):
 
 
 def which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add QUEUE, or in its place `--topic` or `--all`; the command gets a `Which`."""
+    """Add one QUEUE or several, or in their place `--topic` or `--all`; the command gets a `Which`."""
 
-    @click.argument("queue", required=False)
+    @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
     @click.option("--topic", help="All queues of this topic.")
     @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
     @click.option(
@@ -44,24 +45,24 @@ def which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @origin_option
     @functools.wraps(function)
-    def command(queue: str | None, topic: str | None, every: bool, scheme: str | None, **others: Any) -> None:
-        if [queue is not None, topic is not None, every].count(True) != 1:
-            raise click.UsageError("name one QUEUE, or give --topic or --all")
+    def command(queues: tuple[str, ...], topic: str | None, every: bool, scheme: str | None, **others: Any) -> None:
+        if [bool(queues), topic is not None, every].count(True) != 1:
+            raise click.UsageError("name one QUEUE or several, or give --topic or --all")
         if scheme is not None and not every:
             raise click.UsageError("--scheme goes with --all")
-        function(which=Which(queue, topic, others.pop("origin"), scheme), **others)
+        function(which=Which(queues, topic, others.pop("origin"), scheme), **others)
 
     return command
 
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """The queues that a command is about: one, those of a topic, or all of radosgw's where neither is named.
+    """The queues that a command is about: some, those of a topic, or all of radosgw's where neither is named.
 
     `scheme` leaves of all only those whose endpoint has it.
     """
 
-    queue: str | None
+    queues: tuple[str, ...]
     topic: str | None
     origin: Origin | None
     scheme: str | None = None
@@ -71,8 +72,8 @@ class Which:
 
         Raises UnknownQueue, AmbiguousQueue, UnknownTopic and AmbiguousTopic.
         """
-        if self.queue is not None:
-            return [await find_queue(store, self.queue, self.origin)]
+        if self.queues:
+            return [await find_queue(store, each, self.origin) for each in dict.fromkeys(self.queues)]
         if self.topic is not None:
             return (await row_named(store, self.topic, self.origin)).shards
         rows = [each for each in await rows_of(store) if each.origin is Origin.RADOSGW]
@@ -99,8 +100,11 @@ Find: TypeAlias = Callable[[ShardStore], Awaitable[Sequence[Shard]]]
 """How the queues of a command are found."""
 
 
-def for_each(settings: Settings, find: Find, act: Callable[[ShardStore, Shard], Awaitable[str]]) -> None:
-    """Do something to each of the queues, some at a time, and print what it says; end with the first failure."""
+def for_each(settings: Settings, find: Find, act: Callable[[ShardStore, Shard], Awaitable[str]], waits: str) -> None:
+    """Do something to each of the queues, some at a time, and print what it says; end with the first failure.
+
+    `waits` is for standard error, where that takes long.
+    """
 
     async def work() -> list[str | RemoraError]:
         async with app.store_of(settings) as store:
@@ -115,7 +119,9 @@ def for_each(settings: Settings, find: Find, act: Callable[[ShardStore, Shard], 
 
             return await asyncio.gather(*map(one, await find(store)))
 
-    said = run_async(work())
+    with told(after_s=SILENT_S) as tell:
+        tell(waits)
+        said = run_async(work())
     for each in said:
         if isinstance(each, str):
             click.echo(each)

@@ -1,4 +1,5 @@
-"""Clients of the ingest API, for programs that send events, and of a sequencer; readers of events in commit order.
+"""Clients of the ingest API, for programs that send events, and of a sequencer; readers of events in commit order, and
+what tells new records from copies and finds what is missing.
 
     async with IngestClient("unix:/run/remora/ingest.sock") as client:
         await client.publish("photos", [record, record])
@@ -9,6 +10,7 @@ It imports nothing of the daemon but its values, so that it can be used where no
 from __future__ import annotations
 
 from remora.client.commit_order import Checkpoint, CommitOrder, CommitOrderReader, SequenceEnded
+from remora.client.deduplicator import Deduplicator, DeduplicatorError, Gap, GapFound, TooManyShards
 from remora.client.errors import (
     Ambiguous,
     EventsRefused,
@@ -23,15 +25,22 @@ from remora.client.errors import (
     TopicNotFound,
 )
 from remora.client.ingest import Failure, IngestClient, Reservation, Taken, TopicSequence
+from remora.client.progress import BadHeader, CheckpointRefused
 from remora.client.sequencer import OutcomeUnknown, SequencerClient, SequencerUnavailable
 
 __all__ = [
     "Ambiguous",
+    "BadHeader",
     "Checkpoint",
+    "CheckpointRefused",
     "CommitOrder",
     "CommitOrderReader",
+    "Deduplicator",
+    "DeduplicatorError",
     "EventsRefused",
     "Failure",
+    "Gap",
+    "GapFound",
     "IngestClient",
     "IngestError",
     "IngestMisconfigured",
@@ -47,6 +56,7 @@ __all__ = [
     "SequencerClient",
     "SequencerUnavailable",
     "Taken",
+    "TooManyShards",
     "TopicNotFound",
     "TopicSequence",
 ]

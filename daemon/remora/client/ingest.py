@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -155,6 +155,8 @@ class IngestClient:
         self._attempt_s = attempt_s
         self._rng = Random()  # noqa: S311  # spreads load, guards nothing
         self._session: aiohttp.ClientSession | None = None
+        self.on_wait: Callable[[str, float], None] = lambda _why, _elapsed_s: None
+        """Called before each pause with why the last attempt failed, and for how long the request has been tried."""
 
     async def __aenter__(self) -> Self:
         if self._path:
@@ -276,6 +278,7 @@ class IngestClient:
                 text = f"{self._address}: {failure.text}; {self._tried(failures, limited_s, failure)}"
                 raise IngestUnavailable(text, failure.problem, outcome_unknown=outcome_unknown)
             limited_s += delay_s * failure.is_limited
+            self.on_wait(f"{self._address}: {failure.text}", elapsed_s)
             await asyncio.sleep(delay_s)
 
     def _tried(self, attempts: int, limited_s: float, last: Failure) -> str:

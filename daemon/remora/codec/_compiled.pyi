@@ -1,10 +1,12 @@
 """What `_compiled.pyx` holds when it was built."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import overload
 
-from remora.codec import rendering_fast
 from remora.codec.columns import Extent, Totals
+from remora.codec.rendering_cached import Bucket
+from remora.codec.rendering_plain import Rendered
+from remora.model.errors import CodecError
 from remora.model.record import Record
 
 class Records(Sequence[Record]):
@@ -14,7 +16,18 @@ class Records(Sequence[Record]):
     def __getitem__(self, place: slice) -> Sequence[Record]: ...
     def __len__(self) -> int: ...
 
-class FastRendering(rendering_fast.FastRendering): ...
+class CompiledRendering:
+    def __init__(
+        self, sources: Mapping[bytes, bytes], actors: Mapping[bytes, bytes], buckets: Mapping[bytes, Bucket]
+    ) -> None: ...
+    def render(
+        self,
+        entries: Sequence[bytes],
+        positions: Sequence[bytes],
+        new_opaque_json: bytes | None,
+        plain: Callable[[bytes], Rendered],
+        sequence: bytes = b"",
+    ) -> tuple[Sequence[Record], dict[int, CodecError]]: ...
 
 def totals(records: Sequence[Record]) -> Totals: ...
 def extent(records: Sequence[Record]) -> Extent: ...

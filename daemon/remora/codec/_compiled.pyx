@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`rendering_fast.py`, `columns.py`, `checksums.py`, `murmur2.partitions`, and `in_batches` and `encode_events` of
-`kafka_records.py` once more, for a C compiler. Change them together; both have the same tests.
+"""`rendering_plain.records` for regions that are known, `columns.py`, `checksums.py`, `murmur2.partitions`, and
+`in_batches` and `encode_events` of `kafka_records.py` once more, for a C compiler. Change them together; both have the same tests.
 
 Records are kept as rows that point into few large pieces of memory, and become a Record each only where somebody looks
 at single ones. As objects of their own, seven for an event, they would cost more than all that is computed here: with
@@ -17,7 +17,6 @@ from libc.string cimport memcmp, memcpy
 
 from remora.codec import checksums as plain_checksums
 from remora.codec import columns, kafka_records, rendering_plain, trace_context
-from remora.codec import rendering_fast as plain
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
@@ -191,7 +190,7 @@ cdef bytes pairs(bytes entry, Py_ssize_t* place, bint strict):
         size += 8 + key.size + 9 + value.size + 2 + (1 if i else 0)
     place[0] = p
     if not plain_texts:
-        return plain.pairs(entry, first - 4, strict=strict)[0]
+        return escaped_pairs(d, n, first, count)
     cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
     cdef char* to = PyBytes_AS_STRING(made)
     p = first
@@ -210,6 +209,18 @@ cdef bytes pairs(bytes entry, Py_ssize_t* place, bint strict):
         memcpy(to, END, 2)
         to += 2
     return made
+
+
+cdef bytes escaped_pairs(const uint8_t* d, Py_ssize_t n, Py_ssize_t p, uint32_t count):
+    """The JSON of pairs that are known to be whole, and of which some have something to escape."""
+    cdef Text key, value
+    cdef list found = []
+    cdef uint32_t i
+    for i in range(count):
+        p = behind_text(d, n, p, &key)
+        p = behind_text(d, n, p, &value)
+        found.append((copied(key.at, key.size), copied(value.at, value.size)))
+    return rendering_plain.pairs_json(found)[1:-1]
 
 
 cdef struct Row:
@@ -402,8 +413,9 @@ def joined(parts):
     return made
 
 
-cdef class FastRendering:
-    """As `rendering_fast.FastRendering`."""
+cdef class CompiledRendering:
+    """Makes records of entries whose regions are known: `sources` (eventVersion .. awsRegion), `actors` (eventName ..
+    sourceIPAddress) and `buckets` (x_amz_id_2 .. bucket_arn), by their bytes. Its maker may add to them."""
 
     cdef dict _sources, _actors, _buckets
     cdef bytes _source, _source_json, _before, _after
@@ -417,7 +429,11 @@ cdef class FastRendering:
     def render(
         self, list entries not None, list positions not None, bytes new_opaque_json, plain, bytes sequence not None=b""
     ):
-        """As `rendering_fast.FastRendering.render`."""
+        """The records of a listing in order, and the CodecErrors by place that `plain` has raised.
+
+        It is asked where the plain way must decide. `positions` are one more than entries; `new_opaque_json` takes the
+        place of the entries' own; `sequence` stands before the number of each entry, or is empty where these have none.
+        """
         cdef Py_ssize_t i, count = len(entries)
         if len(positions) <= count:
             raise IndexError(f"{len(positions)} positions for {count} entries")

@@ -2,8 +2,8 @@
 """`sequencer.Core` once more, for a C compiler. Change them together; both have the same tests.
 
 A request is parsed where it lies, its counter is looked up by pool and name, and the reply is written behind the others.
-Of the other one's two tricks it needs one: clients repeat the same bytes, so `Core._known` has frames that were read
-with their counters. Each has one place there, by its bytes; a frame with the same place takes it over.
+Clients repeat the same bytes, so `Core._known` has frames that were read, with their counters. Each has one place there,
+by its bytes; a frame with the same place takes it over.
 
 All reads are checked against the end of a request's body before they are made.
 """

@@ -1,21 +1,27 @@
-"""What is delivered of an event, the fast way: straight from an entry's bytes to its record.
+"""What is delivered of an event: by what was compiled, straight from an entry's bytes to its record, or the plain way.
 
-What repeats in entries is remembered here with the JSON that it makes, and `codec/rendering_fast.py` makes a record of
-remembered regions and what varies. Everything unusual (a region not seen before, a format older or newer than today's,
-malformed bytes) goes the plain way through `event_entry` and `record`, which decide what is right and raise what is
+What repeats in entries is remembered here with the JSON that it makes, and `_compiled.pyx` makes a record of remembered
+regions and what varies. Everything unusual (a region not seen before, a format older or newer than today's, malformed
+bytes) goes the plain way through `event_entry` and `rendering_plain`, which decide what is right and raise what is
 wrong. So a hit is only ever taken for bytes that were decoded in full once, and a miss costs nothing but time.
+
+Where nothing was compiled, everything goes the plain way, and nothing is remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from remora.codec import event_entry, rendering_plain, speedups
 from remora.codec.ceph import Writer
-from remora.codec.rendering_fast import Bucket, FastRendering, Rendered
+from remora.codec.rendering_plain import Rendered
 from remora.model.entry import EventEntry, S3Event
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
+
+if TYPE_CHECKING:
+    from remora.codec._compiled import CompiledRendering
 
 MAX_CACHED_BYTES = 16 << 20
 """When the remembered regions exceed this, all are forgotten and learned anew."""
@@ -24,41 +30,55 @@ _MAX_REGION = 8 << 10  # bytes; an entry with larger regions is not remembered
 _COST_OF_OBJECTS = 600  # bytes that a region takes beside its contents
 
 
+class Bucket(NamedTuple):
+    """The regions that a bucket's notification repeats, each with its JSON.
+
+    `id` is the encoded bucket id, `tail` the fields from `opaque_data` to `arn_topic`, `attributes` the number
+    of its bytes that lie behind the event. `quiet` is both with empty metadata and tags in between, as most
+    events have them.
+    """
+
+    json: bytes
+    key: bytes
+    id: bytes
+    quiet: bytes
+    tail: bytes
+    attributes: int
+    opaque: bytes
+
+    @property
+    def cost(self) -> int:
+        """Bytes that it holds."""
+        return len(self.json) + len(self.quiet) + len(self.tail) + len(self.opaque)
+
+
 class Renderer:
     """Makes records of entries. Keep one for long: what it remembers is its speed, and is bounded."""
 
-    def __init__(self, fast: type[FastRendering] = speedups.FastRendering) -> None:
+    def __init__(self, compiled: type[CompiledRendering] | None = speedups.CompiledRendering) -> None:
         self._sources: dict[bytes, bytes] = {}
         self._actors: dict[bytes, bytes] = {}
         self._buckets: dict[bytes, Bucket] = {}
         self._opaques: dict[bytes, bytes] = {}
         self._cached_bytes = 0
-        self._fast = fast(self._sources, self._actors, self._buckets)
+        self._compiled = compiled(self._sources, self._actors, self._buckets) if compiled else None
 
     def render(
         self, page: Page, opaque: bytes | None = None, sequence: bytes = b""
     ) -> tuple[Sequence[Record], dict[int, CodecError]]:
-        """The records of a listing in order, and what is wrong with its other entries, by their place in it.
-
-        `opaque` as in `rendering_plain.body`; `sequence` as in `FastRendering.render`.
-        """
+        """The records of a listing in order, and what is wrong with its other entries: `rendering_plain.records`."""
+        if self._compiled is None:
+            return rendering_plain.records(page, opaque, sequence)
         opaque_json = None if opaque is None else self._opaques.get(opaque) or self._learn_opaque(opaque)
-        return self._fast.render(
+        return self._compiled.render(
             page.entries, page.positions, opaque_json, lambda entry: self._plain(entry, opaque), sequence
         )
 
     def _plain(self, data: bytes, opaque: bytes | None) -> Rendered:
         """The record by decoding the entry in full; remembers its regions, which may come again."""
         entry = event_entry.decode(data)
-        event = entry.event
         self._learn(entry)
-        return (
-            rendering_plain.key(event),
-            rendering_plain.body(entry, opaque),
-            event.event_id,
-            rendering_plain.created_ns(entry),
-            event.event_time.ns,
-        )
+        return rendering_plain.rendered(entry, opaque)
 
     def _learn(self, entry: EventEntry) -> None:
         event = entry.event

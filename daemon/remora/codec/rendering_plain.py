@@ -1,17 +1,24 @@
 """What is delivered of an event, the plain way: the JSON body that radosgw posts, byte for byte, and its key.
 
-The daemon delivers what `render` makes of an entry; this module is what that has to agree with. No JSON library
+What was compiled has to agree with this module, and without a compiler the daemon delivers what it makes. No JSON library
 writes these bytes: radosgw escapes control characters in its own way and copies bytes that are not UTF-8.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from remora.codec.event_entry import decode
+from remora.codec.sequence import number_of
+from remora.codec.trace_context import traceparent_of
 from remora.model.entry import EventEntry, Pairs, S3Event, Time
 from remora.model.errors import CodecError
+from remora.model.record import Page, Record
+
+Rendered = tuple[bytes, bytes, bytes, int, int]
+"""The record's key, its body, the event's id, its age zero and its own time, both in ns since the epoch."""
 
 _ESCAPES = {i: b"\\u%04x" % i for i in (*range(0x20), 0x7F)} | {
     ord('"'): b'\\"',
@@ -22,6 +29,39 @@ _ESCAPES = {i: b"\\u%04x" % i for i in (*range(0x20), 0x7F)} | {
 _TO_ESCAPE = re.compile(rb'["\\\x00-\x1f\x7f]')
 _SEQUENCER = re.compile(rb"[0-9A-Fa-f]{16}")
 _TEN_YEARS_S = 10 * 365 * 24 * 60 * 60
+
+
+def records(
+    page: Page, opaque: bytes | None = None, sequence: bytes = b""
+) -> tuple[Sequence[Record], dict[int, CodecError]]:
+    """The records of a listing in order, and what is wrong with its other entries, by their place in it.
+
+    `opaque` as in `body`. `sequence` stands before the number of each entry, or is empty where these have none.
+    """
+    made: list[Record] = []
+    refused: dict[int, CodecError] = {}
+    for i, data in enumerate(page.entries):
+        position, behind = page.positions[i], page.positions[i + 1]
+        try:
+            key_, body_, event_id, created, own = rendered(decode(data), opaque)
+        except CodecError as exc:
+            refused[i] = exc
+            continue
+        numbered = _numbered(sequence, data) if sequence else b""
+        made.append(Record(key_, body_, event_id, created, position, behind, i, numbered, traceparent_of(data), own))
+    return made, refused
+
+
+def rendered(entry: EventEntry, opaque: bytes | None = None) -> Rendered:
+    """What a record has of its entry; `opaque` as in `body`."""
+    event = entry.event
+    return key(event), body(entry, opaque), event.event_id, created_ns(entry), event.event_time.ns
+
+
+def _numbered(sequence: bytes, entry: bytes) -> bytes:
+    """The number behind an entry as the record's header has it; empty where there is none."""
+    number = number_of(entry)
+    return b"" if number is None else b"%b%d" % (sequence, number)
 
 
 def body(entry: EventEntry, opaque: bytes | None = None) -> bytes:

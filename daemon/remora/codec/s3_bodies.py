@@ -35,11 +35,6 @@ Records = Generator[Found | TestEvent | None, None, None]
 """Records, and None wherever a few milliseconds went by without one, so that others can get their turn."""
 
 
-def only(text: bytes) -> Found:
-    """A short text, as if it were a record. Raises MalformedEvent."""
-    return Found(_json(text, 0, 1), 0, 1)
-
-
 def in_lines(lines: Iterable[bytes], record: int = 0, line: int = 1, *, window: int = WINDOW) -> Records:
     """The records of every line, counted on from these numbers; empty lines are passed over.
 

@@ -115,10 +115,6 @@ class Reader:
         """Members that were not asked for, so far, those of its pairs included."""
         return len(self._members) - self._asked + self._within
 
-    def is_just(self, count: int) -> bool:
-        """Whether it has this many members, and all of them were asked for."""
-        return len(self._members) == self._asked == count
-
     def text(self, name: str, most: int = MOST_TEXT, *, required: bool = False) -> bytes:
         """A string of at most `most` bytes; empty where it is missing and not required."""
         value = self._get(name)
@@ -245,14 +241,9 @@ def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False
 
 def _name(record: Reader) -> bytes:
     name = record.text("eventName", required=True)
-    if has_control(name):
+    if _CONTROL.search(name):
         record.refuse("eventName", "has control characters")
     return name
-
-
-def has_control(text: bytes) -> bool:
-    """Whether there is a control character of ASCII in it."""
-    return _CONTROL.search(text) is not None
 
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -277,7 +268,6 @@ def made_id(seed: bytes, record: int) -> bytes:
 _ISO = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
 )
-_SECOND = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _EARLY = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 
 
@@ -292,7 +282,7 @@ def _time(record: Reader) -> Time | None:
     if not match:
         record.refuse("eventTime", "is not a time such as 2026-01-31T23:59:59.000Z")
     try:
-        sec = second(match[1])
+        sec = _second(match[1])
     except ValueError:
         record.refuse("eventTime", "is not a time that exists")
     if match[3]:
@@ -304,10 +294,8 @@ def _time(record: Reader) -> Time | None:
 
 
 @lru_cache(maxsize=1024)
-def second(text: str) -> int:
-    """Seconds since the epoch of `2026-01-31T23:59:59`; ValueError for anything else."""
-    if not _SECOND.fullmatch(text):
-        raise ValueError(f"not a time: {text!r}")
+def _second(text: str) -> int:
+    """Seconds since the epoch of a time as `_ISO` has it; ValueError where there is no such time."""
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 

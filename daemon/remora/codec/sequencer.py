@@ -6,9 +6,7 @@ Requests are read as a proto2 parser reads them: fields in any order, the last o
 This is written by hand because protobuf's own library makes objects, which cost several times what all else does; the
 tests hold both beside each other.
 
-Two things make it quick in Python. A client repeats the same bytes, so frames that were read once are remembered with
-their counter (`Core._known`). And the low 14 bits of a position are two bytes of a varint from 16,384 on, so the
-replies of a block have one length and are cut out of one piece of memory (`Counter.replies`).
+`_sequencer.pyx` is the same for a C compiler, and what servers run where there was one; it has to agree with this.
 """
 
 from __future__ import annotations
@@ -30,17 +28,7 @@ MOST_PACKED = 128 << 10
 """Bytes of replies with several positions, above which no more requests of a connection are answered at once: these
 replies are fifty times as long as their requests."""
 
-MOST_KNOWN = 4096
-"""Frames that are remembered."""
-
-BLOCK = 4096
-"""Replies that are made at once, where a log sees runs of equal requests."""
-
-MOST_BLOCKS = 64
-"""Logs that have a block; each is some 40 KB."""
-
 _NESTED = 30
-_LOW = [bytes(((n & 0x7F) | 0x80, (n >> 7) | 0x80)) for n in range(1 << 14)]
 
 INIT_LOG = bytes.fromhex("0000000408001001")
 """The log is not served now: it is registered, or it does not exist, or the client knows a later epoch."""
@@ -220,8 +208,7 @@ class Counter:
     `requests` counts those that handed positions out.
     """
 
-    __slots__ = ("_block", "_block_from", "_high", "_prefix", "_size", "_suffix", "bound", "epoch", "log", "position",
-                 "requests")  # fmt: skip
+    __slots__ = ("bound", "epoch", "log", "position", "requests")
 
     def __init__(self, log: LogName, epoch: int, position: int, bound: int) -> None:
         self.log = log
@@ -229,61 +216,6 @@ class Counter:
         self.position = position
         self.bound = bound
         self.requests = 0
-        self._block = b""
-        self._block_from = 0
-        self._size = 0
-        self._high = 0  # of the positions that prefix and suffix are for; of those below 2 to the 14th there are none
-        self._prefix = self._suffix = b""
-
-    @property
-    def has_block(self) -> bool:
-        """Whether it keeps a block of replies."""
-        return bool(self._block)
-
-    def drop_block(self) -> None:
-        """Give the block's memory back."""
-        self._block = b""
-
-    def next_reply(self) -> bytes:
-        """Hand out one position. The caller has looked at `bound`."""
-        self.position = position = self.position + 1
-        self.requests += 1
-        if position >> 14 != self._high:
-            self._set_high(position >> 14)
-        elif position < 1 << 14:
-            return reply(position)
-        return self._prefix + _LOW[position & 0x3FFF] + self._suffix
-
-    def _set_high(self, high: int) -> None:
-        self._high, self._suffix = high, varint(high)
-        self._prefix = (3 + len(self._suffix)).to_bytes(4, "big") + b"\x08"
-
-    def replies(self, count: int, *, may_keep: bool) -> bytes:
-        """Hand out `count` positions, one reply each. The caller has looked at `bound`."""
-        if not (may_keep or self._block):
-            return b"".join([self.next_reply() for _ in range(count)])
-        first = self.position + 1
-        self.position += count
-        self.requests += count
-        made = []
-        while count:
-            some = min(count, BLOCK - first % BLOCK)
-            made.append(self._cut(first, some))
-            first, count = first + some, count - some
-        return made[0] if len(made) == 1 else b"".join(made)
-
-    def _cut(self, first: int, count: int) -> bytes:
-        """Replies that lie in one block."""
-        if first < 1 << 14:
-            return b"".join(map(reply, range(first, first + count)))
-        base = first - first % BLOCK
-        if base != self._block_from or not self._block:
-            self._set_high(base >> 14)
-            prefix, suffix, low = self._prefix, self._suffix, base & 0x3FFF
-            self._block = prefix + (suffix + prefix).join(_LOW[low : low + BLOCK]) + suffix
-            self._size, self._block_from = len(prefix) + 2 + len(suffix), base
-        at = (first - base) * self._size
-        return self._block[at : at + count * self._size]
 
 
 class Answer(NamedTuple):
@@ -306,15 +238,11 @@ def has_more(rest: bytes) -> bool:
     return len(rest) >= 4 and (not 0 < size <= MOST_FRAME_BYTES or len(rest) >= 4 + size)
 
 
-_new = tuple.__new__
-"""Makes an Answer in half the time of its constructor."""
-
-
 class Core:
     """Answers requests from the counters of the logs that are served.
 
     `on_miss` is called for a request that no counter answers: for a log that is not served, or with an epoch that is
-    ahead. It must not wait. Nothing of a counter outlives `forget`, and no frame that is remembered outlives a change.
+    ahead. It must not wait. Nothing of a counter outlives `forget`.
     `client` is a number of the caller's for the one whose bytes are answered.
     """
 
@@ -326,8 +254,6 @@ class Core:
         self._most_range = most_range
         self._room = bound_room
         self._counters: dict[LogName, Counter] = {}
-        self._known: dict[bytes, Counter] = {}
-        self._blocks = 0
         self.client = 0
         self.low: set[LogName] = set()
         self.results = dict.fromkeys(Result, 0)
@@ -344,12 +270,8 @@ class Core:
 
     def forget(self, log: LogName) -> Counter | None:
         """Serve a log no more; returns its counter as it was."""
-        self._known.clear()
         self.low.discard(log)
-        gone = self._counters.pop(log, None)
-        if gone is not None and gone.has_block:
-            self._blocks -= 1
-        return gone
+        return self._counters.pop(log, None)
 
     def raise_bound(self, log: LogName, epoch: int, bound: int) -> None:
         """More positions may be handed out; means nothing where another epoch is served by now."""
@@ -360,9 +282,6 @@ class Core:
 
     def answer(self, data: bytes) -> Answer:
         """Answer the whole frames at the front of what a connection has sent, all but for MOST_PACKED."""
-        counter = self._known.get(data)
-        if counter is not None and counter.position < counter.bound:
-            return _new(Answer, (self._hand_out(counter, 1), len(data), False, None))
         replies: list[bytes] = []
         place, end, packed = 0, len(data), 0
         while place + 4 <= end and packed <= MOST_PACKED:
@@ -372,22 +291,11 @@ class Core:
             after = place + 4 + size
             if after > end:
                 break
-            frame = data[place:after]
-            counter = self._known.get(frame)
-            if counter is not None:
-                count = self._run(data, place, frame)
-                if counter.position + count > counter.bound:
-                    count = counter.bound - counter.position
-                    if not count:
-                        return Answer(b"".join(replies), place, waits=counter.log)
-                replies.append(self._hand_out(counter, count))
-                place += count * len(frame)
-                continue
             try:
                 request = parse_request(data[place + 4 : after])
             except CodecError:
                 return Answer(b"".join(replies), place, closes=True)
-            made = self._reply(request, frame)
+            made = self._reply(request)
             if made is None:
                 return Answer(b"".join(replies), place, waits=LogName(request.pool, request.name))
             replies.append(made)
@@ -396,25 +304,7 @@ class Core:
                 packed += len(made)
         return Answer(b"".join(replies), place)
 
-    def _run(self, data: bytes, place: int, frame: bytes) -> int:
-        """How many times this frame stands here in a row, where all that follows is nothing else; one otherwise."""
-        count = (len(data) - place) // len(frame)
-        if count > 1 and data.startswith(frame * count, place):
-            return count
-        return 1
-
-    def _hand_out(self, counter: Counter, count: int) -> bytes:
-        if count == 1:
-            made = counter.next_reply()
-        else:
-            had = counter.has_block
-            made = counter.replies(count, may_keep=self._blocks < MOST_BLOCKS)
-            self._blocks += counter.has_block - had
-        if counter.bound - counter.position < self._room:
-            self.low.add(counter.log)
-        return made
-
-    def _reply(self, request: Request, frame: bytes) -> bytes | None:
+    def _reply(self, request: Request) -> bytes | None:
         """The reply to one request; None where its log's bound is in the way."""
         log = LogName(request.pool, request.name)
         counter = self._counters.get(log)
@@ -433,10 +323,6 @@ class Core:
         count = min(request.range, self._most_range, max(room, 1)) if request.range else request.count or 1
         if count > room:
             return None
-        if not (request.range or request.count or request.current):
-            if len(self._known) < MOST_KNOWN:
-                self._known[frame] = counter
-            return self._hand_out(counter, 1)
         first = counter.position + 1
         counter.position += count
         counter.requests += 1

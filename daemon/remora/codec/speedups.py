@@ -1,6 +1,7 @@
-"""The quickest way that this installation has of the loops that cost most: compiled, or the same in Python.
+"""The loops that cost most, as this installation has them: compiled, or plainly in Python.
 
-The compiled one is missing where there was no C compiler at the installation. REMORA_PURE_PYTHON=1 leaves it out.
+What was compiled is missing where there was no C compiler at the installation. REMORA_PURE_PYTHON=1 leaves it out. The
+plain way is what the compiled one has to agree with, and is written to be read, not to be quick.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from remora.codec import checksums as checksums_
-from remora.codec import columns, kafka_records, murmur2, rendering_fast, sequencer, shard_hash
+from remora.codec import columns, kafka_records, murmur2, sequencer, shard_hash
 from remora.model.record import Record
 
 if TYPE_CHECKING:
+    from remora.codec._compiled import CompiledRendering as _CompiledRendering
     from remora.codec._s3_records import Encoder
 
-FastRendering: type[rendering_fast.FastRendering] = rendering_fast.FastRendering
+CompiledRendering: type[_CompiledRendering] | None = None
+"""None where nothing was compiled: then `rendering_plain` makes all records."""
+
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
 in_batches: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequence[Record], int]]] = (
     kafka_records.in_batches
@@ -30,11 +34,17 @@ checksums: Callable[[Sequence[bytes], int], list[int]] = checksums_.checksums
 mismatches: Callable[[Sequence[tuple[bytes, int | None]], int], list[int]] = checksums_.mismatches
 shards: Callable[[Sequence[bytes], int], Sequence[int]] = shard_hash.shards
 RecordEncoder: type[Encoder] | None = None
-"""None where nothing was compiled: then `s3_events` reads records with msgspec."""
+"""None where nothing was compiled: then `s3_records` reads all records."""
 
 SequencerCore: type[sequencer.Core] = sequencer.Core
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
+
+NOT_COMPILED = (
+    "the codec runs in plain Python, several times slower: it was not compiled at the installation, or is left out by "
+    "REMORA_PURE_PYTHON"
+)
+"""What a daemon logs once where it is not compiled."""
 
 if not os.environ.get("REMORA_PURE_PYTHON"):
     try:
@@ -42,7 +52,7 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
     except ImportError:
         pass
     else:
-        FastRendering, partitions = _compiled.FastRendering, _compiled.partitions
+        CompiledRendering, partitions = _compiled.CompiledRendering, _compiled.partitions
         in_batches, encode_events = _compiled.in_batches, _compiled.encode_events
         totals, extent = _compiled.totals, _compiled.extent
         traced, joined = _compiled.traced, _compiled.joined

@@ -30,6 +30,7 @@ from remora.config.document import (
     from_document,
     load,
     read_toml,
+    retired,
 )
 from remora.config.environment import PREFIX, from_environment, strangers
 from remora.config.ingest import IngestSettings, LimitSettings
@@ -128,6 +129,7 @@ __all__ = [
     "parse_size",
     "read_toml",
     "refuse",
+    "retired",
     "show_duration",
     "show_size",
     "strangers",

@@ -74,7 +74,6 @@ class KafkaSettings(Checked):
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "snappy"
     idle_timeout_s: Seconds = 300.0
     metadata_max_age_s: Seconds = 30.0
-    producers_per_endpoint: Annotated[int, Unit("count", 1, 64)] = 1
     transaction_timeout_s: Seconds = 15.0
     exact_producers: Annotated[int, Unit("count", 1, 1024)] = 64
     client_id: str = "remora"

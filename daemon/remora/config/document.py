@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from remora.config.checked import refuse
 from remora.config.environment import PREFIX, from_environment, value_of
-from remora.config.known import class_of, did_you_mean, elsewhere, options_of, part_of, unit_of
+from remora.config.known import RETIRED, class_of, did_you_mean, elsewhere, options_of, part_of, unit_of
 from remora.config.places import line_of, lines_of
 from remora.config.settings import LIVE, Settings
 from remora.config.units import option_key, show_size, toml_name
@@ -135,6 +135,14 @@ def from_document(document: Mapping[str, object], environment: Mapping[str, str]
     return draft
 
 
+def retired(path: Path | None, environment: Mapping[str, str]) -> list[str]:
+    """What to say of options that a file, which can be loaded, or the environment has and that are none any longer."""
+    document = read_toml(path, MOST_BYTES, "configuration file").content if path else {}
+    given = [f"{section}.{key}" for section, table in document.items() for key in table]
+    found = dict.fromkeys([*given, *from_environment(environment).values()])
+    return [f"{key} is no option any longer: {RETIRED[key]}" for key in found if key in RETIRED]
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Dotted keys whose values differ: those that a reload changes at once, and those that need a restart."""
@@ -178,6 +186,8 @@ def _values(name: str, cls: Any, table: Mapping[str, object], problems: list[Con
     known = options_of(cls)
     values: dict[str, object] = {}
     for key, raw in table.items():
+        if f"{name}.{key}" in RETIRED:
+            continue
         if key not in known:
             problems.append(ConfigError(f"{name}.{key}", f"there is no such option{elsewhere(key, known)}"))
             continue
@@ -231,6 +241,8 @@ def _override(
     """Put the value of an environment variable over that of the file; what is wrong with it joins `problems`."""
     section, _, option = key.partition(".")
     known = options_of(class_of(section))
+    if key in RETIRED:
+        return
     if option not in known:
         problems.append(ConfigError(variable, f"there is no option {key}{elsewhere(option, known)}"))
         return

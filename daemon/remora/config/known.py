@@ -12,6 +12,14 @@ from typing import Any, get_args, get_type_hints
 from remora.config.settings import Settings
 from remora.config.units import Unit, option_key
 
+RETIRED = MappingProxyType({
+    "balance.lower_boundary": "no queue moves for its load while no worker is busy enough",
+    "kafka.producers_per_endpoint": "topics of an endpoint share one set of connections",
+    "sequencer.max_registrations": "32 logs are registered side by side",
+})  # fmt: skip
+"""Options that nobody could set better than they are now, with what holds in their place. A file that has one is taken,
+and remarked on."""
+
 
 def options() -> Iterator[tuple[str, object]]:
     """The dotted key and default of every option, as the file has them: durations and sizes are text."""

@@ -37,7 +37,6 @@ class SequencerSettings(Checked):
     max_connections: Annotated[int, Unit("count", 1, 100_000)] = 1024
     max_logs: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
     max_range: Annotated[int, Unit("count", 1, 4096)] = 4096
-    max_registrations: Annotated[int, Unit("count", 1, 1024)] = 32
     admin_listen: str = "127.0.0.1:9752"
     run_directory: str = "/run/remora-sequencer"
 

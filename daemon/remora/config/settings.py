@@ -128,7 +128,7 @@ class Settings(Checked):
 
 
 LIVE = frozenset({
-    "balance.difference", "balance.grace", "balance.history", "balance.interval", "balance.lower_boundary",
+    "balance.difference", "balance.grace", "balance.history", "balance.interval",
     "balance.memory_limit", "balance.min_throughput", "balance.network_bytes", "balance.overload",
     "balance.strategy", "balance.threshold", "balance.weights",
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",

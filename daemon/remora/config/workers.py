@@ -154,7 +154,6 @@ class BalanceSettings(Checked):
     min_throughput: AnyBytes = 10 << 20
     difference: Percent = 10
     grace_s: Lifetime = 1800.0
-    lower_boundary: bool = False
     memory_limit: AutoBytes = AUTO
     network_bytes: AutoBytes = AUTO
     weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESOURCES, 1.0))
@@ -184,7 +183,6 @@ class BalanceSettings(Checked):
             minimum=self.min_throughput,
             difference=self.difference,
             grace_s=self.grace_s,
-            lower_boundary=self.lower_boundary,
         )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
+from remora.engine.admission.gate import Gate
 from remora.engine.catalogue import Catalogue
 from remora.engine.rooms import Rooms
-from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
@@ -18,7 +18,7 @@ from remora.model.ledger import Balance
 from remora.model.room import QueueRoom
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.policy.healing import Heal
+from remora.policy.mends import Heal
 from remora.ports.delivery import DeliveryStore
 
 BACKLOG_INTERVAL_S = 15.0
@@ -143,7 +143,7 @@ class BacklogMonitor:
         for topic, backlog in backlogs.items():
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
         self._clear(shards, backlogs.keys())
-        return {each.shard: _room(each) for each in found if each.capacity_bytes}
+        return {each.shard: each.room for each in found if each.capacity_bytes}
 
     def _begin(self, held: Set[str]) -> None:
         """Have the series of topics begin whose queues this worker holds by now."""
@@ -174,11 +174,6 @@ class BacklogMonitor:
             topic = self._catalogue.topic(shard)
             label = self._labels[shard] = topic.label if topic is not None else shard.queue
         return label
-
-
-def _room(stats: ShardStats) -> QueueRoom:
-    reserved = stats.reserved_bytes + stats.leaked_bytes
-    return QueueRoom(stats.capacity_bytes, stats.used_bytes, reserved, stats.reserved_bytes)
 
 
 def _full_percent(stats: ShardStats) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from remora.engine.byte_budget import ByteBudget
-from remora.engine.entry_budget import EntryBudget
-from remora.engine.eviction import Givers
+from remora.engine.admission.gate import Gate
+from remora.engine.admission.givers import Allowance, Givers
 from remora.model.topic import Target
+from remora.policy.limits import Entries, Room
 
 SPREAD_S = 0.5
 """Over this time notified shards come back: not all in one moment."""
@@ -24,14 +24,13 @@ of the same destination fail and recover."""
 class UnackedBounds:
     """How many entries may be listed and not acknowledged as things stand, 0 for any number.
 
-    Those of all destinations count in `worker`. `on_wait` is called with "topic" or "destination" when a shard begins
-    to wait for that bound.
+    Those of all destinations count in `worker`. At `gate` shards wait for them.
     """
 
     of_topic: Callable[[], int]
     of_destination: Callable[[], int]
-    worker: EntryBudget
-    on_wait: Callable[[str], None]
+    worker: Entries
+    gate: Gate
 
 
 class Destination:
@@ -45,7 +44,7 @@ class Destination:
     def __init__(
         self,
         nbytes: int,
-        within: ByteBudget,
+        within: Room,
         unacked: UnackedBounds | None = None,
         want: Callable[[], None] = lambda: None,
         givers: Givers | None = None,
@@ -56,14 +55,14 @@ class Destination:
         `givers` are those of its shards that have read ahead.
         """
         self.givers = givers or Givers()
-        self.budget = ByteBudget(nbytes, within=within, leaves_room=True, evict=self.givers.make_room)
+        self.room = Room(nbytes, within=within, leaves_room=True, evict=self.givers.make_room)
         self.returns = 0
         """How often more of it answered than at the look before: pauses that had grown by then begin anew."""
         self._unacked = unacked
-        self._entries = EntryBudget()
+        self._entries: tuple[Entries, ...] = ()
         if unacked is not None:
-            self._entries = EntryBudget(unacked.of_destination, unacked.worker, lambda: unacked.on_wait("destination"))
-        self._topics: WeakValueDictionary[str, EntryBudget] = WeakValueDictionary()
+            self._entries = (Entries(unacked.of_destination, "destination"), unacked.worker)
+        self._topics: WeakValueDictionary[str, Entries] = WeakValueDictionary()
         self._want = want
         self._waiting = 0
         self._ask: Callable[[], Awaitable[frozenset[str]]] | None = None
@@ -72,21 +71,20 @@ class Destination:
         self._works = asyncio.Event()
         self._told_at = -TOLD_EVERY_S
 
-    def entries_of(self, topic: str) -> EntryBudget:
-        """The bound of entries of one topic, which its shards share."""
-        unacked = self._unacked
-        if unacked is None:
-            return self._entries
+    def allowance(self, topic: str, shard_bytes: int) -> Allowance:
+        """What a shard of this topic may hold, `shard_bytes` of it at most."""
+        room = Room(shard_bytes, within=self.room)
+        if self._unacked is None:
+            return Allowance(room, self._entries, self.givers)
         found = self._topics.get(topic)
         if found is None:
-            found = EntryBudget(unacked.of_topic, self._entries, lambda: unacked.on_wait("topic"))
-            self._topics[topic] = found
-        return found
+            found = self._topics[topic] = Entries(self._unacked.of_topic, "topic")
+        return Allowance(room, (found, *self._entries), self.givers)
 
     def admit(self) -> None:
         """The bounds of entries may have changed: let go on who may by now."""
-        for each in (self._entries, *self._topics.values()):
-            each.admit()
+        if self._unacked is not None:
+            self._unacked.gate.free((*self._entries, *self._topics.values()))
 
     def recovered(self) -> None:
         """A shard that failed before has delivered again."""

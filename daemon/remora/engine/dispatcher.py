@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.lanes import LaneSender
@@ -22,7 +21,6 @@ from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.engine.dispatching.turn import Turn
 from remora.engine.dispatching.waits import Waits
-from remora.engine.entry_budget import Allowance
 from remora.engine.lease import Lease
 from remora.engine.status import ShardStatus
 from remora.model.errors import (
@@ -70,7 +68,7 @@ class Dispatcher:
     def status(self) -> ShardStatus:
         """How this shard is doing."""
         session = self._session
-        is_full = session is not None and session.reader.entries.is_waiting
+        is_full = session is not None and session.reader.held.waits_for_entries
         return self._standing.status(is_open=session is not None, is_full=is_full)
 
     def arrived(self) -> None:
@@ -159,8 +157,7 @@ class Dispatcher:
         """A session and its sender on a route that is open as long."""
         token, endpoint, destination = self._lease.token, self._outlet.endpoint_of(topic), self._outlet.destination
         assert destination is not None
-        budget = ByteBudget(self._context.settings.shard_bytes, within=destination.budget)
-        allowance = Allowance(budget, destination.entries_of(topic.label), destination.givers)
+        allowance = destination.allowance(topic.label, self._context.settings.shard_bytes)
         ask = None
         if isinstance(endpoint, LateEndpoint):
             of_shard = partial(endpoint.arrived_late, token.shard, token.incarnation, topic.target)

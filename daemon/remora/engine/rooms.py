@@ -10,7 +10,7 @@ from remora.metrics.series import RoomLeft
 from remora.model.errors import CodecError, StoreError
 from remora.model.room import QueueRoom
 from remora.model.shard import LockToken, Shard
-from remora.policy.healing import Heal, RoomOverTime, should_mend
+from remora.policy.mends import Heal, RoomOverTime, should_mend
 from remora.ports.delivery import DeliveryStore
 
 _AT_ONCE = 8
@@ -77,7 +77,7 @@ class Rooms:
     async def _mend_one(self, token: LockToken) -> None:
         queue, topic = token.shard.queue, self._label(token.shard)
         try:
-            done = await self._store.healing.mend(token)
+            done = await self._store.mends.mend(token)
         except (StoreError, CodecError) as exc:
             self._telemetry.mend_failed(topic, queue, str(exc))
             return

@@ -53,6 +53,9 @@ FORGET_EVERY_S = 0.1
 
 NO_POSITIONS = "its positions are used up"
 
+REGISTRATIONS = 32
+"""Logs that are registered side by side."""
+
 ASKED_WITHIN_S = 10.0
 """How long a log that is not served counts as one that clients wait for."""
 
@@ -110,7 +113,7 @@ class Sequencing:
         self._forget_at = 0.0
         self._served: dict[LogName, Served] = {}
         self._taking: set[LogName] = set()
-        self._slots = asyncio.Semaphore(settings.max_registrations)
+        self._slots = asyncio.Semaphore(REGISTRATIONS)
         self._soonest = float("inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False

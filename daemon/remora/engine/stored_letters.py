@@ -15,7 +15,7 @@ REST = 50
 """A count that took long is made again after this many times as long, so that very many letters cost little."""
 
 
-class StoredLetters:
+class LetterCounter:
     """See the module. One worker of a host counts, since all of them see the same store."""
 
     def __init__(self, store: DeliveryStore, telemetry: Telemetry) -> None:

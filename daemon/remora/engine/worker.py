@@ -10,31 +10,32 @@ from typing import Literal
 
 from remora.codec.rendering_cached import Renderer
 from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, QuarantineSettings
+from remora.engine.admission.gate import Gate
+from remora.engine.admission.givers import Givers
+from remora.engine.admission.shares import Budgets
 from remora.engine.backlog import BacklogMonitor
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, Destinations, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
 from remora.engine.dispatching.outlet import Outlets
-from remora.engine.entry_budget import EntryBudget
-from remora.engine.eviction import Givers
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
-from remora.engine.shaping.budgets import Budgets
-from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
-from remora.engine.stored_letters import StoredLetters
+from remora.engine.stored_letters import LetterCounter
 from remora.metrics import Telemetry
+from remora.model.cookie import WorkerCookie
 from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
-from remora.policy.healing import Heal
+from remora.policy.hosts import Names, names_of
+from remora.policy.limits import Entries, Room
+from remora.policy.mends import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
@@ -49,8 +50,8 @@ class WorkerSetup:
 
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
-    `heal` says when queues get room back that their store has leaked.
-    One worker of a host `counts_letters` of the whole store.
+    `heal` says when queues get room back that their store has leaked. One worker of a host `counts_letters` of the
+    whole store. `hostname` is what people call the host.
     """
 
     cookie: str
@@ -64,6 +65,7 @@ class WorkerSetup:
     tracer: Tracer = NO_TRACER
     heal: Heal = "full"
     counts_letters: bool = False
+    hostname: str = ""
 
 
 class Worker:
@@ -82,12 +84,12 @@ class Worker:
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
-        self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
-        self._letters = StoredLetters(store, telemetry) if setup.counts_letters else None
+        self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets, setup.hostname)
+        self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
-        self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)
-        self.entries = EntryBudget()
+        self.budget = Room(delivery.worker_bytes, evict=givers.make_room)
+        self.entries = Entries()
         self._destinations = destinations = Destinations(
             lambda target: (target.scheme, by_scheme[target.scheme].destination(target)),
             lambda: self._make_destination(givers, delivery.endpoint_bytes),
@@ -126,7 +128,7 @@ class Worker:
             lambda: context.settings.max_unacked,
             lambda: context.settings.destination_max_unacked,
             self.entries,
-            context.telemetry.unacked_waited,
+            context.gate,
         )
         own = Givers(lambda: context.settings.read_ahead_watermark, within=givers)
         return Destination(nbytes, self.budget, unacked, self._lookout.want, own)
@@ -159,6 +161,13 @@ class Worker:
     def others(self) -> Mapping[str, Member]:
         """The rows of the other workers that live, on this and other hosts, by cookie, as far as is known."""
         return self.ownership.others
+
+    @property
+    def hosts(self) -> Names:
+        """The names of hosts by their ids, this one's included, as far as is known."""
+        own = WorkerCookie.parse(self._info.cookie)
+        found = names_of(self.others.values())
+        return found | {own.host: self._info.hostname} if own is not None else found
 
     def waiting(self) -> tuple[Waiting, ...]:
         """What waits here, by destination and cause."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
-from remora.metrics.outages import Ended, Outages
+from remora.metrics.outages import FailingTopics, OutageEnded
 from remora.metrics.series import (
     AgeHistogram,
     Backlog,
@@ -15,9 +15,9 @@ from remora.metrics.series import (
     Books,
     Failing,
     Ledgers,
+    LetterGauge,
     RoomLeft,
     RoomsLeft,
-    StoredLetters,
 )
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
@@ -35,7 +35,7 @@ class DeliveryEvents(EventGroup):
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
         self._clock = instruments.clock
-        self._outages = Outages()
+        self._outages = FailingTopics()
         self._last_failures: dict[str, tuple[float, str, str]] = {}
         topic_counter, counter, gauge = instruments.topic_counter, instruments.counter, instruments.gauge
         self._listed_entries = topic_counter("remora_listed_entries", "Entries read from queues.")
@@ -58,7 +58,7 @@ class DeliveryEvents(EventGroup):
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
         self._rooms_left = RoomsLeft(instruments.labels, "remora_queue")
         self._failing = Failing(instruments.labels, self._outages.topics, self._clock)
-        self._letters = StoredLetters(instruments.labels)
+        self._letters = LetterGauge(instruments.labels)
         collectors = (self._ages, self._backlogs, self._ledgers, self._rooms_left, self._failing, self._letters)
         for collector in collectors:
             instruments.registry.register(collector)
@@ -158,7 +158,7 @@ class DeliveryEvents(EventGroup):
         if ended := self._outages.ended(topic, queue):
             self._say_seldom(
                 logging.INFO, "topic_emptied", ("emptied", ended.of),
-                "nothing waits any more; whether delivery works remains to be seen",
+                "nothing waits; the next entry will show whether delivery works",
                 topic=topic, **_of(ended, self._clock()),
             )  # fmt: skip
 
@@ -242,7 +242,7 @@ class DeliveryEvents(EventGroup):
                 )  # fmt: skip
 
 
-def _of(ended: Ended, now: float) -> dict[str, object]:
+def _of(ended: OutageEnded, now: float) -> dict[str, object]:
     """How many attempts failed, for how long, and how many topics failed for the same cause."""
     others = {"topics": ended.topics} if ended.topics > 1 else {}
     return {"failures": ended.failures, "seconds": round(now - ended.since, 3), **others}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from remora.metrics.series import Backlog, Books, RoomLeft
-from remora.policy.healing import is_full_by_leak, words
+from remora.policy.mends import is_full_by_leak, words
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Counts(NamedTuple):
+class TopicCounts(NamedTuple):
     """What is counted of each topic."""
 
     delivered: Mapping[str, int]
@@ -112,7 +112,7 @@ class Counts(NamedTuple):
 
 
 def topic_figures(
-    counts: Counts,
+    counts: TopicCounts,
     backlogs: Mapping[str, Backlog],
     ledgers: Mapping[str, Books],
     failures: Mapping[str, LastFailure],
@@ -137,14 +137,6 @@ def topic_figures(
             )
         )
     return rows
-
-
-def with_rooms(rows: Iterable[TopicFigures], rooms: Mapping[str, RoomLeft]) -> list[TopicFigures]:
-    """The same rows with the room of each topic's worst queue. Only topics whose ledger is known have one."""
-    return [
-        msgspec.structs.replace(each, room=RoomFigures.of(rooms[each.topic])) if each.topic in rooms else each
-        for each in rows
-    ]
 
 
 def merged_figures(rows: Iterable[TopicFigures]) -> list[TopicFigures]:

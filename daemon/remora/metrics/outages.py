@@ -12,7 +12,7 @@ Cause = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class OutageEnded:
     """Topics failed for a cause, and none does any more: since when, and how often attempts failed."""
 
     of: Cause
@@ -40,19 +40,19 @@ class FailingTopic:
 
 
 @dataclass(slots=True)
-class _Group:
+class _FailedTogether:
     since: float
     topics: set[str] = field(default_factory=set)
     most: int = 0
     failures: int = 0
 
 
-class Outages:
+class FailingTopics:
     """See the module."""
 
     def __init__(self) -> None:
         self._topics: dict[str, FailingTopic] = {}
-        self._groups: dict[Cause, _Group] = {}
+        self._groups: dict[Cause, _FailedTogether] = {}
 
     def topics(self) -> Mapping[str, FailingTopic]:
         """The topics that fail now."""
@@ -69,13 +69,13 @@ class Outages:
         _, since = known.queues.get(queue, (kind, now))
         known.queues[queue] = (kind, since)
         is_new = of not in self._groups
-        group = self._groups.setdefault(of, _Group(known.since))
+        group = self._groups.setdefault(of, _FailedTogether(known.since))
         group.topics.add(topic)
         group.most = max(group.most, len(group.topics))
         group.failures += 1
         return is_new
 
-    def ended(self, topic: str, queue: str) -> Ended | None:
+    def ended(self, topic: str, queue: str) -> OutageEnded | None:
         """A queue fails no longer. Returns what has ended with it, if it was the last that failed for its cause."""
         known = self._topics.get(topic)
         if known is None or known.queues.pop(queue, None) is None or known.queues:
@@ -88,10 +88,10 @@ class Outages:
         if (known := self._topics.pop(topic, None)) is not None:
             self._leave(topic, known.of)
 
-    def _leave(self, topic: str, of: Cause) -> Ended | None:
+    def _leave(self, topic: str, of: Cause) -> OutageEnded | None:
         group = self._groups[of]
         group.topics.discard(topic)
         if group.topics:
             return None
         del self._groups[of]
-        return Ended(of, group.most, group.since, group.failures)
+        return OutageEnded(of, group.most, group.since, group.failures)

@@ -44,6 +44,8 @@ class ProcessEvents(EventGroup):
         """The daemon begins."""
         self._build.labels(version, platform.python_version(), speedups.IMPLEMENTATION).set(1)
         say(logging.INFO, "started", f"remora {version} started", config=config, workers=workers)
+        if speedups.IMPLEMENTATION != "compiled":
+            say(logging.WARNING, "not_compiled", speedups.NOT_COMPILED)
 
     def running(self, version: str) -> None:
         """A worker process begins."""

@@ -389,7 +389,7 @@ class Ledgers(Collector):
         return merged
 
 
-class StoredLetters(Collector):
+class LetterGauge(Collector):
     """The dead letters that are stored now, by topic; those under `other` are added up."""
 
     def __init__(self, labels: TopicLabels) -> None:
@@ -420,7 +420,7 @@ class StoredLetters(Collector):
         yield family
 
 
-class FailingTopic(Protocol):
+class FailsSince(Protocol):
     """A topic that fails: the kind of its failure, and when it failed first."""
 
     @property
@@ -434,7 +434,7 @@ class Failing(Collector):
     """Which topics are failing now, by the kind of the failure, and for how long; those under `other` are counted."""
 
     def __init__(
-        self, labels: TopicLabels, topics: Callable[[], Mapping[str, FailingTopic]], clock: Callable[[], float]
+        self, labels: TopicLabels, topics: Callable[[], Mapping[str, FailsSince]], clock: Callable[[], float]
     ) -> None:
         self._labels = labels
         self._topics = topics

@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
 from prometheus_client import ProcessCollector
 
 from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
-from remora.metrics.figures import Counts, LastFailure, TopicFigures, topic_figures, with_rooms
+from remora.metrics.figures import LastFailure, RoomFigures, TopicCounts, TopicFigures, topic_figures
 from remora.metrics.ingest import IngestEvents
 from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
@@ -48,7 +49,7 @@ class Telemetry(
     def topics(self) -> list[TopicFigures]:
         """What is counted of each topic now, those behind `other` together; for the status."""
         rows = topic_figures(
-            Counts(
+            TopicCounts(
                 self._delivered_entries.by_label(),
                 self._parked.by_label(),
                 self._letters.by_label(),
@@ -62,7 +63,8 @@ class Telemetry(
                 if self._labels.is_named(topic)
             },
         )
-        return with_rooms(rows, self._rooms_left.by_label())
+        rooms = {topic: RoomFigures.of(left) for topic, left in self._rooms_left.by_label().items()}
+        return [msgspec.structs.replace(each, room=rooms.get(each.topic)) for each in rows]
 
     def topic_found(self, topic: str) -> None:
         """This worker has queues of the topic: its series begin."""

@@ -13,6 +13,7 @@ from remora.model.errors import (
     ConfigError,
     ConfigUnreadable,
     DaemonNotReachable,
+    EndpointMisconfigured,
     IngestRefused,
     PermissionMissing,
     RemoraError,
@@ -60,6 +61,8 @@ def exit_code(exc: RemoraError) -> Exit:
     match exc:
         case WorkerFailed(code=code):
             return Exit(code) if code in set(Exit) else Exit.FAILURE
+        case EndpointMisconfigured():
+            return Exit.USAGE  # a command was given an endpoint that can never work
         case ConfigUnreadable():
             return Exit.NO_PERMISSION
         case ConfigError():

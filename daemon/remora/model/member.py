@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remora.model.caller import Caller
-from remora.model.shard import LockHolder, Shard
+from remora.model.shard import Shard
 
 WORKER_COOKIE = "remora/"
 """The beginning of every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
@@ -22,14 +22,6 @@ COMMAND_COOKIE = "remora/command/"
 def is_workers(cookie: str) -> bool:
     """Whether this is a worker's cookie, and not a gateway's or that of a claim or command."""
     return cookie.startswith(WORKER_COOKIE) and not cookie.startswith((CLAIM_COOKIE, COMMAND_COOKIE))
-
-
-def owner_named(holder: LockHolder) -> str:
-    """A lock's holder for the log: a worker by its host and the beginning of its id, else who it says it is."""
-    match holder.cookie.split("/"):
-        case ["remora", host, _, worker] if is_workers(holder.cookie):
-            return f"worker {worker[:8]} of host {host}"
-    return f"{holder.entity} {holder.cookie}"
 
 
 def claim_cookie(by: Caller, unique: str) -> str:
@@ -88,7 +80,8 @@ class Member:
     `wants` is what it wants of the groups of traffic whose limits all workers share, by `policy.split.key_of`: bytes a
     second, or all (None).
 
-    `asks` are those of a command, whose row is no worker's.
+    `asks` are those of a command, whose row is no worker's. `hostname` is what people call the host, empty in rows of
+    older releases, which pass over it.
     """
 
     cookie: str
@@ -104,3 +97,4 @@ class Member:
     quarantined: tuple[str, ...] = ()
     wants: tuple[tuple[int, int | None], ...] = ()
     asks: tuple[Ask, ...] = ()
+    hostname: str = ""

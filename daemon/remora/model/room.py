@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remora.model.shard import Shard
-
 
 @dataclass(frozen=True, slots=True)
 class QueueRoom:
@@ -44,7 +42,6 @@ class Mend:
     `is_busy` where other clients always came between the look and the write; nothing has happened then.
     """
 
-    shard: Shard
     before: QueueRoom
     after: QueueRoom | None = None
     is_busy: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from remora.model.room import QueueRoom
+
 
 class Origin(StrEnum):
     """Who made a queue."""
@@ -77,6 +79,7 @@ class ShardStats:
     leaked_bytes: int = 0
 
     @property
-    def room_bytes(self) -> int:
-        """What a reservation can still have."""
-        return max(0, self.capacity_bytes - self.used_bytes - self.reserved_bytes - self.leaked_bytes)
+    def room(self) -> QueueRoom:
+        """What the queue can still take."""
+        reserved = self.reserved_bytes + self.leaked_bytes
+        return QueueRoom(self.capacity_bytes, self.used_bytes, reserved, self.reserved_bytes)

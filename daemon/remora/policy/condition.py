@@ -69,7 +69,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailedSince:
     """The failures of a shard since it last delivered: the kind and the reason of the last, the age of the first."""
 
     kind: Failure
@@ -89,7 +89,7 @@ class Facts:
     step: State
     why: str = ""
     step_s: float = 0.0
-    failing: Failing | None = None
+    failing: FailedSince | None = None
     empty_s: float | None = None
     shaped: tuple[float, str] | None = None
     is_full: bool = False
@@ -117,7 +117,7 @@ def of_shard(facts: Facts) -> Condition:
     return Condition(facts.step, why, facts.step_s, facts.next_attempt_s)
 
 
-def _failing(facts: Facts, failing: Failing) -> Condition:
+def _failing(facts: Facts, failing: FailedSince) -> Condition:
     if facts.step is State.QUARANTINED:
         return Condition(State.QUARANTINED, facts.why, failing.since_s)
     state, next_s = state_of_failure(failing.kind), facts.next_attempt_s
@@ -153,9 +153,8 @@ def place_of(endpoint: str) -> str:
 def cause_of(reason: str, place: str) -> str:
     """A reason without the topic and the host that it is about: topics that fail for one cause share it."""
     text = _OF_TOPIC.sub("", reason)
-    for host in (place, *place.split(",")):
-        text = text.removeprefix(f"{host}: ")
-    return text
+    hosts = "|".join(map(re.escape, (place, *place.split(","))))
+    return re.sub(rf"^(?:[a-z+.-]+://)?(?:{hosts}): ", "", text) if place else text
 
 
 @dataclass(frozen=True, slots=True)

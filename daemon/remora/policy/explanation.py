@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from remora.model.shard import Origin
 from remora.policy.condition import Condition, State
-from remora.policy.next_command import Subject, next_command
+from remora.policy.next_command import TopicSubject, next_command
 
 _HEAL = "shard heal"
 
@@ -62,7 +62,7 @@ class Queue:
     waiting: int
     reservations: int = 0
     full: str = ""
-    subject: Subject
+    subject: TopicSubject
     foreign: str | None = None
     is_released: bool = False
     owner: Owner = Owner.NONE

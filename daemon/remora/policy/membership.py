@@ -21,6 +21,7 @@ from remora.model.member import COMMAND_COOKIE, Member, Offer
 from remora.model.shard import Shard
 from remora.policy import row_room
 from remora.policy.balance import targets
+from remora.policy.hosts import MOST_NAME
 from remora.policy.split import Wants
 
 POLL_S, POLL_OFTEN_S = 1.0, 0.25
@@ -115,6 +116,7 @@ class Membership:
     known: int = 0
     draining: bool = False
     leaving: bool = False
+    hostname: str = ""
 
     @property
     def active(self) -> Sequence[Member]:
@@ -201,6 +203,7 @@ class Membership:
             skew=self.skew + len(self.for_load) - given,
             quarantined=self.quarantined,
             wants=row_room.wanted(self.wants, {shard: each.group for shard, each in self.offers.items()}, self.expects),
+            hostname=self.hostname[:MOST_NAME],
         )
 
     def rows(self, owned: Collection[Shard]) -> list[Member]:

@@ -11,7 +11,7 @@ from remora.model.shard import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class TopicSubject:
     """The topic that fails: its name, who made it, its redacted endpoint, and the topic or exchange there."""
 
     topic: str
@@ -48,10 +48,10 @@ def _has_port(host: str) -> bool:
     return bool(re.search(r":\d+$", host)) and not host.endswith("]")
 
 
-def _of_kafka(tool: str, options: str = "") -> Callable[[Subject], str]:
+def _of_kafka(tool: str, options: str = "") -> Callable[[TopicSubject], str]:
     """A tool of Kafka's about the topic there."""
 
-    def command(of: Subject) -> str:
+    def command(of: TopicSubject) -> str:
         return (
             f"{tool} --bootstrap-server {of.hosts} {options.format(topic=shlex.quote(of.there or of.topic))}".rstrip()
         )
@@ -59,10 +59,10 @@ def _of_kafka(tool: str, options: str = "") -> Callable[[Subject], str]:
     return command
 
 
-def _set(options: str) -> Callable[[Subject], str]:
+def _set(options: str) -> Callable[[TopicSubject], str]:
     """A change of the topic, by remora or, where a radosgw made it, through the gateway."""
 
-    def command(of: Subject) -> str:
+    def command(of: TopicSubject) -> str:
         if of.origin is Origin.RADOSGW:
             return "aws sns set-topic-attributes --topic-arn ARN --attribute-name NAME --attribute-value VALUE"
         return f"remora topic set {shlex.quote(of.topic)} {options}"
@@ -70,41 +70,41 @@ def _set(options: str) -> Callable[[Subject], str]:
     return command
 
 
-def _test(of: Subject) -> str:
+def _test(of: TopicSubject) -> str:
     return f"remora topic test {shlex.quote(of.topic)}"
 
 
-def _tls(of: Subject) -> str:
+def _tls(of: TopicSubject) -> str:
     host = of.first_host
     name = host.rpartition(":")[0]
     starts = "" if name.startswith("[") or re.fullmatch(r"[0-9.]+", name) else f" -servername {name}"
     return f"openssl s_client -connect {host}{starts} -showcerts </dev/null"
 
 
-def _curl(of: Subject) -> str:
+def _curl(of: TopicSubject) -> str:
     return f"curl -i {of.endpoint}/"
 
 
-def _look(of: Subject) -> str:
+def _look(of: TopicSubject) -> str:
     """What answers there at all: a receiver of HTTP by its own protocol, else each step of the way."""
     return _curl(of) if of.is_http else _test(of)
 
 
-def _fixed(command: str) -> Callable[[Subject], str]:
+def _fixed(command: str) -> Callable[[TopicSubject], str]:
     return lambda _: command
 
 
-def _for_store(of: Subject) -> str:
+def _for_store(of: TopicSubject) -> str:
     return "remora store check"
 
 
-def _for_exchange(of: Subject) -> str:
+def _for_exchange(of: TopicSubject) -> str:
     return f"rabbitmqadmin declare exchange name={shlex.quote(of.there or of.topic)} type=topic durable=true"
 
 
 ACL = "--add --allow-principal User:USER"
 
-TABLE: tuple[tuple[str, Callable[[Subject], str]], ...] = (
+TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
     # Kafka
     (r"no such topic in Kafka", _of_kafka("kafka-topics.sh", "--create --topic {topic} --partitions 12")),
     (r"Kafka allows no topic of this name", _set("--kafka-topic NAME")),
@@ -166,7 +166,7 @@ TABLE: tuple[tuple[str, Callable[[Subject], str]], ...] = (
 """The first whose pattern is found in the reason counts."""
 
 
-def next_command(reason: str, of: Subject) -> str:
+def next_command(reason: str, of: TopicSubject) -> str:
     """What to type next about a topic that fails for this reason."""
     for pattern, command in TABLE:
         if re.search(pattern, reason):

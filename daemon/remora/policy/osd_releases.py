@@ -14,12 +14,6 @@ _FIXED_SINCE: Mapping[int, int] = {19: 4, 20: 3}
 _VERSION = re.compile(r"ceph version (\d+)\.(\d+)\.(\d+)")
 
 
-def release_of(text: str) -> Release | None:
-    """The release in what a daemon says of its version; None for what is no release."""
-    found = _VERSION.match(text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
-
-
 def leaks(release: Release) -> bool:
     """Whether queues on OSDs of this release leak room."""
     series, stage, point = release
@@ -35,11 +29,6 @@ class OsdReleases:
     counts: Mapping[Release, int] = field(default_factory=dict)
 
     @property
-    def some_leak(self) -> bool:
-        """Whether queues may lie on OSDs that leak."""
-        return any(map(leaks, self.counts))
-
-    @property
     def may_be_fixed(self) -> bool:
         """Whether queues may lie on OSDs that do not leak, also where that is not known."""
         return not self.counts or not all(map(leaks, self.counts))
@@ -47,7 +36,7 @@ class OsdReleases:
     @property
     def are_mixed(self) -> bool:
         """Whether a queue may come from OSDs that leak to others without any of them being started anew."""
-        return self.some_leak and self.may_be_fixed
+        return self.may_be_fixed and any(map(leaks, self.counts))
 
     def __str__(self) -> str:
         """For log and status, such as `OSDs 16.2.15, whose queues leak room`."""
@@ -60,9 +49,10 @@ class OsdReleases:
 
 
 def parse_releases(versions: Mapping[str, int]) -> OsdReleases:
-    """From the monitors' answer: how many OSDs say what of their version."""
+    """From the monitors' answer: how many OSDs say what of their version. What is no release is passed over."""
     counts: dict[Release, int] = {}
     for text, count in versions.items():
-        if release := release_of(text):
+        if found := _VERSION.match(text):
+            release = (int(found[1]), int(found[2]), int(found[3]))
             counts[release] = counts.get(release, 0) + count
     return OsdReleases(counts)

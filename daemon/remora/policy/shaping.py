@@ -3,24 +3,39 @@
 The members are the workers of a host. What one of them leaves unused of its guarantee serves the others of its
 priority in the next tick, then the spare (the priority queue), and from there any priority, the highest first; what
 no member uses is lost. No credit is minted: what was granted and what is held never exceeds what the ticks dealt out.
+
+Credit lies in cells (`policy.cells`), which the members spend from while the group deals out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, UNMETERED, Meter, Priority, burst_of, limit_of
-from remora.policy.bucket import Bucket, capacity_of, share_of, shares_of_tick
+from remora.model.traffic import PRIORITY_QUEUE, UNMETERED, Meter, burst_of, limit_of
+from remora.policy.bucket import capacity_of, share_of, shares_of_tick
+from remora.policy.cells import (
+    CAPACITY,
+    CELLS,
+    GRANTED,
+    PRIORITIES,
+    RETURNED,
+    SPENT,
+    Cells,
+    Layout,
+    MemberAccount,
+    OwnCells,
+    Purse,
+)
 from remora.policy.scaling import Scale
-
-PRIORITIES: tuple[str, ...] = tuple(str(each) for each in Priority)
 
 
 class Tier:
-    """One bucket of each member, and what they share: overflow and unused caps of the last tick and of this one."""
+    """One purse of each member, and what they share: overflow and unused caps of the last tick and of this one."""
 
     __slots__ = (
-        "buckets",
+        "_cells",
+        "_gone",
+        "_used_before",
         "capacities",
         "caps",
         "cur_budget",
@@ -29,28 +44,39 @@ class Tier:
         "last_over",
         "meter",
         "name",
+        "purses",
         "shares",
         "ticks",
         "ticks_max",
-        "was_full",
     )
 
-    def __init__(self, name: str, members: int) -> None:
+    def __init__(self, name: str, cells: Cells) -> None:
         self.name = name
         self.meter = UNMETERED
-        self.buckets = [Bucket() for _ in range(members)]
-        self.capacities = [0] * members
+        self.purses: list[Purse] = []
+        self.capacities: list[int] = []
         self.shares: list[int] = []
         self.caps: list[int] = []
         """What each member gets of the guaranteed rate and of the max in this tick."""
-        self.was_full = False
-        """Whether the last tick passed it by, so that no level has changed."""
+        self._cells = cells
+        self._used_before = self._gone = 0
         self.clear()
+
+    @property
+    def levels(self) -> list[int]:
+        """The credit of each member; negative is a debt."""
+        cells = self._cells
+        return [cells[each.at + GRANTED] - cells[each.at + SPENT] for each in self.purses]
+
+    @property
+    def used(self) -> int:
+        """What members spent so far and did not give back, those too that have left."""
+        return self._gone - self._used_before + sum([each.used for each in self.purses])
 
     def clear(self) -> None:
         """Start from nothing; the capacities are those of the last tick until the next one."""
-        for each in self.buckets:
-            each.level = each.returned = 0
+        for each in self.purses:
+            each.clear()
         self.last_over = self.cur_over = self.last_budget = self.cur_budget = 0
         self.restart()
 
@@ -67,88 +93,96 @@ class Tier:
         self.meter = meter
         self._share_burst()
 
-    def resize(self, members: int) -> None:
-        """Members come with nothing, or the last ones go with what they have."""
-        del self.buckets[members:]
-        self.buckets.extend(Bucket() for _ in range(members - len(self.buckets)))
+    def join(self, purse: Purse) -> None:
+        """A member comes, with nothing."""
+        purse.clear()
+        purse.set_capacity(0)
+        self._used_before += purse.used
+        self.purses.append(purse)
         self.restart()
         self._share_burst()
 
     def leave(self, member: int) -> None:
         """One member goes with what it has; those behind it move up."""
-        del self.buckets[member]
+        self._gone += self.purses.pop(member).used
         self.restart()
         self._share_burst()
 
-    def pass_full(self, tick_us: int) -> bool:
-        """Visit all members at once, where every bucket is full: nothing fits, so all that is dealt is left over.
+    def is_full(self) -> bool:
+        """Whether every purse is full, and nothing was given back: then a tick changes no level.
 
-        Whether they are full; else nothing was done. Most tiers are, most of the time, and to look costs less than to
-        visit one member.
+        Most tiers are, most of the time, and to look costs less than to visit one member.
         """
-        self.was_full = False
-        for bucket, capacity in zip(self.buckets, self.capacities, strict=True):
-            if bucket.level != capacity or bucket.capacity != capacity or bucket.returned:
+        cells = self._cells
+        for purse, capacity in zip(self.purses, self.capacities, strict=True):
+            at = purse.at
+            if cells[at + GRANTED] - cells[at + SPENT] != capacity or cells[at + CAPACITY] != capacity:
                 return False
-        self.was_full, meter = True, self.meter
+            if cells[at + RETURNED] != purse.taken:
+                return False
+        return True
+
+    def pass_by(self, tick_us: int) -> None:
+        """Visit all members at once, all of them full: nothing fits, so all that is dealt is left over."""
+        meter = self.meter
         self.cur_over += share_of(meter.guaranteed, self.ticks, 0, 1, tick_us)
         if meter.max is not None:
             self.cur_budget += share_of(meter.max, self.ticks_max, 0, 1, tick_us)
-        return True
 
     def deal(self, tick_us: int) -> None:
         """Work out what the members get in this tick, before they are visited."""
-        meter, members = self.meter, len(self.buckets)
+        meter, members = self.meter, len(self.purses)
         self.shares = shares_of_tick(meter.guaranteed, self.ticks, members, tick_us)
         if meter.max is not None:
             self.caps = shares_of_tick(meter.max, self.ticks_max, members, tick_us)
 
-    def visit(self, order: Sequence[int], spares: Sequence[Bucket] | None) -> int:
-        """Fill the members' buckets in this tick, in this order, at last from their `spares`; answers what came from
-        those.
+    def visit(self, order: Sequence[int], spares: Sequence[Purse] | None) -> int:
+        """Fill the members' purses in this order, last from their `spares`; returns the bytes taken from spares.
 
         `Bucket.fill` and `transfer` written out, since a host does this thousands of times a second.
         """
         if self.meter.max is not None:
             return sum([self._visit_capped(member, spares[member] if spares else None) for member in order])
-        buckets, capacities, shares = self.buckets, self.capacities, self.shares
+        cells, purses, capacities, shares = self._cells, self.purses, self.capacities, self.shares
         over, cur_over, moved = self.last_over, self.cur_over, 0
         for member in order:
-            bucket = buckets[member]
-            bucket.capacity = capacity = capacities[member]
-            level = bucket.level + shares[member]
+            purse = purses[member]
+            at, capacity = purse.at, capacities[member]
+            cells[at + CAPACITY] = capacity
+            before = cells[at + GRANTED] - cells[at + SPENT]
+            level = before + shares[member]
             if level > capacity:
                 cur_over += level - capacity
                 level = capacity
-            if bucket.returned:
-                over += bucket.take_returned()
+            if cells[at + RETURNED] != purse.taken:
+                over += purse.take_returned()
             if over:
                 used = min(over, capacity - level)
                 over -= used
                 level += used
-            if spares and level < capacity and (spare := spares[member]).level > 0:
-                used = min(capacity - level, spare.level)
-                spare.level -= used
+            if spares and level < capacity and (spare := spares[member].level) > 0:
+                used = min(capacity - level, spare)
+                spares[member].set_level(spare - used)
                 level += used
                 moved += used
-            bucket.level = level
+            cells[at + GRANTED] += level - before
         self.last_over, self.cur_over = over, cur_over
         return moved
 
-    def _visit_capped(self, member: int, spare: Bucket | None) -> int:
+    def _visit_capped(self, member: int, spare: Purse | None) -> int:
         """The same for one member where there is a max."""
-        bucket = self.buckets[member]
-        capacity = bucket.capacity = self.capacities[member]
-        level, over, cap = bucket.level, self.last_over, self.caps[member]
-        budget = start = cap + self.last_budget
+        purse, capacity = self.purses[member], self.capacities[member]
+        purse.set_capacity(capacity)
+        before, over, cap = purse.level, self.last_over, self.caps[member]
+        level, budget = before, cap + self.last_budget
+        start = budget
 
         guaranteed = self.shares[member]
         used = min(guaranteed, budget, capacity - level)
         self.cur_over += guaranteed - used
         level += used
         budget -= used
-        if bucket.returned:
-            over += bucket.take_returned()
+        over += purse.take_returned()
         used = min(over, budget, capacity - level)
         over -= used
         level += used
@@ -158,9 +192,9 @@ class Tier:
         if spare is not None:
             moved = max(0, min(capacity - level, spare.level, budget))
             budget -= moved
-            spare.level -= moved
+            spare.set_level(spare.level - moved)
             level += moved
-        bucket.level = level
+        self._cells[purse.at + GRANTED] += level - before
 
         spent = max(0, start - budget)  # a cut of the level is no cap for others
         if spent < cap:
@@ -170,12 +204,12 @@ class Tier:
         return moved
 
     def _share_burst(self) -> None:
-        members = len(self.buckets)
+        members = len(self.purses)
         self.capacities = [capacity_of(self.meter.burst, member, members) for member in range(members)]
 
 
 class Group:
-    """The buckets of one group, by priority and member.
+    """The credit of one group, by priority and member.
 
     Counters only grow: `granted` by member and priority, `transferred` and `donated` by priority, `lost`, and
     `passed`, by priority, while the group is disabled.
@@ -189,13 +223,22 @@ class Group:
         *,
         enabled: bool = True,
         adaptive: bool = False,
+        layout: Layout | None = None,
     ) -> None:
-        self.enabled = enabled
+        """Credit lies where the `layout` says, without one where nobody else sees it.
+
+        What was charged to an earlier group of the same cells does not come back to this one.
+        """
+        self._layout = layout or OwnCells()
+        self._spare_cells = OwnCells()
+        cells, state = self._layout.cells, self._layout.state
+        cells[state] = ((cells[state] >> 1) + 1) * 2
         self.adaptive = adaptive
-        self.times_disabled = 0
         self.scale = Scale()
-        self.tiers = {name: Tier(name, members) for name in BUCKETS}
-        self.granted = [dict.fromkeys(PRIORITIES, 0) for _ in range(members)]
+        self.tiers = {name: Tier(name, cells) for name in PRIORITIES}
+        self.tiers[PRIORITY_QUEUE] = Tier(PRIORITY_QUEUE, self._spare_cells.cells)
+        self._rows: list[int] = []
+        self.granted: list[dict[str, int]] = []
         self.transferred = dict.fromkeys(PRIORITIES, 0)
         self.donated = dict.fromkeys(PRIORITIES, 0)
         self.passed = dict.fromkeys(PRIORITIES, 0)
@@ -205,6 +248,18 @@ class Group:
         self._priorities = [self.tiers[name] for name in PRIORITIES]
         self.meters = dict(meters)
         self._apply()
+        self.resize(members)
+        cells[state] += enabled
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the group is shaped now; else everything passes."""
+        return bool(self._layout.cells[self._layout.state] & 1)
+
+    @property
+    def times_disabled(self) -> int:
+        """How often the group was disabled, which forgets all charges."""
+        return self._layout.cells[self._layout.state] >> 1
 
     @property
     def policy(self) -> dict[str, Meter]:
@@ -223,11 +278,11 @@ class Group:
 
     @property
     def is_full(self) -> bool:
-        """Whether no bucket can take more: then ticks change no level."""
+        """Whether no purse can take more: then ticks change no level."""
         return all(
-            bucket.level >= capacity
+            level >= capacity
             for tier in self.tiers.values()
-            for bucket, capacity in zip(tier.buckets, tier.capacities, strict=True)
+            for level, capacity in zip(tier.levels, tier.capacities, strict=True)
         )
 
     def tick(self, order: Sequence[int]) -> None:
@@ -235,15 +290,27 @@ class Group:
         if not (self.enabled and order):
             return
         self._rotate()
-        open_tiers = [tier for tier in self._priorities if not tier.pass_full(self._tick_us)]
+        open_tiers = []
+        for tier in self._priorities:
+            if tier.is_full():
+                tier.pass_by(self._tick_us)
+            else:
+                open_tiers.append(tier)
         for tier in (*open_tiers, self._spare):
             tier.deal(self._tick_us)
         for tier in open_tiers:  # the highest first, so each member's spare serves its priorities in their order
-            self.transferred[tier.name] += tier.visit(order, self._spare.buckets)
+            self.transferred[tier.name] += tier.visit(order, self._spare.purses)
         self._spare.visit(order, None)
+        self.skip(1)
+
+    def tick_full(self) -> None:
+        """Deal out a tick in which every purse was full, also where members have spent since: no level changes."""
+        if not self._rows:
+            return
+        self._rotate()
         for tier in self.tiers.values():
-            tier.ticks += 1
-            tier.ticks_max += 1
+            tier.pass_by(self._tick_us)
+        self.skip(1)
 
     def configure(
         self,
@@ -263,10 +330,12 @@ class Group:
         if adaptive is not None:
             self.adaptive = adaptive
         if enabled is not None and enabled != self.enabled:
-            self.enabled = enabled
-            self.times_disabled += not enabled
+            cells, state = self._layout.cells, self._layout.state
+            if not enabled:
+                cells[state] += 1  # twice how often it was disabled, which is once more
             for tier in self.tiers.values():
                 tier.clear()
+            cells[state] += enabled
         if not (self.enabled and self.adaptive):
             self.scale = Scale()
         self._apply()
@@ -278,18 +347,21 @@ class Group:
 
     def resize(self, members: int) -> None:
         """Sets the number of members: new ones have nothing, and the last ones go with what they have."""
-        if members == len(self.granted):
-            return  # remainders are carried on for the same number
-        for tier in self.tiers.values():
-            tier.resize(members)
-        del self.granted[members:]
-        self.granted.extend(dict.fromkeys(PRIORITIES, 0) for _ in range(members - len(self.granted)))
+        while len(self._rows) > members:  # remainders are carried on for the same number
+            self.leave(len(self._rows) - 1)
+        for member in range(len(self._rows), members):
+            row = self._layout.row(member)
+            for i, name in enumerate(PRIORITIES):
+                self.tiers[name].join(Purse(self._layout.cells, row + i * CELLS))
+            self._spare.join(Purse(self._spare_cells.cells, self._spare_cells.row(member)))
+            self._rows.append(row)
+            self.granted.append(dict.fromkeys(PRIORITIES, 0))
 
     def leave(self, member: int) -> None:
         """One member goes with its credit or its debt; those behind it move up."""
         for tier in self.tiers.values():
             tier.leave(member)
-        del self.granted[member]
+        del self._rows[member], self.granted[member]
 
     def set_tick(self, tick_us: int) -> None:
         """Ticks last this long from now on."""
@@ -298,10 +370,11 @@ class Group:
             tier.restart()
 
     def fill_up(self) -> None:
-        """Give every member all that its buckets hold."""
+        """Give every member all that its purses hold."""
         for tier in self.tiers.values():
-            for bucket, capacity in zip(tier.buckets, tier.capacities, strict=True):
-                bucket.level = bucket.capacity = capacity
+            for purse, capacity in zip(tier.purses, tier.capacities, strict=True):
+                purse.set_capacity(capacity)
+                purse.set_level(capacity)
 
     def skip(self, ticks: int) -> None:
         """`ticks` ticks have passed with every bucket full: only the remainders change."""
@@ -315,31 +388,9 @@ class Group:
             self.scale.window(unacked)
             self._apply()
 
-    def level(self, member: int, bucket: str) -> int:
-        """The credit of a member; negative is a debt."""
-        return self.tiers[bucket].buckets[member].level
-
-    def is_open(self, member: int, priority: str) -> bool:
-        """Whether a request may pass at once, with no other one waiting before it."""
-        return not self.enabled or self.level(member, priority) > 0
-
-    def charge(self, member: int, priority: str, amount: int) -> None:
-        """Take from a member's credit, from any level."""
-        self.tiers[priority].buckets[member].drain(amount, force=True)
-
-    def give_back(self, member: int, priority: str, amount: int) -> None:
-        """Return credit that was charged; what does not fit serves the other members."""
-        if self.enabled:
-            self.tiers[priority].buckets[member].give_back(amount)
-
-    def settle(self, member: int, priority: str, granted: int, actual: int) -> None:
-        """What was granted was really worth this much: the difference comes back, or is taken by force."""
-        if not self.enabled:
-            return
-        if actual > granted:
-            self.charge(member, priority, actual - granted)
-        else:
-            self.give_back(member, priority, granted - actual)
+    def account(self, member: int) -> MemberAccount:
+        """A member's part of the group, which it spends from while it is one."""
+        return MemberAccount(self._layout, self._rows[member])
 
     def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
         """Something goes, charged here, or because the group is disabled."""
@@ -347,6 +398,18 @@ class Group:
             self.granted[member][priority] += amount
         else:
             self.passed[priority] += amount
+
+    def level(self, member: int, bucket: str) -> int:
+        """The credit of a member; negative is a debt."""
+        return self.tiers[bucket].purses[member].level
+
+    def settle(self, member: int, priority: str, granted: int, actual: int) -> None:
+        """What was granted was really worth this much: the difference comes back, or is taken by force."""
+        account = self.account(member)
+        if account.enabled and actual > granted:
+            account.charge(priority, actual - granted)
+        else:
+            account.give_back(priority, granted - actual)
 
     def _rotate(self) -> None:
         """What is left over moves on: the spare's is lost, the others' goes to the spare, this tick's to the next."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Protocol
 
-from remora.policy.waiting import Account
-
-Count = Callable[[str, int, bool], None]
-"""Called with the priority and the bytes of what goes, and whether it was charged."""
+from remora.policy.cells import MemberAccount
 
 
 class Bank(Protocol):
@@ -27,34 +24,8 @@ class Bank(Protocol):
     def note_unacked(self, group: str, nbytes: int) -> None:
         """Set how many bytes of a group are granted to this worker and acknowledged by no endpoint."""
 
-    def account(self, group: str, count: Count) -> Account:
+    def account(self, group: str) -> MemberAccount:
         """The account in a group by the name that `find` gave."""
-
-
-class Budgets(Protocol):
-    """What is noted of groups whose limits all workers of the store share, for this worker's share of them."""
-
-    def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
-        """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits."""
-
-    def granted(self, group: str, nbytes: int) -> None:
-        """A listing was granted `nbytes` in a group, whatever its kind."""
-
-    def waits(self, group: str) -> None:
-        """A listing begins to wait in a group."""
-
-
-class NoBudgets:
-    """For a worker that shares no limit with others."""
-
-    def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
-        """Nothing happens."""
-
-    def granted(self, group: str, nbytes: int) -> None:
-        """Nothing is noted."""
-
-    def waits(self, group: str) -> None:
-        """Nothing is noted."""
 
 
 class NoBank:
@@ -69,6 +40,6 @@ class NoBank:
     def note_unacked(self, group: str, nbytes: int) -> None:
         """Nothing is noted."""
 
-    def account(self, group: str, count: Count) -> Account:
+    def account(self, group: str) -> MemberAccount:
         """Raises KeyError: there is none."""
         raise KeyError(group)

@@ -17,7 +17,7 @@ from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.ports.healing import Mending
+from remora.ports.mends import Mending
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -209,8 +209,7 @@ class LetterStorage(Protocol):
     async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet, in order.
 
-        No earlier owner's letter is stored once this has answered. It costs little, however many letters there are of
-        entries that left.
+        No earlier owner's letter is stored once this has answered. It costs little, however many letters there are.
         """
         ...
 
@@ -272,4 +271,4 @@ class DeliveryStore(Protocol):
     @property
     def ledger(self) -> Balances: ...
     @property
-    def healing(self) -> Mending: ...
+    def mends(self) -> Mending: ...

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from remora.ports.administration import Ledger, Letters, OwnTopics
 from remora.ports.delivery import DeliveryStore
-from remora.ports.healing import Healing
+from remora.ports.mends import Mends
 from remora.ports.producing import Ingest, TwoPhase
 
 
@@ -23,7 +23,7 @@ class ShardStore(DeliveryStore, Protocol):
     @property
     def ledger(self) -> Ledger: ...
     @property
-    def healing(self) -> Healing: ...
+    def mends(self) -> Mends: ...
     @property
     def own_topics(self) -> OwnTopics: ...
     @property

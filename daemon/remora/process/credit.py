@@ -1,8 +1,6 @@
 """Credit of a host's workers, in memory that the supervisor and all of them see.
 
-The supervisor deals credit out, the workers spend it, and neither waits for the other. So each cell has one writer,
-which counts and never sets what another has counted: a level is what was granted less what was spent. A level that is
-read late is too high by what was spent meanwhile, so a deposit can be too small and never too large.
+The supervisor deals credit out, the workers spend it, and neither waits for the other; `policy.cells` says how.
 
 A cell is an aligned number of 8 bytes in a `memoryview`, which is read and written in one piece; `struct.pack_into`
 goes byte by byte, and what it writes can be read torn. A queue between the processes would be the ready-made means, but
@@ -13,24 +11,15 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from remora.policy.cells import ROW, MemberAccount
 from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import is_of_limit
-from remora.policy.shaping import PRIORITIES
 
 MOST_GROUPS = 4096
 """Groups and buckets of limits that a host can have at a time: more than `shaping.groups` and the number of scopes and
 limits let it have."""
-
-GRANTED, CAPACITY, SPENT, RETURNED = range(4)
-"""The cells of a priority in a worker: the supervisor writes the first two, the worker the others."""
-
-CELLS = 4
-"""Cells of a priority; those of a group's priorities follow each other in their order."""
-
-ROW = len(PRIORITIES) * CELLS
-"""The cells of a worker's part of a group."""
 
 
 class CreditMemory:
@@ -82,55 +71,29 @@ class CreditMemory:
             cells[begin : begin + slots] = memoryview(bytes(slots * 8)).cast("q")
 
 
-class SharedAccount:
-    """A worker's part of a group: what it may spend, and what it has spent."""
+class SlotCells:
+    """Where the group of a slot has its cells; its members are the workers at `places`, in their order."""
 
-    def __init__(self, memory: CreditMemory, place: int, slot: int, count: Callable[[str, int, bool], None]) -> None:
-        """`count` is called with the priority and the bytes of whatever goes, and whether it was charged."""
-        row = memory.row(place, slot)
-        self._cells = memory.cells
-        self._state = memory.state(slot)
-        self._moves = memory.moves(place, slot)
-        self._rows = {priority: row + i * CELLS for i, priority in enumerate(PRIORITIES)}
-        self._count = count
+    def __init__(self, memory: CreditMemory, slot: int, places: Sequence[int]) -> None:
+        self._memory = memory
+        self._slot = slot
+        self._places = places
+        self.cells = memory.cells
+        self.state = memory.state(slot)
 
-    @property
-    def enabled(self) -> bool:
-        """Whether the group is shaped now."""
-        return bool(self._cells[self._state] & 1)
+    def row(self, member: int) -> int:
+        """The first cell of the worker that joins as this member."""
+        return self._memory.row(self._places[member], self._slot)
 
-    @property
-    def times_disabled(self) -> int:
-        """How often the group was disabled, which forgets all charges."""
-        return self._cells[self._state] >> 1
 
-    def level(self, member: int, bucket: str) -> int:
-        """This worker's credit; negative is a debt."""
-        row = self._rows[bucket]
-        return self._cells[row + GRANTED] - self._cells[row + SPENT]
+def account_of(memory: CreditMemory, place: int, slot: int) -> MemberAccount:
+    """The account of the worker at a place in the group of a slot."""
+    cells, at = memory.cells, memory.moves(place, slot)
 
-    def is_open(self, member: int, priority: str) -> bool:
-        """Whether a request may pass at once, with no other one waiting before it."""
-        return not self.enabled or self.level(member, priority) > 0
+    def moved() -> None:
+        cells[at] += 1
 
-    def charge(self, member: int, priority: str, amount: int) -> None:
-        """Take from this worker's credit, from any level."""
-        self._cells[self._rows[priority] + SPENT] += amount
-        self._cells[self._moves] += 1
-
-    def give_back(self, member: int, priority: str, amount: int) -> None:
-        """Return credit that was charged; what does not fit serves the other workers."""
-        if not self.enabled:
-            return
-        row, level = self._rows[priority], self.level(member, priority)
-        fits = max(level, min(level + amount, self._cells[row + CAPACITY])) - level
-        self._cells[row + SPENT] -= fits
-        self._cells[row + RETURNED] += amount - fits
-        self._cells[self._moves] += 1
-
-    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
-        """Something goes, charged here, or because the group is disabled."""
-        self._count(priority, amount, charged)
+    return MemberAccount(SlotCells(memory, slot, (place,)), memory.row(place, slot), moved)
 
 
 class HostCredit:
@@ -171,9 +134,9 @@ class HostCredit:
         if (slot := self._slots.get(group)) is not None:
             self._memory.cells[self._memory.unacked(self._place, slot)] = nbytes
 
-    def account(self, group: str, count: Callable[[str, int, bool], None]) -> SharedAccount:
+    def account(self, group: str) -> MemberAccount:
         """The account in a group by the name that `find` gave."""
-        return SharedAccount(self._memory, self._place, self._slots[group], count)
+        return account_of(self._memory, self._place, self._slots[group])
 
 
 def shared_memory(workers: int) -> int:

@@ -1,4 +1,4 @@
-"""The present step of a long job, on standard error while it runs."""
+"""The present step of what takes long, on standard error while it lasts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-EVERY_S = 30.0
+EVERY_S = 10.0
+SILENT_S = 1.0
+"""What a command may take that says nothing meanwhile."""
 
 
 @contextmanager
-def told(stream: TextIO | None = None, every_s: float = EVERY_S) -> Iterator[Callable[[str], None]]:
+def told(
+    stream: TextIO | None = None, every_s: float = EVERY_S, after_s: float = 0.0
+) -> Iterator[Callable[[str], None]]:
     """A function to be called with the name of each step as it begins.
 
     On a terminal one line shows the step, and goes when the block ends. Elsewhere each step makes a line, and one more
-    each `every_s` seconds while it lasts, so that a log shows a job that is alive.
+    each `every_s` seconds while it lasts, so that a log shows a job that is alive. What ends within `after_s` is not
+    worth a line.
     """
-    with _own(stream or sys.stderr) as own, _on_terminal(own) if own.isatty() else _in_lines(own, every_s) as tell:
+    with (
+        _own(stream or sys.stderr) as own,
+        _on_terminal(own) if own.isatty() else _in_lines(own, every_s, after_s) as tell,
+    ):
         yield tell
 
 
@@ -48,7 +56,7 @@ def _on_terminal(stream: TextIO) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _in_lines(stream: TextIO, every_s: float) -> Iterator[Callable[[str], None]]:
+def _in_lines(stream: TextIO, every_s: float, after_s: float) -> Iterator[Callable[[str], None]]:
     began, ended, lock, current = time.monotonic(), threading.Event(), threading.Lock(), ["starting"]
 
     def say() -> None:
@@ -58,10 +66,13 @@ def _in_lines(stream: TextIO, every_s: float) -> Iterator[Callable[[str], None]]
     def tell(step: str) -> None:
         with lock:
             current[0] = step
-            say()
+            if not after_s:
+                say()
 
     def repeat() -> None:
-        while not ended.wait(every_s):
+        wait_s = after_s or every_s
+        while not ended.wait(wait_s):
+            wait_s = every_s
             with lock:
                 say()
 

@@ -77,6 +77,8 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
     context = tls_context(mine)
+    if speedups.IMPLEMENTATION != "compiled":
+        _log.warning(speedups.NOT_COMPILED, extra={"event": "not_compiled"})
     with listening_sockets("sequencer.listen", mine.listen, int(mine.socket_mode, 8)) as sockets:
         address = shown_address(sockets)
         owners = Owners(settings)

@@ -6,13 +6,53 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.permits import Permits
+from remora.policy.limits import Unacked, entries_to_list, mean_records
 from remora.policy.retry import read_limit
 from remora.simulate.checks import at_least, not_negative
 from remora.simulate.form import Optional, flag, members, number, or_null, whole
 from remora.simulate.script import Form
 
 MANY = 1_000
+
+
+class Permits:
+    """Records that one shard may still send (None: any number), and how many an entry makes on average.
+
+    What was listed is sent, so permits may fall below 0. Of `max_unacked` records (0: any number) it is full as
+    `Unacked` is.
+    """
+
+    def __init__(self, permits: int | None = None, max_unacked: int = 0, average: float | None = None) -> None:
+        self.permits = permits
+        self.average = average
+        self._unacked = Unacked(max_unacked)
+
+    @property
+    def unacked(self) -> int:
+        """How many records are under way."""
+        return self._unacked.count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the records under way forbid another listing."""
+        return self._unacked.is_full
+
+    def entries(self, limit: int, *, precise: bool = True, writable: bool = True) -> int:
+        """How many entries to list, at most `limit`; 0: none now. Not `writable`: the endpoint takes nothing."""
+        if self.is_full or (self.permits is not None and self.permits <= 0):
+            return 0
+        return entries_to_list(limit, self.permits if writable else 1, self.average if precise else None)
+
+    def sent(self, records: int, entries: int) -> None:
+        """A listing of `entries` entries made `records` records, which are under way now."""
+        self.average = mean_records(self.average, records, entries)
+        if self.permits is not None:
+            self.permits -= records
+        self._unacked.sent(records)
+
+    def acked(self, records: int) -> None:
+        """`records` records are acknowledged."""
+        self._unacked.sent(-records)
 
 
 class ReadsModel:

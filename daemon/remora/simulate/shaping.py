@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.model.traffic import BUCKETS, Meter, meters_from
+from remora.model.traffic import BUCKETS, Meter, Priority, meters_from
+from remora.policy.admission import Limit, Line, Request
 from remora.policy.bucket import SECOND_US
+from remora.policy.cells import PRIORITIES, MemberAccount
+from remora.policy.limits import Credit
 from remora.policy.scaling import FULL
-from remora.policy.shaping import PRIORITIES, Group, Tier
-from remora.policy.waiting import Request, Waiting
+from remora.policy.shaping import Group, Tier
 from remora.simulate.checks import (
     MOST_MEMBERS,
     TICK_US,
@@ -27,6 +29,70 @@ from remora.simulate.orders import Orders
 from remora.simulate.script import Form
 
 ALL = "all"
+
+
+class Member:
+    """Who waits for credit in one member's part of the groups, which are given from narrow to wide."""
+
+    def __init__(self, member: int, groups: Mapping[str, Group]) -> None:
+        self._member = member
+        self._groups = groups
+        self._names = list(groups)
+        self._accounts: dict[str, MemberAccount] = {name: group.account(member) for name, group in groups.items()}
+        self._limits: dict[tuple[str, str], Credit] = {}
+        self._line = Line(self._rank)
+        self._requests: dict[str, Request] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._requests
+
+    def waiting(self, group: str, priority: str) -> tuple[str, ...]:
+        """Who waits in a group, the first one first."""
+        names = {request: name for name, request in self._requests.items()}
+        return tuple(names[each] for each in self._line.waiting(self._limit(group, priority)))
+
+    def request(self, priority: str, path: Sequence[str], want: int, least: int) -> Request:
+        """A request that passes these groups."""
+        return Request(Priority(priority), tuple(self._limit(each, priority) for each in path), want, least)
+
+    def send(self, name: str, request: Request) -> bool:
+        """Whether the request is granted at once; else it waits."""
+        is_granted = self._line.ask(request)
+        if is_granted:
+            self._count(request)
+        else:
+            self._requests[name] = request
+        return is_granted
+
+    def cancel(self, name: str) -> bool:
+        """Whether a request of this name waited, which it does no longer."""
+        request = self._requests.pop(name, None)
+        if request is not None:
+            self._line.cancel(request)
+        return request is not None
+
+    def release(self) -> list[tuple[str, Request]]:
+        """Lets go on who can."""
+        self._line.free(list(self._line.waited_in))
+        names = {request: name for name, request in self._requests.items()}
+        released = [(names[request], request) for request in self._line.look()]
+        for name, request in released:
+            del self._requests[name]
+            self._count(request)
+        return released
+
+    def _count(self, request: Request) -> None:
+        for limit, hold in zip(request.limits, request.holds, strict=True):
+            assert isinstance(limit, Credit)
+            group = self._groups[limit.group]
+            group.count(self._member, request.priority, request.want, charged=hold.is_charged)
+
+    def _limit(self, group: str, priority: str) -> Credit:
+        return self._limits.setdefault((group, priority), Credit(group, priority, self._accounts))
+
+    def _rank(self, limit: Limit) -> int:
+        assert isinstance(limit, Credit)
+        return self._names.index(limit.group) * len(PRIORITIES) + PRIORITIES.index(limit.priority)
 
 
 class ShapingModel:
@@ -47,7 +113,7 @@ class ShapingModel:
             )
             for name, each in config.groups.items()
         }
-        self._waiting = [Waiting(member, self._groups) for member in range(config.members)]
+        self._waiting = [Member(member, self._groups) for member in range(config.members)]
         self._ticks = 0
         self._late_us = 0
 
@@ -115,12 +181,12 @@ class ShapingModel:
     def _spend(self, each: SimpleNamespace) -> None:
         """Take the whole level, or a number of bytes, from a level above 0. A disabled group charges nothing."""
         group = self._group(each.group)[1]
-        level = group.level(each.member, each.bucket)
+        account, level = group.account(each.member), group.level(each.member, each.bucket)
         amount = level if each.bytes == ALL else each.bytes
         if not group.enabled:
             group.count(each.member, each.bucket, 0 if each.bytes == ALL else amount, charged=False)
         elif level > 0:
-            group.charge(each.member, each.bucket, amount)
+            account.charge(each.bucket, amount)
             group.count(each.member, each.bucket, amount, charged=True)
 
     def _pause(self, given: SimpleNamespace) -> dict[str, Any]:
@@ -160,11 +226,11 @@ class ShapingModel:
     def _state(self) -> list[int]:
         """The levels: while they do not change for a second's worth of ticks, they never will."""
         return [
-            bucket.level
+            level
             for group in self._groups.values()
             if group.enabled
             for tier in group.tiers.values()
-            for bucket in tier.buckets
+            for level in tier.levels
         ]
 
     # ----------------------------------------------------------------------------------------------- requests
@@ -175,10 +241,13 @@ class ShapingModel:
         if any(given.id in each for each in self._waiting):
             raise ConfigError("id", f"{given.id} waits already")
         least = given.bytes if given.least is None else given.least
-        request = Request(given.id, priority_named(given.bucket), self._path(given.path), given.bytes, least)
-        if self._waiting[member].ask(request):
+        waiting = self._waiting[member]
+        request = waiting.request(priority_named(given.bucket), self._path(given.path), given.bytes, least)
+        if waiting.send(given.id, request):
             return {"passed": True, "granted": request.want}
-        return {"passed": False, "waits_in": request.waits_in}
+        limit = request.waits_in
+        assert isinstance(limit, Credit)
+        return {"passed": False, "waits_in": limit.group}
 
     def _settle(self, given: SimpleNamespace) -> dict[str, Any]:
         not_negative(granted=given.granted, actual=given.actual)
@@ -194,16 +263,16 @@ class ShapingModel:
     def _release(self, order: Sequence[int] | None = None) -> list[dict[str, Any]]:
         visited = range(len(self._waiting)) if order is None else order
         return [
-            {"id": each.name, "member": member, "granted": each.want}
+            {"id": name, "member": member, "granted": request.want}
             for member in visited
-            for each in self._waiting[member].release()
+            for name, request in self._waiting[member].release()
         ]
 
     # ------------------------------------------------------------------------------------------------ changes
 
     def _level(self, given: SimpleNamespace) -> dict[str, Any]:
         group, member = self._group(given.group)[1], self._member(given.member)
-        group.tiers[bucket_named(given.bucket)].buckets[member].level = given.level
+        group.tiers[bucket_named(given.bucket)].purses[member].set_level(given.level)
         return {}
 
     def _configure(self, given: SimpleNamespace) -> dict[str, Any]:
@@ -219,7 +288,7 @@ class ShapingModel:
         for group in self._groups.values():
             group.resize(given.members)
         del self._waiting[given.members :]
-        self._waiting.extend(Waiting(member, self._groups) for member in range(len(self._waiting), given.members))
+        self._waiting.extend(Member(member, self._groups) for member in range(len(self._waiting), given.members))
         return {}
 
     # ------------------------------------------------------------------------------------------------ reading
@@ -272,8 +341,8 @@ def as_json(meter: Meter) -> dict[str, int | None]:
 def _levels(group: Group) -> list[dict[str, int]]:
     tiers: Mapping[str, Tier] = group.tiers
     return [
-        {bucket: tiers[bucket].buckets[member].level for bucket in BUCKETS}
-        for member in range(len(tiers[BUCKETS[0]].buckets))
+        {bucket: tiers[bucket].purses[member].level for bucket in BUCKETS}
+        for member in range(len(tiers[BUCKETS[0]].purses))
     ]
 
 

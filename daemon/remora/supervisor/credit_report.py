@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remora.metrics import Telemetry
+from remora.policy.cells import PRIORITIES
 from remora.policy.classes import scope_of
 from remora.policy.rates import is_of_limit
 from remora.policy.scaling import FULL
-from remora.policy.shaping import PRIORITIES, Group
+from remora.policy.shaping import Group
 from remora.supervisor.shaper import Shaper
 
 REPORT_S = 1.0
@@ -54,7 +55,7 @@ class CreditReport:
         for name, group in groups.items():
             scope, ago = scope_of(name), self._before.get(name)
             for priority in PRIORITIES:
-                levels[scope, priority] += sum([bucket.level for bucket in group.tiers[priority].buckets])
+                levels[scope, priority] += sum(group.tiers[priority].levels)
             now[name] = moved = Moved(group, dict(group.transferred), dict(group.donated), group.lost)
             if moved == ago:
                 continue

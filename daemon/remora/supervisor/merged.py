@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from remora.metrics.figures import TopicFigures, merged_figures
+from remora.model.cookie import WorkerCookie
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
+from remora.policy.hosts import host_text
 from remora.policy.not_owned import FEWER
 from remora.policy.retry import Failure
 from remora.process.pipe import Heartbeat
@@ -31,6 +33,7 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     statuses = [each.status for each in answers if each.status is not None]
     shards, figures = _shards(answers), _figures(answers)
     return {
+        "host": _host(answers),
         "store": _store([status["store"] for status in statuses]),
         "ingest": next((status["ingest"] for status in statuses if status["ingest"]), ""),
         "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
@@ -93,7 +96,7 @@ def topics_shown(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any
     counted = {each.topic: msgspec.to_builtins(each) for each in figures}
     uncounted = msgspec.to_builtins(TopicFigures(topic=""))
     return [
-        (counted.get(topic) or uncounted | {"topic": topic, "delivered_entries": None, "parked_entries": None})
+        (counted.get(topic) or uncounted | {"topic": topic})
         | _condition(together(held.get(topic, ())))
         | {"queues": len(held.get(topic, ()))}
         for topic in sorted(held.keys() | counted.keys())
@@ -130,6 +133,15 @@ def merged_line(heartbeats: Sequence[Heartbeat], workers: int) -> str:
     held = sum(each.held_shards for each in heartbeats)
     failing = sum(each.failing_shards for each in heartbeats)
     return f"{len(heartbeats)} of {workers} workers; {store}; {held} shards held, {failing} of them failing"
+
+
+def _host(answers: Sequence[Answer]) -> str:
+    """This host in words."""
+    for each in answers:
+        worker = WorkerCookie.parse(each.cookie)
+        if worker is not None and each.status is not None:
+            return host_text(worker.host, {worker.host: each.status.get("hostname", "")})
+    return ""
 
 
 def _store(stores: Sequence[dict[str, Any]]) -> dict[str, Any]:

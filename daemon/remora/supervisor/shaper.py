@@ -1,8 +1,8 @@
 """Deals credit out to the workers of a host, tick by tick, in memory that all of them see.
 
-What is dealt out is decided by `policy.shaping`; here it is carried between its groups and the workers' cells. A worker
-spends what it was given without asking. A group that is full, and in which no worker moves anything, sleeps: ticks
-would change nothing, and its first movement wakes it.
+What is dealt out is decided by `policy.shaping`, whose groups keep it in the workers' cells. A worker spends what it
+was given without asking. A group that is full, and in which no worker moves anything, sleeps: ticks would change
+nothing, and its first movement wakes it.
 
 A change that fails half way may leave groups that do not fit together. Until the next change, which makes all of them
 anew, everything passes.
@@ -13,18 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.model.traffic import Meter, Priority, limit_of
 from remora.policy.bucket import SECOND_US
+from remora.policy.cells import PRIORITIES
 from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import bucket_name, is_of_limit
 from remora.policy.scaling import FULL
-from remora.policy.shaping import PRIORITIES, Group
+from remora.policy.shaping import Group
 from remora.policy.split import scaled
-from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, ROW, SPENT, CreditMemory
+from remora.process.credit import MOST_GROUPS, CreditMemory, SlotCells
 
 PIPELINE_TICKS = 4
 """After this many ticks with all buckets full, only the remainders change."""
@@ -35,15 +36,11 @@ MOST_LATE_S = 10.0
 
 @dataclass(slots=True)
 class Dealt:
-    """A group with what was last read from the workers' cells, a row for each member."""
+    """A group, and since which tick it sleeps."""
 
     name: str
     slot: int
     group: Group
-    spent: list[list[int]] = field(default_factory=list)
-    returned: list[list[int]] = field(default_factory=list)
-    total: list[int] = field(default_factory=lambda: [0] * len(PRIORITIES))
-    """What all workers have spent so far and not given back, by priority."""
     asleep_since: int | None = None
 
 
@@ -94,7 +91,8 @@ class Shaper:
 
     def granted(self, group: str) -> dict[str, int]:
         """What the workers have spent of a group's credit so far, and not given back, by priority."""
-        return dict(zip(PRIORITIES, self._dealt[group].total, strict=True))
+        tiers = self._dealt[group].group.tiers
+        return {priority: tiers[priority].used for priority in PRIORITIES}
 
     # --------------------------------------------------------------------------------------- changes
 
@@ -119,7 +117,7 @@ class Shaper:
         self._places = list(self._joined)
         self._tick_us = round(self._settings.tick_s * SECOND_US)
         kept = [each for name, each in self._dealt.items() if self._is_configured(name)]
-        made = [(each, self._new(each.name)) for each in kept]
+        made = [(each, self._new(each.name, each.slot)) for each in kept]
         self._dealt.clear()
         self._by_slot.clear()
         self._seen.clear()
@@ -127,7 +125,7 @@ class Shaper:
         self._free = [slot for slot in range(MOST_GROUPS - 1, -1, -1) if slot not in slots]
         for each, group in made:
             self._free.append(each.slot)
-            self._make(each.name, group)
+            self._put(each.name, self._free.pop(), group)
         self._make_missing()
         self._look_for_work()
         self.on_new_groups()
@@ -147,7 +145,6 @@ class Shaper:
                     each.group.set_tick(tick_us)
             for name, each in list(self._dealt.items()):
                 self._wake(each)
-                self._read(each)
                 if not self._is_configured(name):
                     self._remove(each)
                 elif (scope := self._scope(name)) is not None:
@@ -158,8 +155,6 @@ class Shaper:
             for each in self._make_missing():
                 if is_of_limit(each.name):
                     each.group.fill_up()
-            for each in self._dealt.values():
-                self._write(each)
             self._look_for_work()
 
     def want(self, name: str) -> bool:
@@ -175,7 +170,7 @@ class Shaper:
                 name = f"{scope}/{OTHER}"
             if name in self._dealt:
                 return False
-            self._make(name, self._new(name))
+            self._make(name)
             self._look_for_work()
         return True
 
@@ -206,9 +201,7 @@ class Shaper:
             if scope is None or not scope.is_shared or (meters := self._meters(scope, name)) == each.group.meters:
                 continue
             self._wake(each)
-            self._read(each)
             each.group.share(meters)
-            self._write(each)
 
     def _meters(self, scope: ScopeSettings, name: str) -> Mapping[str, Meter]:
         """The meters of a group. Workers that do not see each other cannot have more than the whole limit here."""
@@ -235,34 +228,32 @@ class Shaper:
         scope = self._scope(name)
         return name in self._rates if scope is None else ("/" in name) == _has_many(scope)
 
-    def _new(self, name: str) -> Group:
+    def _new(self, name: str, slot: int) -> Group:
         """A group as the settings say, with no credit yet."""
         members, scope = len(self._places), self._scope(name)
+        cells = SlotCells(self._memory, slot, self._places)
         if scope is None:
-            return Group({Priority.MAX: self._rates[name]}, members, self._tick_us)
+            return Group({Priority.MAX: self._rates[name]}, members, self._tick_us, layout=cells)
         meters = self._meters(scope, name)
-        return Group(meters, members, self._tick_us, enabled=scope.enabled, adaptive=scope.adaptive)
+        return Group(meters, members, self._tick_us, enabled=scope.enabled, adaptive=scope.adaptive, layout=cells)
 
     def _make_missing(self) -> list[Dealt]:
         """Make the groups that are to be there without anybody asking for them."""
         names = [each.name for each in self._settings.scope if not _has_many(each)]
-        return [self._make(name, self._new(name)) for name in (*names, *self._rates) if name not in self._dealt]
+        return [self._make(name) for name in (*names, *self._rates) if name not in self._dealt]
 
-    def _make(self, name: str, group: Group) -> Dealt:
+    def _make(self, name: str) -> Dealt:
         slot = self._free.pop()
-        # What was charged to an earlier group of this slot does not come back to this one.
-        group.times_disabled = (self._memory.cells[self._memory.state(slot)] >> 1) + 1
+        return self._put(name, slot, self._new(name, slot))
+
+    def _put(self, name: str, slot: int, group: Group) -> Dealt:
         dealt = self._dealt[name] = self._by_slot[slot] = Dealt(name, slot, group)
         self._used = max(self._used, slot + 1)
-        for place in self._places:
-            self._meet(dealt, place)
-        self._write(dealt)
         return dealt
 
     def _remove(self, each: Dealt) -> None:
         """Its workers learn of it in a moment; until then everything passes. Its slot is the last to be used again."""
         each.group.configure(enabled=False)
-        self._write(each)
         del self._dealt[each.name], self._by_slot[each.slot]
         self._free.insert(0, each.slot)
 
@@ -281,10 +272,8 @@ class Shaper:
             self._memory.clear(place, self._used)
             for each in self._dealt.values():
                 each.group.resize(len(self._places))
-                self._meet(each, place)
                 if not self.ticks and is_of_limit(each.name):
                     each.group.fill_up()
-                self._write(each)
             self._look_for_work()
 
     def leave(self, place: int) -> None:
@@ -300,21 +289,11 @@ class Shaper:
             member = self._places.index(place)
             for each in self._dealt.values():
                 self._wake(each)
-                self._read(each)
                 each.group.leave(member)
-                del each.spent[member], each.returned[member]
             del self._places[member]
             self._share()
             self._memory.clear(place, self._used)
-            for each in self._dealt.values():
-                self._write(each)
             self._look_for_work()
-
-    def _meet(self, each: Dealt, place: int) -> None:
-        """Whatever the place's cells count by now is where a member begins."""
-        cells, row = self._memory.cells, self._memory.row(place, each.slot)
-        each.spent.append([cells[row + i * CELLS + SPENT] for i in range(len(PRIORITIES))])
-        each.returned.append([cells[row + i * CELLS + RETURNED] for i in range(len(PRIORITIES))])
 
     # ----------------------------------------------------------------------------------------- ticks
 
@@ -353,16 +332,14 @@ class Shaper:
     def tick(self) -> None:
         """Deal out one tick's credit."""
         with self._changing():
-            self._wake_moved()
+            moved = self._wake_moved()
             self.ticks += 1
             order = list(range(len(self._places)))
             self._rng.shuffle(order)
             for each in self._dealt.values():
                 if each.asleep_since is None and each.group.enabled:
-                    has_moved = self._read(each)
                     each.group.tick(order)
-                    self._write(each, after_tick=True)
-                    if not has_moved and each.group.is_full:
+                    if each.slot not in moved and each.group.is_full:
                         each.asleep_since = self.ticks
 
     def _look_for_work(self) -> None:
@@ -371,9 +348,9 @@ class Shaper:
         else:
             self._has_work.clear()
 
-    def _wake_moved(self) -> None:
-        """Wake the groups in which a worker moved something."""
-        cells = self._memory.cells
+    def _wake_moved(self) -> set[int]:
+        """Wake the groups in which a worker moved something; returns their slots."""
+        cells, moved = self._memory.cells, set[int]()
         for place in self._places:
             begin = self._memory.moves(place)
             moves = cells[begin : begin + self._used].tobytes()
@@ -384,7 +361,9 @@ class Shaper:
             new, old = memoryview(moves).cast("q"), memoryview(before.ljust(len(moves), b"\0")[: len(moves)]).cast("q")
             for slot, (after, ago) in enumerate(zip(new, old, strict=True)):
                 if after != ago and slot in self._by_slot:
+                    moved.add(slot)
                     self._wake(self._by_slot[slot])
+        return moved
 
     def _wake(self, each: Dealt) -> None:
         """Go on as if there had been all the ticks of its sleep, in which everything was full."""
@@ -394,42 +373,7 @@ class Shaper:
         each.asleep_since = None
         each.group.skip(max(0, missed - PIPELINE_TICKS))
         for _ in range(min(missed, PIPELINE_TICKS)):
-            each.group.tick(range(len(self._places)))
-
-    # ----------------------------------------------------------------------------------------- cells
-
-    def _read(self, each: Dealt) -> bool:
-        """Take note of what the workers spent and gave back since the last look; whether they did."""
-        cells, has_moved = self._memory.cells, False
-        tiers = [each.group.tiers[name] for name in PRIORITIES]
-        for member, place in enumerate(self._places):
-            at = self._memory.row(place, each.slot)
-            row, spent, returned = cells[at : at + ROW].tolist(), each.spent[member], each.returned[member]
-            if (now := row[SPENT::CELLS]) != spent:
-                for i, tier in enumerate(tiers):
-                    tier.buckets[member].level -= now[i] - spent[i]
-                    each.total[i] += now[i] - spent[i]
-                each.spent[member], has_moved = now, True
-            if (now := row[RETURNED::CELLS]) != returned:
-                for i, tier in enumerate(tiers):
-                    tier.buckets[member].returned += now[i] - returned[i]
-                    each.total[i] -= now[i] - returned[i]
-                each.returned[member], has_moved = now, True
-        return has_moved
-
-    def _write(self, each: Dealt, *, after_tick: bool = False) -> None:
-        """Grant the workers what the group's buckets hold; after a tick only where it has changed anything."""
-        cells, group = self._memory.cells, each.group
-        tiers = [(i * CELLS, i, group.tiers[name]) for i, name in enumerate(PRIORITIES)]
-        if after_tick:
-            tiers = [found for found in tiers if not found[2].was_full]
-        for member, place in enumerate(self._places):
-            row, spent = self._memory.row(place, each.slot), each.spent[member]
-            for offset, i, tier in tiers:
-                bucket, at = tier.buckets[member], row + offset
-                cells[at + GRANTED] = bucket.level + spent[i]
-                cells[at + CAPACITY] = bucket.capacity
-        cells[self._memory.state(each.slot)] = group.times_disabled * 2 + group.enabled
+            each.group.tick_full()
 
 
 def _has_many(scope: ScopeSettings) -> bool:

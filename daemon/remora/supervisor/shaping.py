@@ -89,8 +89,7 @@ class HostShaping:
     def _scope(self, scope: ScopeSettings, waiting: Waiting) -> dict[str, object]:
         groups = {name: each for name, each in self._shaper.groups.items() if scope_of(name) == scope.name}
         levels = {
-            name: {bucket: sum(each.level for each in group.tiers[bucket].buckets) for bucket in BUCKETS}
-            for name, group in groups.items()
+            name: {bucket: sum(group.tiers[bucket].levels) for bucket in BUCKETS} for name, group in groups.items()
         }
         meters = []
         for bucket in BUCKETS:

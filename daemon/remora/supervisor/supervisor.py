@@ -26,7 +26,7 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
-from remora.process import credit, host_load
+from remora.process import credit, host_load, running
 from remora.process.credit import CreditMemory
 from remora.process.notify import Notifier
 from remora.process.pipe import (
@@ -102,6 +102,7 @@ class Supervisor:
         self, settings: Settings, file: Path | None, spawn: Callable[[Sequence[int]], Spawned] = start_process
     ) -> None:
         self._settings = settings
+        self._address = settings.admin.listen
         self._spawn = spawn
         self._file = file
         self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or default_workers())]
@@ -143,7 +144,8 @@ class Supervisor:
             tokens.load(settings.admin.control_tokens, tokens.CONTROL)  # refused now, rather than at the first command
         self._telemetry.started(__version__, str(config.file_of(self._file) or config.BUILT_IN), len(self._slots))
         passed_over = [f"{name} is passed over: {why}" for name, why in config.strangers(os.environ)]
-        self._telemetry.config_remarks([*self._shaping.remarks, *passed_over])
+        retired = config.retired(config.file_of(self._file), os.environ)
+        self._telemetry.config_remarks([*self._shaping.remarks, *retired, *passed_over])
         self._watchdog.looked_at = asyncio.get_running_loop().time()
         with (
             self._notifier,
@@ -180,6 +182,8 @@ class Supervisor:
         async def admin_pages() -> None:
             async with serve_admin(admin, sources, routes_of(changes, by_token)) as address:
                 self._telemetry.serving(address, self._settings.control_socket if control else "")
+                self._address = address
+                self._remember()
                 await asyncio.Event().wait()
 
         async def commands() -> None:
@@ -446,9 +450,17 @@ class Supervisor:
             "reload",
             lambda: configure_logging(new.log),
             lambda: self._shaping.reload(self._settings.shaping, self._settings.ingest.limit),
-            lambda: self._telemetry.config_remarks(self._shaping.remarks),
+            lambda: self._telemetry.config_remarks(
+                [*self._shaping.remarks, *config.retired(config.file_of(self._file), os.environ)]
+            ),
+            self._remember,
         )
         self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
+
+    def _remember(self) -> None:
+        """Keep for commands what this daemon works by, and where it listens, whatever becomes of its file."""
+        listens = replace(self._settings.admin, listen=self._address)
+        running.remember(replace(self._settings, admin=listens), config.file_of(self._file))
 
     def _drain(self, on: bool, caller: Caller) -> None:
         """Give this host's queues to the workers of others, or take part again."""

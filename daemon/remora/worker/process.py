@@ -18,9 +18,9 @@ import msgspec
 from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
+from remora.engine.admission.gate import Gate
+from remora.engine.admission.shares import Budgets
 from remora.engine.ownership.worker_info import Meters
-from remora.engine.shaping.budgets import Budgets
-from remora.engine.shaping.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
@@ -195,6 +195,7 @@ class Process:
             self._tracer,
             heal=settings.rados.heal,
             counts_letters=start.sweeps,
+            hostname=socket.gethostname(),
         )
 
     def _was_used(self) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 
-from remora.engine.shaping.gate import Gate
+from remora.engine.admission.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.health import Use
 from remora.model.member import Member
 from remora.policy import readiness
+from remora.policy.hosts import holder_text
 from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
 from remora.ports.store import ShardStore
@@ -74,6 +76,7 @@ class Report:
             "ready": health.ok,
             "reasons": health.reasons,
             "cookie": self._cookie,
+            "hostname": socket.gethostname(),
             "store": {
                 "description": store.description if store else "",
                 "connected": self.is_connected,
@@ -103,12 +106,13 @@ def _is_failing(each: ShardStatus) -> bool:
 
 def _left_json(worker: Worker) -> list[dict[str, object]]:
     """The shards that the worker does not own, each with the reason."""
+    hosts = worker.hosts
     return [
         {
             "queue": shard.queue,
             "reason": left.reason,
             "waiting": isinstance(left, Deferred),
-            "owner": f"{left.holder.entity} {left.holder.cookie}" if left.holder else "",
+            "owner": holder_text(left.holder.entity, left.holder.cookie, hosts) if left.holder else "",
         }
         for shard, left in sorted(worker.not_owned.items())
     ]
@@ -119,6 +123,7 @@ def _member_json(each: Member) -> dict[str, object]:
     return {
         "cookie": each.cookie,
         "host": each.host,
+        "hostname": each.hostname,
         "shards": each.shards,
         "draining": each.draining,
         "usage": each.usage,

@@ -69,6 +69,21 @@ def framed(body: Fields, version: int = 1, compat: int = 1) -> bytes:
     return Writer().struct(version, compat, body).finish()
 
 
+def framed_requests() -> list[bytes]:
+    """Requests to the sequencer for log `pool/log` of epoch 1, one of each kind, each as a frame."""
+    log = b"\x12\x04pool\x1a\x03log"
+    kinds = (
+        b"\x20\x01",
+        b"\x20\x00",
+        b"\x20\x01\x28\x03",
+        b"\x20\x01\x38\x05",
+        b"\x20\x01\x40\x01",
+        b"\x20\x01\x30\x07",
+    )
+    bodies = [b"\x08\x01" + log + kind for kind in kinds] + [b"\x08\x00" + log + b"\x20\x01"]
+    return [len(body).to_bytes(4, "big") + body for body in bodies]
+
+
 def list_reply(entries: Sequence[tuple[bytes, bytes]], next_marker: bytes, *, truncated: bool = False) -> bytes:
     """A reply of 2pc_queue_list_entries with these (data, marker) entries."""
 

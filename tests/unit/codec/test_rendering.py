@@ -1,4 +1,4 @@
-"""The fast way agrees with the plain way, whatever it has seen before."""
+"""What was compiled agrees with the plain way, whatever it has seen before."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import sys
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora.codec import event_entry, rendering_cached, rendering_fast, rendering_plain, speedups
+from remora.codec import event_entry, rendering_cached, rendering_plain, speedups
 from remora.codec.event_entry import decode, encode
 from remora.codec.rendering_cached import Renderer
-from remora.codec.rendering_fast import Rendered
+from remora.codec.rendering_plain import Rendered
 from remora.model.entry import EventEntry, Time
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
 from unit.codec.samples import MINIMAL, entries, listing_of, mutated, real_pairs, texts, with_event
 
-each_way = pytest.mark.parametrize(
-    "way",
-    dict.fromkeys([rendering_fast.FastRendering, speedups.FastRendering]),
-    ids=lambda way: way.__module__.rpartition(".")[2],
-)
+if TYPE_CHECKING:
+    from remora.codec._compiled import CompiledRendering
+
+needs_compiled = pytest.mark.skipif(speedups.CompiledRendering is None, reason="nothing was compiled")
+each_way = pytest.mark.parametrize("compiled", dict.fromkeys([None, speedups.CompiledRendering]))
 opaques = st.none() | st.sampled_from([b"", b"now", b'"\n\xff'])
 
 
@@ -54,19 +55,20 @@ def rendered(renderer: Renderer, data: bytes, opaque: bytes | None = None) -> Re
 
 def fast(renderer: Renderer, data: bytes) -> Rendered | None:
     """What the short cuts make of it, None when they leave it to the plain way."""
+    assert renderer._compiled is not None
 
     def plain(entry: bytes) -> Rendered:
         raise CodecError("entry", 0, "left to the plain way")
 
-    records, _ = renderer._fast.render([data], [b"0/0", b"0/1"], None, plain)
+    records, _ = renderer._compiled.render([data], [b"0/0", b"0/1"], None, plain)
     return (*records[0][:4], records[0].event_ns) if records else None
 
 
 def test_the_compiled_way_is_there() -> None:
-    """It was built, and is what a renderer takes: else the tests with each way would run with one, unnoticed."""
+    """It was built, and is what a renderer takes: else the tests that compare it are left out, unnoticed."""
     if speedups.IMPLEMENTATION != "compiled" and not os.environ.get("CI"):
         pytest.skip("nothing was compiled: install a C compiler and Python's headers, and run scripts/setup")
-    assert (speedups.IMPLEMENTATION, type(Renderer()._fast)) == ("compiled", speedups.FastRendering)
+    assert (speedups.IMPLEMENTATION, type(Renderer()._compiled)) == ("compiled", speedups.CompiledRendering)
 
 
 @pytest.mark.parametrize(("pure", "expected"), [("", speedups.IMPLEMENTATION), ("1", "python")])
@@ -80,10 +82,10 @@ def test_the_compiled_way_can_be_left_out(pure: str, expected: str) -> None:
     assert found.stdout.strip() == expected
 
 
-@each_way
-def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[rendering_fast.FastRendering]) -> None:
+@needs_compiled
+def test_real_entries_become_what_radosgw_posted() -> None:
     """The first sight of an entry, which is decoded in full, and the second, which is not, give radosgw's bytes."""
-    renderer = Renderer(way)
+    renderer = Renderer()
 
     for pair in real_pairs():
         assert rendered(renderer, pair.entry)[1] == pair.body
@@ -92,14 +94,12 @@ def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[renderin
         assert fast(renderer, pair.entry) == plainly(pair.entry)
 
 
-@each_way
+@needs_compiled
 @settings(max_examples=150)
 @given(st.lists(st.tuples(entries, opaques), max_size=4))
-def test_entries_of_every_version_agree_with_the_plain_way(
-    way: type[rendering_fast.FastRendering], some: Sequence[tuple[EventEntry, bytes | None]]
-) -> None:
+def test_entries_of_every_version_agree_with_the_plain_way(some: Sequence[tuple[EventEntry, bytes | None]]) -> None:
     """Key, body, event id, age and time are the same on first and on second sight, with and without opaque data."""
-    renderer = Renderer(way)
+    renderer = Renderer()
 
     for entry, opaque in [*some, *some]:
         data = encode(entry)
@@ -110,10 +110,10 @@ def test_entries_of_every_version_agree_with_the_plain_way(
 @settings(max_examples=150)
 @given(st.lists(entries.map(encode) | mutated([MINIMAL, *(p.entry for p in real_pairs()[::11])]), max_size=12), opaques)
 def test_a_listing_is_divided_in_order(
-    way: type[rendering_fast.FastRendering], some: Sequence[bytes], opaque: bytes | None
+    compiled: type[CompiledRendering] | None, some: Sequence[bytes], opaque: bytes | None
 ) -> None:
     """Each entry of a listing is a record, with its place and the positions around it, or refused; in order."""
-    page, renderer = listing_of(*some), Renderer(way)
+    page, renderer = listing_of(*some), Renderer(compiled)
 
     for _ in range(2):  # the second time from what the renderer remembers
         records, refused = renderer.render(page, opaque)
@@ -128,21 +128,22 @@ def test_a_listing_is_divided_in_order(
             assert (each.position, each.next_position) == tuple(page.positions[each.ordinal : each.ordinal + 2])
 
 
-@each_way
-def test_a_defect_in_the_plain_way_is_no_refusal(way: type[rendering_fast.FastRendering]) -> None:
+@needs_compiled
+def test_a_defect_in_the_plain_way_is_no_refusal() -> None:
     """What is raised besides CodecError comes out, so that no entry is parked for an error of ours."""
 
     def plain(entry: bytes) -> Rendered:
         raise ZeroDivisionError
 
+    assert speedups.CompiledRendering is not None
     with pytest.raises(ZeroDivisionError):
-        way({}, {}, {}).render([MINIMAL], [b"0/0", b"0/1"], None, plain)
+        speedups.CompiledRendering({}, {}, {}).render([MINIMAL], [b"0/0", b"0/1"], None, plain)
 
 
 @each_way
-def test_positions_that_are_missing_are_noticed(way: type[rendering_fast.FastRendering]) -> None:
+def test_positions_that_are_missing_are_noticed(compiled: type[CompiledRendering] | None) -> None:
     """A listing without the position behind its last entry is an error."""
-    renderer = Renderer(way)
+    renderer = Renderer(compiled)
 
     with pytest.raises(IndexError):
         renderer.render(Page([b"0/0"], [MINIMAL], truncated=False))
@@ -165,14 +166,14 @@ varying = st.fixed_dictionaries(
 )
 
 
-@each_way
+@needs_compiled
 @settings(max_examples=300)
 @given(st.sampled_from(real_pairs()), st.lists(varying, min_size=1, max_size=4), opaques)
 def test_events_of_a_known_bucket_agree_with_the_plain_way(
-    way: type[rendering_fast.FastRendering], pair: object, events: list[dict[str, object]], opaque: bytes | None
+    pair: object, events: list[dict[str, object]], opaque: bytes | None
 ) -> None:
     """After an entry of a bucket was seen, others of it with any other values in the varying fields agree."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     known = getattr(pair, "entry", b"")
     rendered(renderer, known)
 
@@ -181,14 +182,12 @@ def test_events_of_a_known_bucket_agree_with_the_plain_way(
         assert rendered(renderer, data, opaque) == plainly(data, opaque)
 
 
-@each_way
+@needs_compiled
 @settings(max_examples=1000)
 @given(st.lists(mutated([MINIMAL, *(p.entry for p in real_pairs()[::11])]), min_size=1, max_size=3), opaques)
-def test_damaged_entries_agree_with_the_plain_way(
-    way: type[rendering_fast.FastRendering], damaged: list[bytes], opaque: bytes | None
-) -> None:
+def test_damaged_entries_agree_with_the_plain_way(damaged: list[bytes], opaque: bytes | None) -> None:
     """A damaged entry gives the plain way's bytes or its error, with every region of its origin remembered."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     rendered(renderer, MINIMAL)
     for pair in real_pairs()[::11]:
         rendered(renderer, pair.entry)
@@ -197,14 +196,12 @@ def test_damaged_entries_agree_with_the_plain_way(
         assert rendered(renderer, data, opaque) == plainly(data, opaque)
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("number", [0, 5, -1])
-def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(
-    way: type[rendering_fast.FastRendering], number: int
-) -> None:
+def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(number: int) -> None:
     """The renderer, having seen the whole entry, takes none of its prefixes for one."""
     data = real_pairs()[number].entry
-    renderer = Renderer(way)
+    renderer = Renderer()
     rendered(renderer, data)
 
     for cut in range(len(data)):
@@ -212,14 +209,12 @@ def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(
         assert rendered(renderer, data[:cut]) == plainly(data[:cut])
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("number", [0, 5, -1])
-def test_an_entry_with_fields_missing_at_its_end_is_refused(
-    way: type[rendering_fast.FastRendering], number: int
-) -> None:
+def test_an_entry_with_fields_missing_at_its_end_is_refused(number: int) -> None:
     """Though the entry's own length fits what is left of it, missing fields are noticed."""
     data = real_pairs()[number].entry
-    renderer = Renderer(way)
+    renderer = Renderer()
     rendered(renderer, data)
 
     for missing in range(1, 60):
@@ -228,27 +223,23 @@ def test_an_entry_with_fields_missing_at_its_end_is_refused(
         assert rendered(renderer, changed) == plainly(changed)
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("word", [0, 1, 0xFF, 0x100, 0xFFFF_FFFF])
-def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(
-    way: type[rendering_fast.FastRendering], word: int
-) -> None:
+def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(word: int) -> None:
     """Each four bytes of an entry overwritten, lengths and counts included, give the plain way's result."""
     for data in (MINIMAL, real_pairs()[-1].entry):
-        renderer = Renderer(way)
+        renderer = Renderer()
         rendered(renderer, data)
         for at in range(len(data) - 3):
             changed = data[:at] + word.to_bytes(4, "little") + data[at + 4 :]
             assert rendered(renderer, changed) == plainly(changed)
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("at", [0, 1, 6, 7])
-def test_other_versions_of_known_regions_agree_with_the_plain_way(
-    way: type[rendering_fast.FastRendering], at: int
-) -> None:
+def test_other_versions_of_known_regions_agree_with_the_plain_way(at: int) -> None:
     """Any version or compat of entry and event, around regions that are all known, gives the plain way's result."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     rendered(renderer, MINIMAL)
 
     for value in range(12):
@@ -275,40 +266,36 @@ REGION_FIELDS = [
 ]
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("field", REGION_FIELDS)
-def test_a_region_that_differs_late_is_not_taken_for_a_known_one(
-    way: type[rendering_fast.FastRendering], field: str
-) -> None:
+def test_a_region_that_differs_late_is_not_taken_for_a_known_one(field: str) -> None:
     """Entries that are equal for hundreds of bytes of a repeating field, and differ behind, keep their own values."""
     base = decode(MINIMAL)
     same = b"s" * 300
     one, two, short = (with_event(base, **{field: same + end}) for end in (b"one", b"two", b""))
-    renderer = Renderer(way)
+    renderer = Renderer()
 
     for _ in range(3):
         for entry in (one, two, short):
             assert rendered(renderer, encode(entry)) == plainly(encode(entry))
 
 
-@each_way
-def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_region(
-    way: type[rendering_fast.FastRendering],
-) -> None:
+@needs_compiled
+def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_region() -> None:
     """The same characters, divided differently among the fields of a region, are another region."""
     base = decode(MINIMAL)
     one = with_event(base, bucket_name=b"ab", bucket_owner_identity=b"c", event_name=b"xy", user_identity=b"z")
     two = with_event(base, bucket_name=b"a", bucket_owner_identity=b"bc", event_name=b"x", user_identity=b"yz")
-    renderer = Renderer(way)
+    renderer = Renderer()
 
     for entry in (one, two, one, two):
         assert rendered(renderer, encode(entry)) == plainly(encode(entry))
 
 
-@each_way
-def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[rendering_fast.FastRendering]) -> None:
+@needs_compiled
+def test_a_region_seen_in_a_refused_entry_is_not_remembered() -> None:
     """An entry that cannot be decoded leaves nothing behind for the next one to hit."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     broken = MINIMAL[:-1]
 
     assert isinstance(rendered(renderer, broken), str)
@@ -316,10 +303,10 @@ def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[rendering_
     assert rendered(renderer, MINIMAL) == plainly(MINIMAL)
 
 
-@each_way
-def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events(way: type[rendering_fast.FastRendering]) -> None:
+@needs_compiled
+def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events() -> None:
     """Another endpoint, or other opaque data, behind the same bucket is noticed at once."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     entry = replace(decode(MINIMAL), push_endpoint_args=b"a=1")
     other = with_event(replace(entry, push_endpoint=b"kafka://elsewhere"), opaque_data=b"other")
 
@@ -327,10 +314,10 @@ def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events(way: type[r
         assert rendered(renderer, encode(each)) == plainly(encode(each))
 
 
-@each_way
-def test_two_regions_in_turn_stay_on_the_fast_way(way: type[rendering_fast.FastRendering]) -> None:
+@needs_compiled
+def test_two_regions_in_turn_stay_on_the_fast_way() -> None:
     """Events of two zone groups and two buckets in turn are all hits after their first sight."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     base = decode(MINIMAL)
     some = [encode(with_event(base, aws_region=r, bucket_name=b)) for r in (b"eu", b"us") for b in (b"b1", b"b2")]
     for data in some:
@@ -339,25 +326,23 @@ def test_two_regions_in_turn_stay_on_the_fast_way(way: type[rendering_fast.FastR
     assert [fast(renderer, data) for data in some] == [plainly(data) for data in some]
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("version", [4, 9])
-def test_an_entry_newer_than_known_stays_on_the_fast_way(way: type[rendering_fast.FastRendering], version: int) -> None:
+def test_an_entry_newer_than_known_stays_on_the_fast_way(version: int) -> None:
     """Fields that a newer radosgw appends to the entry cost no speed."""
     data = encode(replace(decode(MINIMAL), version=version, newer_fields=b"new"))
-    renderer = Renderer(way)
+    renderer = Renderer()
     rendered(renderer, data)
 
     assert fast(renderer, data) == plainly(data)
 
 
-@each_way
-def test_what_is_remembered_is_bounded(
-    way: type[rendering_fast.FastRendering], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@needs_compiled
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many buckets, users and opaque values come by, a renderer stays within its bound, and right."""
     bound = 512 << 10
     monkeypatch.setattr(rendering_cached, "MAX_CACHED_BYTES", bound)
-    renderer = Renderer(way)
+    renderer = Renderer()
     base = with_event(decode(MINIMAL), bucket_arn=b"a" * 200)
     entries = [with_event(base, bucket_name=b"bucket-%d" % i, user_identity=b"user-%d" % i) for i in range(1000)]
     encoded = [encode(entry) for entry in entries]
@@ -378,14 +363,12 @@ def test_what_is_remembered_is_bounded(
     assert fast(renderer, encoded[-1]) == plainly(encoded[-1])
 
 
-@each_way
-def test_regions_that_grow_are_charged_for_it(
-    way: type[rendering_fast.FastRendering], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@needs_compiled
+def test_regions_that_grow_are_charged_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket that is seen again with far longer opaque data takes more of the bound, and is still bounded."""
     bound = 512 << 10
     monkeypatch.setattr(rendering_cached, "MAX_CACHED_BYTES", bound)
-    renderer = Renderer(way)
+    renderer = Renderer()
     for length in (1, 2000):
         for i in range(200):
             entry = with_event(decode(MINIMAL), bucket_name=b"bucket-%d" % i, opaque_data=b"o" * length)
@@ -395,11 +378,11 @@ def test_regions_that_grow_are_charged_for_it(
     assert 0 < held < renderer._cached_bytes <= bound
 
 
-@each_way
+@needs_compiled
 @pytest.mark.parametrize("field", ["bucket_arn", "bucket_id", "opaque_data", "user_identity", "aws_region"])
-def test_huge_regions_are_not_remembered(way: type[rendering_fast.FastRendering], field: str) -> None:
+def test_huge_regions_are_not_remembered(field: str) -> None:
     """A field of a megabyte is rendered, and not kept."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     data = encode(with_event(decode(MINIMAL), **{field: b"a" * 1_000_000}))
 
     assert rendered(renderer, data) == plainly(data)
@@ -409,12 +392,10 @@ def test_huge_regions_are_not_remembered(way: type[rendering_fast.FastRendering]
     assert not renderer._opaques
 
 
-@each_way
-def test_the_plain_way_is_not_asked_for_what_is_known(
-    way: type[rendering_fast.FastRendering], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@needs_compiled
+def test_the_plain_way_is_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of known buckets never reach the full decoder, or the speed would be gone unnoticed."""
-    renderer = Renderer(way)
+    renderer = Renderer()
     known = [pair.entry for pair in real_pairs()]
     for data in known:
         rendered(renderer, data)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import rendering_fast, speedups
+from remora.codec import speedups
 from remora.codec.event_entry import decode, encode, renewed
 from remora.codec.rendering_cached import Renderer
 from remora.codec.sequence import number_of, with_number, without_number
 from remora.codec.trace_context import TRACE_BYTES, parse, text, traceparent_of
 from unit.codec.samples import MINIMAL, entries, listing_of, mutated, real_pairs
+
+if TYPE_CHECKING:
+    from remora.codec._compiled import CompiledRendering
 
 ids = st.tuples(st.binary(min_size=16, max_size=16).filter(any), st.binary(min_size=8, max_size=8).filter(any))
 headers = st.builds(lambda both, flags: f"00-{both[0].hex()}-{both[1].hex()}-{flags:02x}", ids, st.integers(0, 255))
@@ -62,10 +67,10 @@ def test_the_context_behind_an_entry_is_read_again(entry: bytes, header: str, nu
     assert traceparent_of(entry) == b""
 
 
-@pytest.mark.parametrize("way", dict.fromkeys([rendering_fast.FastRendering, speedups.FastRendering]))
+@pytest.mark.parametrize("way", dict.fromkeys([None, speedups.CompiledRendering]))
 @given(st.lists(st.tuples(st.sampled_from(ENTRIES), headers | st.just("")), max_size=5))
 def test_contexts_are_rendered_and_change_nothing_else(
-    way: type[rendering_fast.FastRendering], some: list[tuple[bytes, str]]
+    way: type[CompiledRendering] | None, some: list[tuple[bytes, str]]
 ) -> None:
     """Each record has the context of its entry, or none; key, value, id and age are the same."""
     renderer = Renderer(way)
@@ -84,7 +89,7 @@ def test_both_ways_read_the_same_contexts(damaged: list[bytes]) -> None:
     """Compiled and in Python, whatever stands behind an entry and however it is damaged."""
     page = listing_of(*damaged)
 
-    made = [Renderer(way).render(page, None, b"t:") for way in (rendering_fast.FastRendering, speedups.FastRendering)]
+    made = [Renderer(way).render(page, None, b"t:") for way in (None, speedups.CompiledRendering)]
 
     assert list(made[0][0]) == list(made[1][0])
     assert list(made[0][1]) == list(made[1][1])

@@ -8,7 +8,7 @@ from remora.policy.condition import (
     FULL,
     Condition,
     Facts,
-    Failing,
+    FailedSince,
     FailingShard,
     State,
     cause_of,
@@ -20,8 +20,8 @@ from remora.policy.condition import (
 )
 from remora.policy.retry import Failure
 
-REFUSED = Failing(Failure.CONFIGURATION, "no such topic", 273.0)
-AWAY = Failing(Failure.TRANSIENT, "no answer", 61.0)
+REFUSED = FailedSince(Failure.CONFIGURATION, "no such topic", 273.0)
+AWAY = FailedSince(Failure.TRANSIENT, "no answer", 61.0)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_topic_of_which_one_queue_is_tried_is_being_tried() -> None:
         ("kafka://b:9092", "topic t1 at b:9092: no answer in time", "b:9092", "no answer in time"),
         ("kafka://a:1,b:2", "topic t1 at a:1,b:2: no answer", "a:1,b:2", "no answer"),
         ("amqp://b:5672", "exchange e at b:5672: there is no such exchange", "b:5672", "there is no such exchange"),
-        ("http://h:80/a/secret", "h:80: it answers with 503", "h:80", "it answers with 503"),
+        ("http://h:80/a/secret", "http://h:80: it answers with 503", "h:80", "it answers with 503"),
         ("", "its metadata are unknown", "", "its metadata are unknown"),
     ],
 )  # fmt: skip

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from remora.model.shard import Origin
 from remora.policy.condition import Condition, State
 from remora.policy.explanation import Daemon, Owner, Queue, advice
-from remora.policy.next_command import Subject
+from remora.policy.next_command import TopicSubject
 
-SUBJECT = Subject(topic="orders", endpoint="kafka://b:9092")
+SUBJECT = TopicSubject(topic="orders", endpoint="kafka://b:9092")
 OWN = Queue(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7, subject=SUBJECT)
 RADOSGW = replace(OWN, origin=Origin.RADOSGW)
 HELD = replace(OWN, owner=Owner.HERE, owner_name="worker 1", lease_left_s=71)

@@ -9,12 +9,12 @@ import pytest
 from remora.endpoints.amqp.errors import CHANNEL, CONNECTION
 from remora.endpoints.kafka.errors import CONFIGURATION
 from remora.model.shard import Origin
-from remora.policy.next_command import TABLE, Subject, next_command
+from remora.policy.next_command import TABLE, TopicSubject, next_command
 
-KAFKA = Subject(topic="orders", endpoint="kafka://b:9093", there="events")
-SEVERAL = Subject(topic="orders", endpoint="kafka://a,b:9093", there="events")
-HTTP = Subject(topic="hooks", endpoint="https://h.example:8443", there="hooks")
-AMQP = Subject(topic="mail", endpoint="amqps://r", there="events")
+KAFKA = TopicSubject(topic="orders", endpoint="kafka://b:9093", there="events")
+SEVERAL = TopicSubject(topic="orders", endpoint="kafka://a,b:9093", there="events")
+HTTP = TopicSubject(topic="hooks", endpoint="https://h.example:8443", there="hooks")
+AMQP = TopicSubject(topic="mail", endpoint="amqps://r", there="events")
 CREATE = "kafka-topics.sh --bootstrap-server b:9093 --create --topic events --partitions 12"
 ACLS = "kafka-acls.sh --bootstrap-server b:9093 --add --allow-principal User:USER"
 TWO = "--operation Write --operation Describe"
@@ -89,7 +89,7 @@ PREFIX = "--resource-pattern-type prefixed"
         ("the lock of orders.7 was not renewed in time", KAFKA, "remora status"),
     ],
 )  # fmt: skip
-def test_each_reason_has_its_command(reason: str, of: Subject, command: str) -> None:
+def test_each_reason_has_its_command(reason: str, of: TopicSubject, command: str) -> None:
     """The command mends the cause, or shows what it is."""
     assert next_command(reason, of) == command
 
@@ -110,14 +110,14 @@ def test_no_reason_is_answered_by_showing_the_topic(reason: str) -> None:
 
 def test_a_topic_of_a_radosgw_is_changed_through_the_gateway() -> None:
     """Remora changes none of radosgw's topics, and names no command that would be refused."""
-    of = Subject(topic="orders", origin=Origin.RADOSGW, endpoint="kafka://b")
+    of = TopicSubject(topic="orders", origin=Origin.RADOSGW, endpoint="kafka://b")
 
     assert next_command("refused user and password", of).startswith("aws sns set-topic-attributes ")
 
 
 def test_names_are_quoted_for_the_shell() -> None:
     """A command can be typed as it stands, whatever the topic is called."""
-    of = Subject(topic="a b;$(c)", endpoint="kafka://b:1", there="a b")
+    of = TopicSubject(topic="a b;$(c)", endpoint="kafka://b:1", there="a b")
 
     assert next_command("no answer", of) == "remora topic test 'a b;$(c)'"
     assert "--topic 'a b'" in next_command("no such topic in Kafka", of)

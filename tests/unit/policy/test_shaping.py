@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, Meter, Priority
-from remora.policy.bucket import SECOND_US, capacity_of, share_of
-from remora.policy.shaping import PRIORITIES, Group
-from remora.policy.waiting import Request, Waiting
+from remora.policy.admission import Request
+from remora.policy.bucket import SECOND_US, Bucket, capacity_of, share_of
+from remora.policy.cells import PRIORITIES
+from remora.policy.shaping import Group
+from remora.simulate.shaping import Member
 
 RATES = st.integers(0, 5_000_000)
 TICKS_US = st.sampled_from((1_000, 10_000, 12_500, 100_000, 1_000_000))
@@ -39,11 +41,11 @@ class Run:
     dealt: int = 0
     out: int = 0
     grants: list[tuple[int, str, int]] = field(default_factory=list)
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[Member] = field(default_factory=list)
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.waiting = [Waiting(member, {"host": self.group}) for member in range(self.members)]
+        self.waiting = [Member(member, {"host": self.group}) for member in range(self.members)]
 
     def tick(self) -> None:
         """One tick in some order, and releases behind it."""
@@ -59,10 +61,9 @@ class Run:
         """A request of some size, from any member."""
         self.number += 1
         member, want = self.chance.randrange(self.members), self.chance.choice((0, 1, 500, 40_000, 3_000_000))
-        request = Request(
-            str(self.number), self.chance.choice(PRIORITIES), ("host",), want, self.chance.randint(0, want)
-        )
-        if self.waiting[member].ask(request):
+        waiting, least = self.waiting[member], self.chance.randint(0, want)
+        request = waiting.request(self.chance.choice(PRIORITIES), ("host",), want, least)
+        if waiting.send(str(self.number), request):
             self._granted(member, request)
 
     def settle(self) -> None:
@@ -84,20 +85,20 @@ class Run:
         """Workers come or go."""
         self.members = self.chance.randint(1, 5)
         for tier in self.group.tiers.values():  # a worker's debt goes with it
-            self.dealt += sum(bucket.debt for bucket in tier.buckets[self.members :])
+            self.dealt += sum(max(0, -level) for level in tier.levels[self.members :])
         self.group.resize(self.members)
         del self.waiting[self.members :]
-        self.waiting.extend(Waiting(member, {"host": self.group}) for member in range(len(self.waiting), self.members))
+        self.waiting.extend(Member(member, {"host": self.group}) for member in range(len(self.waiting), self.members))
         self.grants = [each for each in self.grants if each[0] < self.members]
 
     @property
     def held(self) -> int:
         """All levels, debts included."""
-        return sum(bucket.level for tier in self.group.tiers.values() for bucket in tier.buckets)
+        return sum(level for tier in self.group.tiers.values() for level in tier.levels)
 
     def _release(self) -> None:
         for member in self.chance.sample(range(self.members), self.members):
-            for request in self.waiting[member].release():
+            for _, request in self.waiting[member].release():
                 self._granted(member, request)
 
     def _granted(self, member: int, request: Request) -> None:
@@ -106,8 +107,8 @@ class Run:
 
     def _check_levels(self) -> None:
         for tier in self.group.tiers.values():
-            for member, bucket in enumerate(tier.buckets):
-                assert bucket.level <= capacity_of(tier.meter.burst, member, self.members)
+            for member, level in enumerate(tier.levels):
+                assert level <= capacity_of(tier.meter.burst, member, self.members)
             assert min(tier.last_over, tier.cur_over, tier.last_budget, tier.cur_budget) >= 0
 
 
@@ -160,7 +161,7 @@ def test_a_class_gets_its_guarantee(
             for priority in PRIORITIES:
                 level = group.level(member, priority)
                 if level > 0 and (priority == Priority.CLIENT_LOW or chance.random() < 0.5):
-                    group.charge(member, priority, level)
+                    group.account(member).charge(priority, level)
                     spent += level if priority == Priority.CLIENT_LOW else 0
 
         assert spent >= dealt
@@ -199,8 +200,8 @@ def test_a_charge_that_its_group_forgot_is_not_given_back() -> None:
         "host": Group({}, 1, 10_000),
     }
     groups["topic"].tick([0])
-    waiting = Waiting(0, groups)
-    assert not waiting.ask(Request("a", Priority.IDLE, ("topic", "host"), 4_000, 4_000))
+    waiting = Member(0, groups)
+    assert not waiting.send("a", waiting.request(Priority.IDLE, ("topic", "host"), 4_000, 4_000))
     groups["topic"].configure(enabled=False)
     groups["topic"].configure(enabled=True)
 
@@ -208,34 +209,34 @@ def test_a_charge_that_its_group_forgot_is_not_given_back() -> None:
     assert not waiting.cancel("a")
 
     assert groups["topic"].level(0, Priority.IDLE) == 0
-    assert groups["topic"].tiers[Priority.IDLE].buckets[0].returned == 0
+    assert groups["topic"].tiers[Priority.IDLE].purses[0].returned == 0
 
 
 def test_credit_that_comes_back_releases_others_at_once() -> None:
     """What a wide group does not grant goes back to the narrow one, and who waits there goes on in the same pass."""
     topic = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
     host = Group({Priority.IDLE: Meter(0, 10_000)}, 1, 10_000)
-    waiting = Waiting(0, {"topic": topic, "host": host})
+    waiting = Member(0, {"topic": topic, "host": host})
     topic.tick([0])
     host.tick([0])
-    assert not waiting.ask(Request("wide", Priority.IDLE, ("topic", "host"), 10_000, 1_000))
-    assert not waiting.ask(Request("narrow", Priority.IDLE, ("topic",), 500, 500))
-    host.tiers[Priority.IDLE].buckets[0].level = 3_000
+    assert not waiting.send("wide", waiting.request(Priority.IDLE, ("topic", "host"), 10_000, 1_000))
+    assert not waiting.send("narrow", waiting.request(Priority.IDLE, ("topic",), 500, 500))
+    host.tiers[Priority.IDLE].purses[0].set_level(3_000)
 
     released = waiting.release()
 
-    assert [(each.name, each.want) for each in released] == [("wide", 3_000), ("narrow", 500)]
+    assert [(name, each.want) for name, each in released] == [("wide", 3_000), ("narrow", 500)]
     assert topic.level(0, Priority.IDLE) == 6_500
 
 
 def test_a_look_waits_its_turn_and_costs_nothing() -> None:
     """A request for nothing is charged nothing, yet waits behind others and where there is no credit."""
     group = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
-    waiting = Waiting(0, {"host": group})
-    assert not waiting.ask(Request("look", Priority.IDLE, ("host",), 0, 0))
+    waiting = Member(0, {"host": group})
+    assert not waiting.send("look", waiting.request(Priority.IDLE, ("host",), 0, 0))
     group.tick([0])
 
-    assert [each.want for each in waiting.release()] == [0]
+    assert [each.want for _, each in waiting.release()] == [0]
 
     assert group.level(0, Priority.IDLE) == 10_000
 
@@ -270,14 +271,14 @@ def test_a_full_group_says_so() -> None:
 def test_a_smaller_burst_lends_no_cap() -> None:
     """What a smaller burst cuts from a level serves others as overflow, and raises the cap of nobody."""
     group = Group({Priority.IDLE: Meter(0, 1_000, 100_000)}, 2, 10_000)
-    for bucket in group.tiers[Priority.IDLE].buckets:
-        bucket.level = 500
+    for purse in group.tiers[Priority.IDLE].purses:
+        purse.set_level(500)
 
     group.configure({Priority.IDLE: Meter(0, 200, 100_000)})
     group.tick([0, 1])
 
     tier = group.tiers[Priority.IDLE]
-    assert [bucket.level for bucket in tier.buckets] == [100, 100]
+    assert tier.levels == [100, 100]
     assert (tier.cur_over, tier.cur_budget) == (800, 1_000)
 
 
@@ -286,12 +287,13 @@ def test_returned_credit_waits_for_the_next_visit() -> None:
     group = Group({Priority.MAX: Meter(20_000, 200)}, 2, 1_000)
     group.tick([1, 0])
     tier = group.tiers[Priority.MAX]
-    tier.buckets[0].level, tier.buckets[1].level = 100, 0
+    tier.purses[0].set_level(100)
+    tier.purses[1].set_level(0)
     group.settle(0, Priority.MAX, 30, 0)
 
     group.tick([1, 0])
 
-    assert [bucket.level for bucket in tier.buckets] == [100, 10]
+    assert tier.levels == [100, 10]
     assert (tier.last_over, tier.cur_over) == (30, 10)
 
 
@@ -302,19 +304,21 @@ def plain_tick(group: Group, order: list[int], tick_us: int) -> None:
     members = len(order)
     for member in order:
         for tier in (*(group.tiers[name] for name in PRIORITIES), spares):
-            bucket, meter = tier.buckets[member], tier.meter
-            bucket.capacity = tier.capacities[member]
+            purse, meter = tier.purses[member], tier.meter
+            bucket = Bucket(tier.capacities[member], purse.level)
             cap = start = 0
-            bucket.budget = None
             if meter.max is not None:
                 cap = share_of(meter.max, tier.ticks_max, member, members, tick_us)
                 bucket.budget = start = cap + tier.last_budget
             tier.cur_over += bucket.fill(share_of(meter.guaranteed, tier.ticks, member, members, tick_us))
-            tier.last_over += bucket.take_returned()
+            tier.last_over += purse.take_returned()
             tier.last_over = bucket.fill(tier.last_over)
             if tier is not spares:
-                moved = bucket.transfer(spares.buckets[member], bucket.capacity - bucket.level)
-                group.transferred[tier.name] += moved
+                spare = Bucket(level=spares.purses[member].level)
+                group.transferred[tier.name] += bucket.transfer(spare, bucket.capacity - bucket.level)
+                spares.purses[member].set_level(spare.level)
+            purse.set_capacity(bucket.capacity)
+            purse.set_level(bucket.level)
             if bucket.budget is not None:
                 spent = max(0, start - bucket.budget)
                 if spent < cap:
@@ -343,10 +347,10 @@ def test_quick_ticks_are_the_specified_ones(
         match data.draw(st.sampled_from(("nothing", "charge", "give_back", "configure"))):
             case "charge":
                 for group in (quick, plain):
-                    group.charge(member, name, amount)
+                    group.account(member).charge(name, amount)
             case "give_back":
                 for group in (quick, plain):
-                    group.give_back(member, name, amount)
+                    group.account(member).give_back(name, amount)
             case "configure":
                 for group in (quick, plain):
                     group.configure(others)
@@ -356,7 +360,7 @@ def held_by(group: Group) -> object:
     """Levels, what was returned, left over and lent, and the counters."""
     tiers = [
         (
-            [(each.level, each.returned, each.capacity) for each in tier.buckets],
+            [(each.level, each.returned, each.capacity) for each in tier.purses],
             tier.last_over,
             tier.cur_over,
             tier.last_budget,

@@ -68,7 +68,7 @@ async def test_a_request_beyond_the_limit_is_told_when_to_come_back(tmp_path: Pa
         body = it.site.metric("remora_ingested_events_total", topic="t")
         assert (answer.status, body) == (200, 1)
         spent = 2_000 - it.level()
-        it.host.account(0, bucket_name("gw", "bytes")).charge(0, Priority.MAX, 5_000 - spent)
+        it.host.account(0, bucket_name("gw", "bytes")).charge(Priority.MAX, 5_000 - spent)
         assert it.level() == -3_000
 
         refused = await it.site.ask("POST", EVENTS, records("b"))
@@ -166,7 +166,7 @@ def test_a_reservation_that_has_expired_returns_nothing() -> None:
 async def test_reads_are_never_limited(tmp_path: Path) -> None:
     """Looks at topics and at the health pass at any level."""
     async with limited(tmp_path, BYTES) as it:
-        it.host.account(0, bucket_name("gw", "bytes")).charge(0, Priority.MAX, 10_000)
+        it.host.account(0, bucket_name("gw", "bytes")).charge(Priority.MAX, 10_000)
 
         for path in ("/v1/topics", "/v1/topics/t", "/v1/health", "/v1/openapi.json"):
             assert (await it.site.ask("GET", path)).status == 200
@@ -198,7 +198,7 @@ async def test_other_limits_count_at_once(tmp_path: Path) -> None:
         assert await it.publish("a") == (200, 0)
         it.host.shaper.configure(shaping(), [FEW])
         it.reload(FEW)
-        it.host.account(0, bucket_name("gw", "events")).charge(0, Priority.MAX, 100)
+        it.host.account(0, bucket_name("gw", "events")).charge(Priority.MAX, 100)
         assert await it.publish("a") == (429, 9)
         it.host.shaper.configure(shaping(), [])
         it.reload()
@@ -211,7 +211,7 @@ async def test_a_worker_has_its_part_of_a_burst(tmp_path: Path, workers: int) ->
     limit = LimitSettings(name="gw", of="token", events=100, burst_events=400)
     async with limited(tmp_path, limit, workers=workers) as it:
         assert it.level(limit, "events") == 400 // workers
-        it.host.account(0, bucket_name("gw", "events")).charge(0, Priority.MAX, 1_000)
+        it.host.account(0, bucket_name("gw", "events")).charge(Priority.MAX, 1_000)
         before = it.level(limit, "events")
         it.host.tick(5 * TICKS_A_SECOND)
         assert 480 <= it.level(limit, "events") - before <= 500

@@ -292,7 +292,9 @@ class Clients:
     async def _send(self, budget: BodyBudget, nbytes: int) -> None:
         chance = self._chance
         with budget.share(Socket()) as share:
-            await share.begin(nbytes if chance.random() < 0.6 else None, chance.choice([1, 1000]))
+            length, patience_s = nbytes if chance.random() < 0.6 else None, chance.choice([1, 1000])
+            if not share.begin(length):
+                await share.wait(patience_s)
             for received in range(1, nbytes + 1):
                 await share.cover(received)
                 self.most = max(self.most, sum(each.nbytes for each in self.budgets))

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remora.servers.ingest import handler
+from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.chunks import ChunkDecoder
 from remora.servers.ingest.handler import Connection
 from remora.servers.ingest.head import HeadReader, NotHttp
@@ -74,14 +75,16 @@ class Clerk:
         self._at_once = at_once
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def at_once(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> bool:
-        if not self._at_once or request.body is None:
-            return False
-        self._take(request, request.body)
-        asyncio.get_running_loop().call_soon(answered, Response(200, b"%d" % len(self.seen)))
-        return True
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
+        answered(await self._answer(request))
 
-    async def answer(self, request: Request, connection: Peer) -> Response:
+    async def _answer(self, request: Request) -> Response:
+        if self._at_once and request.body is not None:
+            self._take(request, request.body)
+            answered = Callback[Response]()
+            asyncio.get_running_loop().call_soon(answered, Response(200, b"%d" % len(self.seen)))
+            return await answered
+        await in_task()
         body = b""
         try:
             while piece := await request.content.read():

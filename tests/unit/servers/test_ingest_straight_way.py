@@ -1,6 +1,6 @@
-"""The straight way of a request to publish checks all that the long way does: tokens, limits, sizes and the stop.
+"""A request to publish that waits for the store alone is checked as all others are: tokens, limits, sizes and the stop.
 
-Each topic is known when the request comes, which alone lets it take this way; the store says whether it did.
+Each topic is known when the request comes; the store says how often it was asked to call back.
 """
 
 from __future__ import annotations
@@ -61,9 +61,16 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def test_what_is_taken(store: CountingStore, tmp_path: Path) -> None:
-    """A plain request to a known topic goes this way and is stored."""
+    """A plain request to a known topic is stored, and has no task while it waits for the store."""
     async with knowing(store, tmp_path) as site:
-        answer = await site.ask("POST", PUBLISH.format("t"), records("a"))
+        store.gate.clear()
+        asking = asyncio.ensure_future(site.ask("POST", PUBLISH.format("t"), records("a")))
+        await store.asked.wait()
+        tasks = [each.get_name() for each in asyncio.all_tasks()]
+        store.gate.set()
+        answer = await asking
+
+    assert "ingest request" not in tasks
 
     assert (answer.status, answer.json["stored"]) == (200, 1)
     assert store.straight == len(store.published) == 1

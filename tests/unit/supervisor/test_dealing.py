@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from remora.config import ShapingSettings
-from remora.model.traffic import BUCKETS, limit_of
-from remora.policy.shaping import PRIORITIES
-from remora.policy.waiting import Account, Request, Waiting
-from remora.process.credit import CELLS, GRANTED, RETURNED, SPENT
+from remora.model.traffic import BUCKETS, Priority, limit_of
+from remora.policy.admission import Line, Request
+from remora.policy.cells import PRIORITIES, MemberAccount
+from remora.policy.limits import Credit
 from support.credit import Host, a_host, a_meter, shaping
 
 SEEDS = int(os.environ.get("REMORA_DEALING_SEEDS", "20"))
@@ -35,7 +35,8 @@ PATIENCE_S = 5
 class Worker:
     """A worker's part: who waits, what is granted and not given back, and what it was granted in all."""
 
-    waiting: Waiting
+    line: Line
+    limits: dict[str, Credit]
     granted: list[tuple[str, int]] = field(default_factory=list)
     asked: int = 0
 
@@ -66,10 +67,10 @@ class Schedule:
 
     def a_worker(self, place: int) -> Worker:
         """A worker that has just come, and knows the groups that there are."""
-        accounts: dict[str, Account] = {}
+        accounts: dict[str, MemberAccount] = {}
         if GROUP in self.host.shaper.slots:
             accounts[GROUP] = self.host.account(place)
-        return Worker(Waiting(0, accounts))
+        return Worker(Line(), {each: Credit(GROUP, each, accounts) for each in PRIORITIES} if accounts else {})
 
     def begin_account(self) -> None:
         """From now on count what is dealt out, what is granted, and the debts of workers that ended."""
@@ -78,19 +79,9 @@ class Schedule:
     def held(self) -> int:
         """All credit that the group has: in its buckets, given back, and left over."""
         found = 0
-        for name, group in self.host.shaper.groups.items():
+        for group in self.host.shaper.groups.values():
             for tier in group.tiers.values():
-                found += tier.last_over + tier.cur_over + sum(each.level + each.returned for each in tier.buckets)
-            found -= sum(self.unread(name, i) for i in range(len(PRIORITIES)))
-        return found
-
-    def unread(self, name: str, i: int) -> int:
-        """What workers have spent of a priority, and not given back, that the shaper has not seen yet."""
-        shaper, cells = self.host.shaper, self.host.memory.cells
-        found, each = 0, shaper._dealt[name]
-        for place, spent, returned in zip(shaper._places, each.spent, each.returned, strict=True):
-            at = self.host.memory.row(place, each.slot) + i * CELLS
-            found += cells[at + SPENT] - spent[i] - (cells[at + RETURNED] - returned[i])
+                found += tier.last_over + tier.cur_over + sum(each.level + each.returned for each in tier.purses)
         return found
 
     # ------------------------------------------------------------------------------ what can happen
@@ -117,15 +108,13 @@ class Schedule:
         worker = self.workers[place]
         worker.asked += 1
         want = want or self.chance.choice((1, 500, 40_000, 1_000_000))
-        name = f"{place}/{worker.asked}"
-        request = Request(
-            name, priority or self.chance.choice(PRIORITIES), (GROUP,), want, self.chance.randint(1, want)
-        )
-        if worker.waiting.ask(request):
+        chosen = Priority(priority or self.chance.choice(PRIORITIES))
+        request = Request(chosen, (worker.limits[chosen],), want, self.chance.randint(1, want))
+        if worker.line.ask(request):
             self.grant(worker, request)
 
     def grant(self, worker: Worker, request: Request) -> None:
-        if request.charges:
+        if any(each.is_charged for each in request.holds):
             worker.granted.append((request.priority, request.want))
             self.out += request.want
 
@@ -138,10 +127,10 @@ class Schedule:
                 if not account.enabled:
                     continue
                 if self.chance.random() < 0.5:
-                    account.give_back(0, priority, nbytes)
+                    account.give_back(priority, nbytes)
                     self.out -= nbytes
                 else:
-                    account.charge(0, priority, more := self.chance.choice((0, nbytes)))
+                    account.charge(priority, more := self.chance.choice((0, nbytes)))
                     self.out += more
 
     def tick(self) -> None:
@@ -160,7 +149,8 @@ class Schedule:
 
     def release(self) -> None:
         for worker in self.workers.values():
-            for request in worker.waiting.release():
+            worker.line.free(list(worker.line.waited_in))
+            for request in worker.line.look():
                 self.grant(worker, request)
 
     def die(self) -> None:
@@ -199,13 +189,9 @@ class Schedule:
         assert sorted(shaper._places) == sorted(self.workers)
         assert {*shaper.slots} == {each.name for each in self.settings.scope}
         for name, group in shaper.groups.items():
-            for i, priority in enumerate(PRIORITIES):
-                buckets, row = group.tiers[priority].buckets, self.host.memory.row
-                assert len(buckets) == len(self.workers)
-                spent = [shaper._dealt[name].spent[member][i] for member in range(len(buckets))]
-                at = [row(place, shaper.slots[name]) + i * CELLS for place in shaper._places]
-                granted = [self.host.memory.cells[each + GRANTED] for each in at]
-                assert granted == [each.level + ago for each, ago in zip(buckets, spent, strict=True)], priority
+            for priority in PRIORITIES:
+                seen = [self.host.level(place, priority, name) for place in shaper._places]
+                assert seen == group.tiers[priority].levels, priority
         assert self.out + self.held() <= self.held_before + self.dealt + self.forgiven
 
     def comes_to_rest(self) -> None:
@@ -219,7 +205,7 @@ class Schedule:
         for _ in range(round(PATIENCE_S / TICK_S)):
             for place, worker in self.workers.items():
                 for priority in PRIORITIES:
-                    if not worker.waiting.waiting(GROUP, priority):
+                    if not worker.line.waiting(worker.limits[priority]):
                         self.ask(place, priority, want=50)
                         served[place, priority] += 1
             self.pass_by(1)

@@ -230,6 +230,8 @@ class Trial:
                 change()
         questions: list[Callable[[], Any]] = [it._shaping.show, it._view.metrics, it._view.status]
         questions.append(lambda: it._view.readiness(readiness.ready))
+        outages = importlib.import_module("remora.supervisor.outages")  # as it is watched here
+        questions.append(outages.OutageReport(it._view, it._telemetry).report)
         for question in questions:
             with contextlib.suppress(*FAILURES):
                 await question()

@@ -136,3 +136,12 @@ def test_topics_and_destinations_have_the_state_of_all_their_queues() -> None:
     assert tuple(destination[name] for name in shown) == (
         "b:9092", "Connection refused", "stopped, trying now", 273.0, 2, "t, u", 5,
     )  # fmt: skip
+
+
+def test_the_host_is_named_with_its_id() -> None:
+    """A status says on which host it is, by the name that people know and by the id that stands in its locks."""
+    said = status() | {"hostname": "db7"}
+
+    assert merged_status([Answer(1, 11, "remora/0123456789abcdef/b/1", 0, said)])["host"] == "db7 (01234567)"
+    assert merged_status([Answer(1, 11, "remora/db7/b/1", 0, said)])["host"] == "db7"
+    assert merged_status([])["host"] == ""

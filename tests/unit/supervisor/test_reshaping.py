@@ -241,7 +241,7 @@ async def test_what_is_in_force_is_shown_with_its_credit() -> None:
     """Each scope has its meters with level, who waits and what was granted; its groups have levels of their own."""
     desk = Desk(TWO)
     desk.host.tick(3)
-    desk.host.account().charge(0, "client_low", 5_000)
+    desk.host.account().charge("client_low", 5_000)
     desk.host.tick()
 
     shown = json.loads(json.dumps(await desk.shaping.show()))

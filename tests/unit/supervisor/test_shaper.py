@@ -18,8 +18,9 @@ from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSet
 from remora.config.checked import MOST_TABLES
 from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
+from remora.policy.cells import PRIORITIES
 from remora.policy.rates import bucket_name
-from remora.policy.shaping import PRIORITIES, Group
+from remora.policy.shaping import Group
 from remora.supervisor.credit_report import CreditReport
 from support.credit import Host, a_host, a_meter, shaping
 
@@ -32,7 +33,7 @@ def test_a_worker_has_what_was_dealt_less_what_it_spent() -> None:
     host = Host(shaping(a_host(client_low=a_meter(100_000, 3_000))))
     host.tick(2)
     assert host.level() == 2_000
-    host.account().charge(0, LOW, 5_000)
+    host.account().charge(LOW, 5_000)
     assert host.level() == -3_000
     host.tick(4)
     assert host.level() == 1_000
@@ -47,9 +48,9 @@ def test_sixteen_workers_get_exactly_the_rate() -> None:
     for _ in range(1_000):
         host.tick()
         for each in accounts:
-            level = each.level(0, LOW)
+            level = each.level(LOW)
             if level > 0:
-                each.charge(0, LOW, level)
+                each.charge(LOW, level)
                 spent += level
 
     assert spent == 25_000
@@ -61,8 +62,8 @@ def test_an_idle_worker_leaves_its_share_to_the_others() -> None:
     busy, spent = host.account(0), 0
     for _ in range(1_000):
         host.tick()
-        level = busy.level(0, LOW)
-        busy.charge(0, LOW, level)
+        level = busy.level(LOW)
+        busy.charge(LOW, level)
         spent += level
 
     assert 980_000 <= spent <= 1_020_000
@@ -72,7 +73,7 @@ def test_a_worker_that_ends_takes_its_debt_along() -> None:
     """The others share the whole rate from then on, and its successor begins with nothing."""
     host = Host(shaping(a_host(client_low=a_meter(300_000, 30_000))), 3)
     host.tick()
-    host.account(1).charge(0, LOW, 1_000_000)
+    host.account(1).charge(LOW, 1_000_000)
     host.shaper.leave(1)
     assert host.level(1) == 0, "who comes in its place finds neither credit nor debt"
     before = [host.level(place) for place in (0, 2)]
@@ -170,7 +171,7 @@ def test_after_a_defect_everything_passes_until_all_groups_are_made_anew(
 
     assert failing.has_failed or at
     if failing.has_failed:
-        assert all(host.account(0, group).is_open(0, LOW) for group in host.shaper.slots)
+        assert all(host.account(0, group).is_open(LOW) for group in host.shaper.slots)
     before = {place: host.level(place) for place in host.shaper._joined}
     host.tick()
     assert host.account(0).enabled
@@ -208,7 +209,7 @@ def test_disabling_a_scope_forgets_all_levels() -> None:
     host.tick(3)
     host.shaper.configure(shaping(replace(on, enabled=False)))
     host.tick(360_000)
-    assert host.account().is_open(0, LOW)
+    assert host.account().is_open(LOW)
     assert not host.account().enabled
     assert host.level() == 0
 
@@ -243,7 +244,7 @@ def test_a_group_that_is_made_anew_counts_from_nothing() -> None:
         """Spend what the low class leaves for the high one; returns how much that has left since its group began."""
         for _ in range(ticks):
             host.tick()
-            host.account().charge(0, HIGH, 500)
+            host.account().charge(HIGH, 500)
         return host.shaper.groups["uplink"].donated[LOW]
 
     def counted() -> float | None:
@@ -268,9 +269,9 @@ def test_what_comes_back_was_not_granted() -> None:
     """What the workers had of a group's credit is told without what they gave back, also where that did not fit."""
     host = Host(shaping(a_host(client_low=a_meter(100_000, 1_000))))
     host.tick()
-    host.account().charge(0, LOW, 700)
+    host.account().charge(LOW, 700)
     host.tick()
-    host.account().give_back(0, LOW, 500)
+    host.account().give_back(LOW, 500)
     assert host.level() == 1_000
     host.tick()
 
@@ -282,13 +283,13 @@ def test_credit_that_does_not_fit_serves_others() -> None:
     host = Host(shaping(a_host(client_low=a_meter(0, 2_000))), 2)
     idle, busy = host.account(0), host.account(1)
     host.tick()
-    while busy.level(0, LOW) <= 0:
-        idle.charge(0, LOW, 500)
-        idle.give_back(0, LOW, 1_700)
+    while busy.level(LOW) <= 0:
+        idle.charge(LOW, 500)
+        idle.give_back(LOW, 1_700)
         host.tick()
 
-    assert idle.level(0, LOW) == 1_000
-    assert busy.level(0, LOW) == 1_000
+    assert idle.level(LOW) == 1_000
+    assert busy.level(LOW) == 1_000
 
 
 def test_each_destination_has_a_group_up_to_a_number() -> None:
@@ -362,8 +363,8 @@ def test_a_host_deals_out_the_sum_of_its_workers_shares() -> None:
     for _ in range(100):
         host.tick()
         for each in accounts:
-            spent += max(0, each.level(0, LOW))
-            each.charge(0, LOW, max(0, each.level(0, LOW)))
+            spent += max(0, each.level(LOW))
+            each.charge(LOW, max(0, each.level(LOW)))
     assert spent == 45_000 + group.transferred[LOW]
 
     host.shaper.want("topics/b")
@@ -460,11 +461,11 @@ def test_what_is_shared_is_what_the_policy_says(
                     pure.tick(order)
                 host.tick(amount)
             case "charge":
-                account.charge(0, priority, amount)
-                pure.charge(member, priority, amount)
+                account.charge(priority, amount)
+                pure.account(member).charge(priority, amount)
             case "give_back":
-                account.give_back(0, priority, amount)
-                pure.give_back(member, priority, amount)
+                account.give_back(priority, amount)
+                pure.account(member).give_back(priority, amount)
 
         levels = [[host.level(each, name) for name in PRIORITIES] for each in range(3)]
         assert levels == [[pure.level(each, name) for name in PRIORITIES] for each in range(3)]
@@ -515,7 +516,7 @@ def test_a_group_that_is_full_sleeps(seconds: int) -> None:
     counted = group.tiers[LOW].ticks
     assert counted < 200
 
-    host.account(2).charge(0, LOW, 300)
+    host.account(2).charge(LOW, 300)
     host.tick()
 
     assert group.tiers[LOW].ticks == 201 + seconds * 100

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.opening import Identity, open_connection
 from remora.endpoints.arrived import Arrived
+from remora.endpoints.shared import Shared, sweep
 from remora.endpoints.tasks import CrashObserver, Tasks
-from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
-
-T = TypeVar("T")
 
 
 class AmqpObserver(CrashObserver, Protocol):
@@ -46,48 +45,50 @@ class Slot:
         self._rules = rules
         self.connections: list[Connection] = []
         self.connect_timeout_s = settings.connect_timeout_s
-        self.last_used = asyncio.get_running_loop().time()
         self._settings = settings
         self._observer = observer
         self._tasks = tasks
-        self._opening: asyncio.Task[Connection | Exception] | None = None
-        self.is_closed = False
+        self._newest = Shared(str(self), tasks, self._open, _leave, is_usable=lambda each: each.has_room)
 
     def __str__(self) -> str:
         return str(self.identity.server)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no connection is opened any more."""
+        return self._newest.is_closed
+
     async def ready(self) -> Connection:
         """A connection with room for a channel; all that need one wait for the same opening. Raises EndpointError."""
-        self.last_used = asyncio.get_running_loop().time()
-        for each in self.connections:
-            if each.has_room:
-                return each
-        if self.is_closed:
-            raise EndpointUnavailable(f"{self}: the endpoint is closed", "aborted")
-        if self._opening is None:
-            self._opening = self._tasks.ask(self._open(), name=f"open {self}")
-        return await outcome_of(self._opening, str(self))
+        with_room = next((each for each in self.connections if each.has_room), None)
+        if with_room is not None:
+            self._newest.current = with_room
+        return await self._newest.ready()
 
     async def _open(self) -> Connection:
-        try:
-            opened = await open_connection(self.identity, self._settings, self._rules, self._connection_ended)
-            self.connections.append(opened)
-        finally:
-            self._opening = None
+        opened = await open_connection(self.identity, self._settings, self._rules, self._connection_ended)
+        self.connections.append(opened)
         self._observer.amqp_connected(str(self))
         return opened
 
     def _connection_ended(self, connection: Connection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
+            if connection is self._newest.current:
+                self._newest.current = None
             self._tasks.begin(connection.ended(), name=f"end {self}")
             self._observer.amqp_disconnected(str(self), str(connection.error))
 
+    def close_idle(self, before: float) -> bool:
+        """Close all connections when none was asked for since then; whether they are closed."""
+        if not self._newest.close_idle(before):
+            return False
+        self.close()
+        return True
+
     def close(self) -> None:
         """Close what is open, in the background."""
-        self.is_closed = True
-        if self._opening is not None:
-            self._opening.cancel()
+        self._newest.close()
         for each in list(self.connections):
             self._tasks.begin(each.close(), name=f"close {self}")
 
@@ -97,69 +98,64 @@ class Outlet:
 
     def __init__(self, slot: Slot, exchange: str, what: str, observer: AmqpObserver, tasks: Tasks) -> None:
         self.slot = slot
-        self.users = 0
-        self.last_used = 0.0
         self._exchange = exchange
         self._what = what
         self._observer = observer
-        self._tasks = tasks
         self._arrived = Arrived()
-        self._channel: Channel | None = None
-        self._connection: Connection | None = None
-        self._opening: asyncio.Task[tuple[Connection, Channel] | Exception] | None = None
+        self._way = Shared(
+            what, tasks, self._open, _close_channel,
+            is_usable=lambda way: way[1].error is None,
+            used_at=lambda way, at: None if way[1].error is None and way[1].unconfirmed else at,
+        )  # fmt: skip
 
     async def ready(self) -> tuple[Connection, Channel]:
         """The topic's channel, opened where there is none. Raises EndpointError."""
-        if self._channel is not None and self._connection is not None and self._channel.error is None:
-            return self._connection, self._channel
-        if self.slot.is_closed:
-            raise EndpointUnavailable(f"{self._what}: the endpoint is closed", "aborted")
-        if self._opening is None:
-            self._opening = self._tasks.ask(self._open(), name=f"open {self._what}")
-        return await outcome_of(self._opening, self._what)
+        return await self._way.ready()
 
     async def arrived_late(self, ids: Sequence[bytes], within_s: float) -> list[bytes]:
         """Which of these messages were confirmed after their push was given up; waits so long for confirms to come."""
         return await self._arrived.take_all(ids, within_s, self._may_confirm)
 
     def _may_confirm(self, message_id: bytes) -> bool:
-        return self._channel is not None and self._channel.may_confirm(message_id)
+        return self._way.current is not None and self._way.current[1].may_confirm(message_id)
 
     async def _open(self) -> tuple[Connection, Channel]:
         try:
             connection = await self.slot.ready()
             async with asyncio.timeout(self.slot.connect_timeout_s):
                 channel = await connection.open_channel(self._exchange, self._what, self._arrived, self._unroutable)
-            self._connection, self._channel = connection, channel
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{self._what}: no answer in time", "timeout") from exc
-        finally:
-            self._opening = None
         return connection, channel
 
     def _unroutable(self) -> None:
         self._observer.amqp_unroutable(str(self.slot), self._exchange)
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> AbstractContextManager[None]:
         """A route keeps the channel open."""
-        self.users += 1
-        try:
-            yield
-        finally:
-            self.users -= 1
-            self.last_used = asyncio.get_running_loop().time()
+        return self._way.in_use()
 
     def close_idle(self, before: float) -> bool:
-        """Close the channel when nothing used it since then; whether there is none."""
-        if self.users or self._opening is not None or self.last_used > before:
-            return False
-        channel, connection = self._channel, self._connection
-        if channel is not None and connection is not None and channel.error is None:
-            if channel.unconfirmed:
-                return False  # a copy less, should its messages come again
-            connection.close_channel(channel)
-        return True
+        """Close the channel when nothing used it since then; whether there is none.
+
+        One with messages that are not confirmed stays: a copy less, should they come again.
+        """
+        return self._way.close_idle(before)
+
+    def close(self) -> None:
+        """Open no channel any more; the connection's end is that of its channels."""
+        self._way.current = None
+        self._way.close()
+
+
+async def _leave(_: Connection, __: float) -> None:
+    """The slot closes its connections together."""
+
+
+async def _close_channel(way: tuple[Connection, Channel], _: float) -> None:
+    connection, channel = way
+    if channel.error is None:
+        connection.close_channel(channel)
 
 
 class Pool:
@@ -196,10 +192,7 @@ class Pool:
 
     async def sweep(self) -> None:
         """Close what is idle until cancelled."""
-        idle_s = self._settings.idle_timeout_s
-        while True:
-            await asyncio.sleep(min(idle_s / 4, 10.0))
-            self.close_idle(asyncio.get_running_loop().time() - idle_s)
+        await sweep(self._settings.idle_timeout_s, self.close_idle)
 
     def close_idle(self, before: float) -> None:
         """Close channels that nothing used since then, and connections without channels."""
@@ -208,30 +201,14 @@ class Pool:
                 del self._outlets[key]
         used = {key[0] for key in self._outlets}
         for identity, slot in list(self._slots.items()):
-            if identity not in used and slot.last_used <= before:
+            if identity not in used and slot.close_idle(before):
                 del self._slots[identity]
-                slot.close()
 
     def close(self) -> None:
         """Begin to close everything; the task group waits for it."""
+        for outlet in self._outlets.values():
+            outlet.close()
         for slot in self._slots.values():
             slot.close()
         self._slots.clear()
         self._outlets.clear()
-
-
-async def outcome_of(opening: asyncio.Task[T | Exception], what: str) -> T:
-    """What an opening gave to all who wait for it; none of them cancels it, nor is cancelled with it."""
-    await asyncio.wait([opening])
-    if opening.cancelled():
-        raise EndpointUnavailable(f"{what}: the endpoint is closed", "aborted")
-    outcome = opening.result()
-    del opening
-    try:
-        if isinstance(outcome, EndpointError):
-            raise outcome.again() from outcome.__cause__
-        if isinstance(outcome, Exception):
-            raise RuntimeError(f"{what} could not be opened") from outcome
-        return outcome
-    finally:
-        del outcome  # no frame may keep the exception that it raises: see `without_frames`

@@ -134,7 +134,7 @@ class KafkaEndpoint:
         self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
     ) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
-        slot = self._senders.slot(await self._connection(meant.cluster), shard)
+        slot = self._senders.slot(await self._connection(meant.cluster))
         topics = [meant.topic, meant.letters] if meant.letters else [meant.topic]
         slot.topics.update(topics)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
 from functools import partial
 from typing import Protocol
@@ -16,9 +15,9 @@ from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.lookup import ask_until_reached
 from remora.endpoints.kafka.produce import init_producer
 from remora.endpoints.kafka.sender import SharedSender
+from remora.endpoints.shared import Shared, sweep
 from remora.endpoints.tasks import CrashObserver, Tasks
-from remora.model.errors import EndpointError, EndpointUnavailable
-from remora.model.shard import Shard
+from remora.model.errors import EndpointUnavailable
 
 
 class KafkaObserver(CrashObserver, Protocol):
@@ -54,9 +53,10 @@ class SenderSlot:
         self._settings = settings
         self._observer = observer
         self._tasks = tasks
-        self._current: SharedSender | None = None
-        self._opening: asyncio.Task[SharedSender | Exception] | None = None
-        self._closed = False
+        self._sender = Shared(
+            str(self), tasks, self._open, self._close,
+            used_at=lambda sender, _: None if sender.under_way else sender.last_used,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return str(self.connection.cluster)
@@ -64,54 +64,22 @@ class SenderSlot:
     @property
     def current(self) -> SharedSender | None:
         """The sender that takes new batches, where one is open."""
-        return self._current
+        return self._sender.current
 
     async def ready(self) -> SharedSender:
-        """The sender, opened when there is none. Raises EndpointUnavailable or EndpointMisconfigured.
-
-        A defect is raised too, for each caller that waited.
-        """
-        if self._current is not None:
-            return self._current
-        if self._closed:
-            raise EndpointUnavailable(f"{self}: the endpoint is closed", "aborted")
-        if self._opening is None:
-            self._opening = self._tasks.ask(self._open(), name=f"open {self}")
-        opening = self._opening
-        await asyncio.wait([opening])  # neither cancels it with one of those who wait, nor them with it
-        if opening.cancelled():
-            raise EndpointUnavailable(f"{self}: the endpoint is closed", "aborted")
-        outcome = opening.result()
-        del opening
-        if isinstance(outcome, SharedSender):
-            return outcome
-        try:
-            if isinstance(outcome, EndpointError):
-                raise outcome.again() from outcome.__cause__
-            raise RuntimeError(f"{self} could not be opened") from outcome
-        finally:
-            del outcome  # no frame may keep the exception that it raises: see `without_frames`
+        """The sender, opened when there is none. Raises EndpointUnavailable or EndpointMisconfigured."""
+        return await self._sender.ready()
 
     def close(self, patience_s: float) -> None:
         """Close what is open, in the background."""
-        self._closed = True
-        if self._opening is not None:
-            self._opening.cancel()
-        self._retire_current(patience_s)
+        self._sender.close(patience_s)
 
-    def close_idle(self, idle_s: float) -> None:
-        """Close the sender when it was not used for that long; the next use opens another one."""
-        sender = self._current
-        if sender is None or sender.under_way:
-            return
-        if asyncio.get_running_loop().time() - sender.last_used >= idle_s:
-            self._retire_current(0)
+    def close_idle(self, before: float) -> bool:
+        """Close the sender when it was not used since then; whether there is none, nor a topic that needs one."""
+        return self._sender.close_idle(before) and not self.topics
 
     async def _open(self) -> SharedSender:
-        try:
-            self._current = sender = await self._start()
-        finally:
-            self._opening = None
+        sender = await self._start()
         self._observer.producer_opened(str(self))
         return sender
 
@@ -137,14 +105,9 @@ class SenderSlot:
 
     def _retired(self, sender: SharedSender, reason: str) -> None:
         """A sender takes nothing new any more: let it end what it has, and have another one opened."""
-        if sender is self._current:
+        if sender is self._sender.current:
             self._observer.producer_retired(str(self), reason)
-            self._retire_current(self._settings.delivery_timeout_s)
-
-    def _retire_current(self, patience_s: float) -> None:
-        sender, self._current = self._current, None
-        if sender is not None:
-            self._tasks.begin(self._close(sender, patience_s), name=f"close {self}")
+            self._sender.retire(self._settings.delivery_timeout_s)
 
     async def _close(self, sender: SharedSender, patience_s: float) -> None:
         await sender.close(patience_s)
@@ -158,26 +121,23 @@ class SenderPool:
         self._settings = settings
         self._observer = observer
         self._tasks = tasks
-        self._slots: dict[tuple[Connection, int], SenderSlot] = {}
+        self._slots: dict[Connection, SenderSlot] = {}
 
-    def slot(self, connection: Connection, shard: Shard) -> SenderSlot:
-        """The slot of a shard, always the same one: within a sender order holds, between two it does not."""
-        number = zlib.crc32(shard.queue.encode()) % self._settings.producers_per_endpoint
-        slot = self._slots.get((connection, number))
+    def slot(self, connection: Connection) -> SenderSlot:
+        """The slot of a connection, always the same one: within a sender order holds, between two it does not."""
+        slot = self._slots.get(connection)
         if slot is None:
-            slot = SenderSlot(connection, self._settings, self._observer, self._tasks)
-            self._slots[connection, number] = slot
+            slot = self._slots[connection] = SenderSlot(connection, self._settings, self._observer, self._tasks)
         return slot
 
     async def sweep(self) -> None:
         """Close idle senders until cancelled."""
-        idle_s = self._settings.idle_timeout_s
-        while True:
-            await asyncio.sleep(min(idle_s / 4, 10.0))
-            for key, slot in list(self._slots.items()):
-                slot.close_idle(idle_s)
-                if slot.current is None and not slot.topics:
-                    del self._slots[key]
+        await sweep(self._settings.idle_timeout_s, self._close_idle)
+
+    def _close_idle(self, before: float) -> None:
+        for key, slot in list(self._slots.items()):
+            if slot.close_idle(before):
+                del self._slots[key]
 
     def close(self, patience_s: float) -> None:
         """Begin to close everything; the task group waits for it."""

@@ -66,7 +66,7 @@ async def _count(context: WorkerContext, lease: Lease, reader: Reader, front: by
             lease.require_trust()
             page = await context.store.queue.read(lease.token, start, limit)
         finally:
-            reader.hold(-room)
+            reader.held.hold(-room)
         if reached in page.positions:
             return count + page.positions.index(reached)
         start = page.positions[-1]

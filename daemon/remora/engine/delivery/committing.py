@@ -72,9 +72,9 @@ class Committer:
             letters += await dead_letter(self._scope, part.page, part.rejected)
         self._scope.lease.require_trust()
         self._redelivery.in_doubt = True
-        credit = self._session.reader.credit
-        credit.force(letters)
-        with credit.handed(*[part.records for part in transaction.parts]):
+        held = self._session.reader.held
+        held.force(letters)
+        with held.handed(*[part.records for part in transaction.parts]):
             await self._route.commit(batches, transaction.upto, letters)
         self._reached, self._redelivery.in_doubt = transaction.upto, False
 
@@ -91,8 +91,8 @@ class Committer:
             for ordinal in part.skipped:
                 self._session.trimmer.finish(part.acks, [ordinal], self._redelivery.done.pop(positions[ordinal]))
             self._redelivery.forget(positions)
-        self._session.reader.hold(-transaction.nbytes)
-        self._session.reader.entries.done(transaction.entries)
+        self._session.reader.held.hold(-transaction.nbytes)
+        self._session.reader.held.done(transaction.entries)
         self._progress.progress_at = asyncio.get_running_loop().time()
         self._reads.pages_delivered += len(transaction.parts)
         self._session.on_progress()

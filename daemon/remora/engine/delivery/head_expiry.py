@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.letters import dead_letter_all, without_late_all
 from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.triage import Rejected, own_part, triage
@@ -21,7 +20,9 @@ from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import Attempt, Page
 from remora.model.topic import Topic
+from remora.policy.admission import Request
 from remora.policy.lifetime import Limits
+from remora.policy.limits import Room
 from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
 from remora.ports.delivery import MOST_ATTEMPTS
 
@@ -92,7 +93,7 @@ class HeadExpiry:
 
     # --------------------------------------------------------------------------------------- looks
 
-    async def look(self, topic: Topic, budget: ByteBudget, *, tried: bool, publishes: bool) -> float | None:
+    async def look(self, topic: Topic, within: Room, *, tried: bool, publishes: bool) -> float | None:
         """Dead-letter and remove what is given up at the head; answers in how many seconds there may be more of that.
 
         With `tried` the first entries count one more attempt. Where the endpoint `publishes` dead letters, an entry
@@ -108,7 +109,8 @@ class HeadExpiry:
             room = int(self._limit(limits, rounds, tried=tried) * self._reads.mean_bytes)
             at_tail = self._shaped.at_tail or not self._shaped.is_known
             priority = self._context.gate.priority_of(topic, self._lease.shard, at_tail=at_tail)
-            await budget.acquire(room, priority)
+            request = Request(priority, within.chain, room)
+            await self._context.gate.admit(request)
             try:
                 page = await self._read(self._limit(limits, rounds, tried=tried))
                 part = own_part(page, topic)
@@ -119,7 +121,7 @@ class HeadExpiry:
                     tried = False
                 left, again_s = await self._give_up(topic, limits, part, publishes=publishes)
             finally:
-                budget.adjust(-room)
+                self._context.gate.give_back(request)
             if not left and not page.truncated and part is page:
                 self._progress.end_work()
             if left or not page.truncated or not limits:

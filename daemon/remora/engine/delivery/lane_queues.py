@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from remora.engine.delivery.page_ahead import PageAhead
+from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.reading import at_most
 from remora.model.record import Page
 from remora.policy.acks import PageAcks

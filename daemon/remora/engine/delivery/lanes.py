@@ -14,13 +14,13 @@ import time
 from collections.abc import Sequence
 
 from remora.codec.speedups import totals
+from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter, without_late
 from remora.engine.delivery.packing import pack_surely
-from remora.engine.delivery.page_ahead import PageAhead
+from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.triage import Rejected, own_part
-from remora.engine.delivery.turning_back import PagesAhead
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
@@ -93,7 +93,7 @@ class LaneSender:
             if page is None or self._session.is_over:
                 return
             if not self._ahead.follows(page):
-                self._reader.discard(room)
+                self._reader.held.discard(room)
                 continue
             self._reader.take_in(page, room)
             if page.entries:
@@ -107,7 +107,7 @@ class LaneSender:
                 elif is_last:
                     await self._gather(batches)
             else:
-                self._reader.credit.end_pages()
+                self._reader.held.end_pages()
                 if self._session.trimmer.is_empty:
                     self._progress.end_work()
                 if self._reader.may_passivate(busy_at):
@@ -156,7 +156,7 @@ class LaneSender:
         """
         added, triaged = self._session.take_in(page)
         self._probing += len(triaged.records)
-        credit = self._reader.credit.settle(page, triaged.records)
+        credit = self._reader.held.settle(page, triaged.records)
         for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
         batches = await self._deal(page, added, triaged.records, triaged.rejected)
@@ -204,7 +204,7 @@ class LaneSender:
             began = now()
             try:
                 self._scope.lease.require_trust()
-                with self._reader.credit.handed(load.batch.records):
+                with self._reader.held.handed(load.batch.records):
                     await self._route.push(load.batch)
             except EntryRefused as exc:
                 await self._refuse(load, exc)
@@ -234,12 +234,12 @@ class LaneSender:
     def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
         """Entries are done. With its last one a page leaves memory, and its bytes are given back."""
         self._session.trimmer.finish(of, ordinals, cause)
-        self._reader.entries.done(len(ordinals))
+        self._reader.held.done(len(ordinals))
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
         self._progress.progress_at = asyncio.get_running_loop().time()
         if not of.open:
             self._ahead.begun(of)
-            self._reader.hold(-page.nbytes)
+            self._reader.held.hold(-page.nbytes)
             self._reads.pages_delivered += 1
             self._proved.set()
             self._session.on_progress()
@@ -270,7 +270,7 @@ class LaneSender:
                 self._finish(page, of, late, Cause.DELIVERED)
             letters = await dead_letter(self._scope, page, rejected)
             self._scope.lease.require_trust()
-            self._reader.credit.force(letters)
+            self._reader.held.force(letters)
             await self._route.publish_letters(letters)
             for each in rejected:
                 self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))

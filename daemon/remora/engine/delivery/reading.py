@@ -7,11 +7,9 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from remora.engine.delivery.credit import SessionCredit
-from remora.engine.delivery.entries import SessionEntries
+from remora.engine.admission.givers import Allowance, Giver
+from remora.engine.delivery.reservation import Reservation
 from remora.engine.delivery.scope import Scope
-from remora.engine.entry_budget import Allowance
-from remora.engine.eviction import Giver
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
 from remora.model.traffic import Priority
@@ -44,12 +42,11 @@ class Reader:
         self._label = scope.topic.label
         self._tasks = tasks
         self._ahead: asyncio.Task[Page | None] | None = None
-        self._budget, self._givers = allowance.nbytes, allowance.givers
+        self._givers = allowance.givers
         self._giver: Giver | None = None
-        self.entries = SessionEntries(allowance.entries, scope.state.reads)
         self._on_failure = on_failure
         self._all_removed = all_removed
-        self.credit = SessionCredit(scope, on_long_wait)
+        self.held = Reservation(scope, allowance, on_long_wait)
         self._scope = scope
 
     @property
@@ -91,7 +88,7 @@ class Reader:
         settings, reads, redelivery = self._context.settings, self._reads, self._redelivery
         return Flow(
             list_entries=settings.list_entries,
-            reach_bytes=min(settings.shard_bytes, self._budget.reach),
+            reach_bytes=min(settings.shard_bytes, self.held.reach),
             mean_bytes=reads.mean_bytes,
             pages_delivered=reads.pages_delivered,
             read_singly=redelivery.read_singly,
@@ -122,27 +119,27 @@ class Reader:
     async def take_turn(self, entries: int | None = None) -> int:
         """Wait until `entries` entries, or another page, may be sent and held; returns the bytes held for them.
 
-        Credit comes first and room second, of entries before that of bytes: a session that waits for credit holds
-        nothing that others need. A session with a producer for transactions does, and one with a lifetime keeps its
-        dispatcher from looking for what expires.
+        Credit comes first and room last: a session that waits for credit holds nothing that others need. A session
+        with a producer for transactions does, and one with a lifetime keeps its dispatcher from looking for what
+        expires.
         """
         wanted, is_exact = entries or self.flow().page_entries, entries is not None
         may_wait = not (is_exact or self._scope.limits.time_to_live_s)
-        credit = await self.credit.acquire(self.bytes_for(wanted), self.bytes_for(1), may_wait=may_wait)
-        return await self._hold_room(self._room(credit, await self.entries.ask(self.entries_in(credit))), for_turn=True)
+        credit = await self.held.credit(self.bytes_for(wanted), self.bytes_for(1), may_wait=may_wait)
+        asked = await self.held.entries(self.entries_in(credit))
+        return await self._hold_room(self._room(credit, asked), for_turn=True)
 
     def take_turn_now(self, entries: int | None = None) -> int:
         """As `take_turn`, without waiting; 0 when there is no credit or no room."""
-        credit = self.credit.try_acquire(self.bytes_for(entries or self.flow().page_entries), self.bytes_for(1))
+        credit = self.held.credit_now(self.bytes_for(entries or self.flow().page_entries), self.bytes_for(1))
         if not credit:
             return 0
-        asked = self.entries.try_ask(self.entries_in(credit))
+        asked = self.held.entries_now(self.entries_in(credit))
         room = self._room(credit, asked)
-        if not asked or not self._budget.try_acquire(room):
-            self.entries.give_back(asked)
-            self.credit.cancel_last()
+        if not asked or not self.held.room_now(room):
+            self.held.give_back(asked)
+            self.held.cancel_last()
             return 0
-        self._progress.held_bytes += room
         return room
 
     def _room(self, credit: int, entries: int) -> int:
@@ -151,39 +148,24 @@ class Reader:
 
     async def _hold_room(self, room: int, *, for_turn: bool = False) -> int:
         """Hold room for entries, as others turn theirs back if need be; for a turn less, where little is expected."""
-        if not self._budget.try_acquire(room):
+        if not self.held.room_now(room):
             is_look, shaped = self._progress.empty_since is not None, self._scope.state.shaped
             if for_turn and (is_look or not shaped.is_known):
                 room = min(room, self.bytes_for(PROBE_ENTRIES))
             priority = self._priority(at_tail=is_look or not shaped.is_known or shaped.at_tail)
             if self._giver is not None:
                 self._givers.join(self._giver, priority)  # not its own pages for its next one
-            await self._budget.acquire(room, priority)
-        self._progress.held_bytes += room
+            await self.held.room(room, priority)
         return room
 
     def _priority(self, *, at_tail: bool) -> Priority:
         return self._context.gate.priority_of(self._scope.topic, self._lease.shard, at_tail=at_tail)
 
-    # ---------------------------------------------------------------------------------- turning back
-
     def offer(self, giver: Giver) -> None:
         """There is a page more that can be turned back when a shard of a higher priority finds no room."""
         self._giver = giver
         self._givers.join(giver, self._priority(at_tail=self._scope.state.shaped.at_tail))
-        self._budget.make_room()
-
-    def turn_back(self, entries: int, nbytes: int, credit: int) -> None:
-        """Entries that were listed, and their bytes and credit, are turned back."""
-        self.entries.done(entries)
-        self.credit.take_back(credit)
-        self.hold(-nbytes)
-
-    def discard(self, room: int) -> None:
-        """A page that has come is thrown away, and the room that was taken for it is given back."""
-        self.entries.give_back()
-        self.credit.end_pages()
-        self.hold(-room)
+        self.held.make_room()
 
     def bytes_for(self, entries: int) -> int:
         """The bytes that entries are expected to need."""
@@ -193,28 +175,22 @@ class Reader:
         """How many entries are expected to need this room."""
         return math.ceil(room / self._reads.mean_bytes)
 
-    def hold(self, difference: int) -> None:
-        """Hold `difference` bytes more than before, fewer where it is negative."""
-        self._budget.adjust(difference)
-        self._progress.held_bytes += difference
-
     def take_in(self, page: Page, room: int) -> None:
-        """Hold a listing that has come, in the place of the room that was taken for it."""
-        self.hold(page.nbytes - room)
-        self.entries.listed(len(page.entries))
-        self.entries.give_back()
+        """Hold a page that has come, in the place of the room that was taken for it."""
+        self.held.hold(page.nbytes - room)
+        self.held.listed(len(page.entries))
+        self.held.give_back()
 
     def pass_over(self, page: Page, part: Page) -> None:
-        """Hold only this part of a listing: the rest of it is another route's."""
-        self.hold(part.nbytes - page.nbytes)
-        self.entries.done(len(page.entries) - len(part.entries))
+        """Hold only this part of a page: the rest of it is another route's."""
+        self.held.hold(part.nbytes - page.nbytes)
+        self.held.done(len(page.entries) - len(part.entries))
 
-    def hold_nothing(self) -> None:
-        """The session is over."""
+    def close(self, *, keeps_place: bool) -> None:
+        """The session is over, and holds nothing; `keeps_place` as in Reservation.close."""
         if self._giver is not None:
             self._givers.leave(self._giver)
-        self.hold(-self._progress.held_bytes)
-        self.entries.close()
+        self.held.close(keeps_place=keeps_place)
 
     # -------------------------------------------------------------------------------- an empty queue
 

@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.triage import Triaged, triage
 from remora.engine.delivery.trimmer import Trimmer
-from remora.engine.entry_budget import Allowance
 from remora.model.errors import EndpointError, OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
 from remora.model.topic import Source
@@ -116,8 +116,7 @@ class Session:
                 trimmer.cancel()
         finally:
             self._redelivery.done.update(self.trimmer.abandon())
-            self.reader.hold_nothing()
-            self.reader.credit.close(keeps_place=self.leaves_waiting and self.failure is None)
+            self.reader.close(keeps_place=self.leaves_waiting and self.failure is None)
         if self.failure is not None:
             raise self.failure
 
@@ -126,7 +125,7 @@ class Session:
         scope = self.scope
         self.reader.learn(page)
         triaged = triage(page, scope.topic, scope.limits, self._redelivery, scope.context.renderer)
-        self.reader.entries.sent(len(page.entries) - len(triaged.skipped), len(page.entries))
+        self.reader.held.sent(len(page.entries) - len(triaged.skipped), len(page.entries))
         return self.trimmer.add(page), triaged
 
     def count_attempts(self, records: Sequence[Record], exc: EndpointError) -> None:

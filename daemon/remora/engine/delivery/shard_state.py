@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from remora.engine.shaping.gate import Pending
+from remora.engine.admission.gate import Pending
 from remora.model.errors import EndpointError
 from remora.model.ledger import Cause
 from remora.model.position import Position

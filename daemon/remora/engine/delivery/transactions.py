@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.page_ahead import PageAhead
+from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Commits, Part, Transaction, reject
 from remora.engine.delivery.triage import own_part
-from remora.engine.delivery.turning_back import PagesAhead
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
 from remora.ports.endpoint import ExactRoute
@@ -112,17 +112,17 @@ class TransactionSender:
         if not self._reader.is_ahead:
             await self._take_turn()
             limit = min(self._page_entries(), self._reader.entries_in(self._room))
-            self._reader.fetch(self._ahead.next_read(), self._reader.entries.within(limit))
+            self._reader.fetch(self._ahead.next_read(), self._reader.held.within(limit))
         return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
         """Add a page to the open transaction, while the next one comes in; wait when that is full."""
         self._backlog = page.truncated
         whole = own_part(page, self._scope.topic)
-        self._reader.entries.listed(len(whole.entries))
+        self._reader.held.listed(len(whole.entries))
         self._room -= whole.nbytes
         if self._room < 0:
-            self._reader.hold(-self._room)
+            self._reader.held.hold(-self._room)
             self._room = 0
         if whole is page and page.truncated and (limit := self._look_ahead_entries(len(page.entries))):
             self._reader.fetch(page.positions[-1], limit)
@@ -143,7 +143,7 @@ class TransactionSender:
         """How many entries to read behind those that are about to join the open transaction: 0 where that is full
         then, or where there is no room for more."""
         joined = joining + (self._open.entries if self._open else 0)
-        entries = self._reader.entries.within(self._reader.flow().joining_entries(self._most, joined))
+        entries = self._reader.held.within(self._reader.flow().joining_entries(self._most, joined))
         return entries if self._room >= self._reader.bytes_for(entries) else 0
 
     async def _take_turn(self) -> None:
@@ -151,7 +151,7 @@ class TransactionSender:
 
         A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back.
         """
-        if not self._reader.entries.may_list:
+        if not self._reader.held.may_list:
             self._give_room_back()  # what entries left that were smaller than expected must not pile up
         elif self._room >= self._page_bytes():
             return
@@ -170,13 +170,13 @@ class TransactionSender:
         """Hold no room that no read needs: who has nothing open and waits for room must hold none, or shards would wait
         for each other."""
         if not self._reader.is_ahead:
-            self._reader.hold(-self._room)
+            self._reader.held.hold(-self._room)
             self._room = 0
-            if self._reader.entries.is_waiting:
-                self._reader.entries.give_back()
+            if self._reader.held.waits_for_entries:
+                self._reader.held.give_back()
 
     def _give_room_back(self) -> None:
-        self._reader.discard(self._room)
+        self._reader.held.discard(self._room)
         self._room = 0
 
     @property
@@ -238,7 +238,7 @@ class TransactionSender:
     def _add(self, page: Page) -> Transaction:
         """Divide a page, and let all of it join the open transaction."""
         added, triaged = self._session.take_in(page)
-        credit = self._reader.credit.spend(page, triaged.records)
+        credit = self._reader.held.part(page, triaged.records)
         part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
             reject(part, "refused", self._redelivery.refused)

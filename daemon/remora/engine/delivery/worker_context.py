@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings
+from remora.engine.admission.gate import Gate
 from remora.engine.catalogue import Catalogue
 from remora.engine.quarantines import Quarantines
-from remora.engine.shaping.gate import Gate
 from remora.engine.traffic import Traffic
 from remora.metrics import Telemetry
 from remora.policy.idle import Looks

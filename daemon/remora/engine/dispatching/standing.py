@@ -14,7 +14,7 @@ from remora.engine.status import ShardStatus
 from remora.metrics.figures import LastFailure
 from remora.model.errors import EndpointError, RemoraError
 from remora.model.record import LastAttempt
-from remora.policy.condition import Condition, Facts, Failing, State, of_shard
+from remora.policy.condition import Condition, Facts, FailedSince, State, of_shard
 from remora.policy.retry import Failure
 
 
@@ -165,7 +165,7 @@ class Standing:
     def _shown(self, now: float, *, is_full: bool) -> Condition:
         progress, pending, failing = self._progress, self._shaped.pending, None
         if self._fails_since is not None and self._last_kind is not None:
-            failing = Failing(self._last_kind, self.last_failure, now - self._fails_since)
+            failing = FailedSince(self._last_kind, self.last_failure, now - self._fails_since)
         is_empty = progress.empty_since is not None and not progress.has_work
         facts = Facts(
             step=self._state,

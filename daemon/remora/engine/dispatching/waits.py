@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.head_expiry import FOR_EVER_S, LEAST_S, HeadExpiry
 from remora.engine.destination import Destination
 from remora.engine.dispatching.outlet import Outlet
@@ -21,6 +20,7 @@ from remora.model.errors import (
     StoreError,
 )
 from remora.policy.condition import State
+from remora.policy.limits import Room
 from remora.policy.quarantine import COUNTED
 from remora.policy.retry import Backoff, Failure, Pauses
 
@@ -137,12 +137,12 @@ class Waits:
         outlet = self._outlet
         if outlet.topic is None or outlet.destination is None:
             return FOR_EVER_S
-        budget = ByteBudget(self._context.settings.shard_bytes, within=outlet.destination.budget)
+        room = Room(self._context.settings.shard_bytes, within=outlet.destination.room)
         try:
             again_s: float | None = FOR_EVER_S
             publishes = outlet.endpoint_of(outlet.topic).publishes_letters(outlet.topic.target)
             if not ((outlet.is_opened and publishes) or (outlet.is_exact and self._redelivery.in_doubt)):
-                again_s = await self._head.look(outlet.topic, budget, tried=tried, publishes=publishes)
+                again_s = await self._head.look(outlet.topic, room, tried=tried, publishes=publishes)
             await self._head.note(outlet.limits)
         except LeaseUncertain:
             return LEAST_S

@@ -10,10 +10,11 @@ from remora.engine.ownership.idle import IdleShards
 from remora.engine.ownership.situation import Situation
 from remora.engine.ownership.taker import LeaseTaker, Taken
 from remora.metrics import Telemetry
-from remora.model.member import CLAIM_COOKIE, owner_named
+from remora.model.member import CLAIM_COOKIE
 from remora.model.shard import LockHolder, Shard
 from remora.policy.assignment import PORTION, Acquisitions, in_order
 from remora.policy.attempt import Step, postponed, ran_out, step
+from remora.policy.hosts import holder_text, names_of
 from remora.policy.not_owned import Damaged, Elsewhere, Foreign, GivenBack, NotOwned, Released
 
 AT_ONCE = 32
@@ -169,7 +170,8 @@ class Acquirer:
                 self._telemetry.failed(self._label(shard), "damaged", why.reason, queue=shard.queue)
             case Elsewhere(holder=LockHolder() as holder):
                 if self._roster.named and shard not in self._situation.members.expects:
-                    self._elsewhere[shard.queue] = owner_named(holder)
+                    names = names_of(self._situation.members.others.values())
+                    self._elsewhere[shard.queue] = holder_text(holder.entity, holder.cookie, names)
 
     def _keep(self, shard: Shard, why: NotOwned) -> None:
         self._roster.observed.pop(shard, None)

@@ -79,7 +79,7 @@ class Coordinator:
         self._tasks = asyncio.TaskGroup()
         releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
         self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
-        members = Membership(worker.cookie, cookie.host if cookie else "", steady_since=now)
+        members = Membership(worker.cookie, cookie.host if cookie else "", steady_since=now, hostname=worker.hostname)
         self._situation = Situation(roster, catalogue, members, worker, interval_s)
         self._idle = IdleShards(store, telemetry)
         taker = LeaseTaker(store, catalogue, settings, worker)

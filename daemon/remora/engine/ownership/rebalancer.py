@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from remora.engine.admission.shares import Budgets
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.situation import Situation
-from remora.engine.shaping.budgets import Budgets
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.member import Member

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from remora.config import BalanceSettings
-from remora.engine.shaping.budgets import Budgets
+from remora.engine.admission.shares import Budgets
 from remora.engine.traffic import Traffic
 from remora.model.host_limits import HostLimits
 from remora.policy.eligible import Schemes
@@ -36,7 +36,8 @@ class WorkerInfo:
     """This worker: its cookie, the URI schemes of its endpoints, how many workers start together, its meters, and what
     it has of the limits that all workers share.
 
-    `schemes` are replaced by a reload, and read anew at each use. `group_size` counts this worker too.
+    `schemes` are replaced by a reload, and read anew at each use. `group_size` counts this worker too. `hostname` is
+    what people call the host.
     """
 
     cookie: str
@@ -44,3 +45,4 @@ class WorkerInfo:
     group_size: int = 1
     meters: Meters = field(default_factory=Meters)
     budgets: Budgets = field(default_factory=Budgets)
+    hostname: str = ""

@@ -66,10 +66,12 @@ def kept_aside(rows: DataFrame, batch: int) -> DataFrame:
 
 _OBJECT = ("tenant", "bucket", "key")
 
-_CREATES = r"^(ObjectCreated:|ObjectSynced:Create$|Replication:Create$)"
+_CREATES = r"^(ObjectCreated:|(ObjectSynced|Replication):Create$|ObjectSynthetic:Created:Reconcile$)"
 _HIDES = (
     r"^(ObjectRemoved:(DeleteMarkerCreated|DeleteAllVersions)|LifecycleExpiration:DeleteMarkerCreated"
-    r"|ObjectLifecycle:Expiration:Current|(ObjectSynced|Replication):DeletionMarkerCreated)$"
+    r"|ObjectLifecycle:Expiration:Current|(ObjectSynced|Replication):DeletionMarkerCreated"
+    # Which versions went is not known: the key has no object from then on.
+    r"|ObjectSynthetic:Removed:Reconcile)$"
 )
 _REMOVES = (
     r"^(ObjectRemoved:Delete|LifecycleExpiration:Delete|ObjectLifecycle:Expiration:(Noncurrent|DeleteMarker)"

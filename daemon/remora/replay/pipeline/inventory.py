@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,6 +18,7 @@ from remora.replay.paths import location, pattern
 from remora.replay.pipeline.columns import EVENT
 from remora.replay.pipeline.directory import LandedDirectory, Landing
 from remora.replay.pipeline.frames import current_objects
+from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import rows, writing
 from remora.replay.session import session
@@ -52,6 +54,7 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
         buckets=tuple(sorted(set(plan.buckets))),
         made_us=time.time_ns() // 1000,
         objects=0,
+        landed=str(plan.landed.resolve()),
     )
     newest = target.newest()
     if newest and (newest.landing, newest.batch, newest.buckets) == (wanted.landing, wanted.batch, wanted.buckets):
@@ -60,7 +63,7 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
     try:
         with session("pipeline inventory", master=master) as spark, writing(spark):
             _write(spark, source, wanted, staging)
-        made = Inventory(wanted.landing, wanted.batch, wanted.buckets, wanted.made_us, rows(staging / "objects"))
+        made = msgspec.structs.replace(wanted, objects=rows(staging / "objects"))
         target.publish(staging, made, plan.keep)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -70,7 +73,9 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
 def _write(spark: SparkSession, source: LandedDirectory, wanted: Inventory, staging: Path) -> None:
     events = _events(spark, source, wanted.batch)
     if wanted.buckets:
-        events = events.where(F.col("bucket").isin(*wanted.buckets))
+        # Of the folders first, so that those of other buckets are not read.
+        folders = sorted({label(bucket) for bucket in wanted.buckets})
+        events = events.where(F.col("bucket_dir").isin(*folders) & F.col("bucket").isin(*wanted.buckets))
     (
         current_objects(events)
         .repartition("bucket_dir")

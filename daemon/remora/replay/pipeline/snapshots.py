@@ -27,13 +27,17 @@ from remora.replay.layout import read, write
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What a snapshot tells of: the events of a landing up to a batch, of some buckets (empty: of all)."""
+    """What a snapshot tells of: the events of a landing up to a batch, of some buckets (empty: of all).
+
+    `landed` is where the landing was; empty in one that an older remora has made.
+    """
 
     landing: str
     batch: int
     buckets: tuple[str, ...]
     made_us: int
     objects: int
+    landed: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,15 +37,7 @@ class Headline:
 
 def render(subjects: Sequence[ReportSubject], summary: Summary, pictures: Sequence[Sequence[Picture]]) -> str:
     """The whole page, for one run or two. `pictures` has for each panel one picture, or one of each run."""
-    environment = Environment(
-        loader=PackageLoader("remora.replay.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["data"] = lambda image: base64.b64encode(image).decode()
-    template = environment.get_template("page.html.jinja")
+    template = templates().get_template("page.html.jinja")
     return template.render(
         title=" against ".join(visible(each.name) for each in subjects),
         heads=[
@@ -62,6 +54,19 @@ def render(subjects: Sequence[ReportSubject], summary: Summary, pictures: Sequen
         unused=unused_table(subjects, summary),
         details=list(detail_tables(subjects)),
     )
+
+
+def templates() -> Environment:
+    """The pages of this package."""
+    environment = Environment(
+        loader=PackageLoader("remora.replay.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data"] = lambda image: base64.b64encode(image).decode()
+    return environment
 
 
 def sentence(subject: ReportSubject) -> str:

@@ -11,10 +11,10 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from remora.codec.s3_events import place
 from remora.model.entry import Time
@@ -24,7 +24,7 @@ from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
 from remora.ports.producing import PublishSoon
-from remora.servers.ingest.at_once import Client, StraightWay
+from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
 from remora.servers.ingest.checks import admit, check_any, check_publishing
@@ -47,15 +47,14 @@ from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
 from remora.servers.ingest.stored import JSON_HEADERS, json_response, stored_response
-from remora.servers.ingest.traced import traced
+from remora.servers.ingest.traced import Traced
 
 T = TypeVar("T")
 
 _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A request on its way through a handler: what it is for, and the memory that it holds."""
 
     request: Request
@@ -63,8 +62,7 @@ class Call:
     share: Share
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """What a request with events carries: its bytes, their form, and the trace context that goes behind each event."""
 
     raw: bytes
@@ -88,27 +86,14 @@ class Api:
         self._settings = desk.settings
         self._store = desk.store
         self._topics = desk.topics
-        self._straight: StraightWay | None = None
-        if isinstance(desk.store.ingest, PublishSoon):
-            self._straight = StraightWay(desk, desk.store.ingest, self._answer_to)
+        self._soon = desk.store.ingest if isinstance(desk.store.ingest, PublishSoon) else None
 
     @property
     def stopping(self) -> bool:
         """Whether a connection ends with its next answer."""
         return self._desk.stopping
 
-    def at_once(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> bool:
-        """Begin a request that waits for nothing but the store; see `Service`."""
-        head = request.head
-        operation, name = route_of(head.method, head.target)
-        if operation is not _PUBLISH or self._straight is None:
-            return False
-        return self._straight.publish(request, name, Client(connection, answered))
-
-    async def _answer_to(self, request: Request, client: Client) -> None:
-        client.answered(await self.answer(request, client.connection))
-
-    async def answer(self, request: Request, connection: Peer) -> Response:
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
         """Answer one request, whatever happens."""
         desk = self._desk
         began = desk.begin()
@@ -123,13 +108,12 @@ class Api:
             desk.abandon()
             raise
         desk.end(kind, response, began)
-        return response
+        answered(response)
 
     def _route(self, request: Request, share: Share) -> tuple[str, Awaitable[Response]]:
         head = request.head
         check_any(self._desk, head)
-        template, argument = template_of(head.path)
-        operations = ROUTES.get(template)
+        operations, argument = resource_of(head.target)
         if operations is None:
             raise Problem(NOT_FOUND, "there is no such resource; /v1/openapi.json tells which there are")
         operation = operations.get("GET" if head.method == "HEAD" else head.method)
@@ -146,25 +130,28 @@ class Api:
 
     async def publish(self, call: Call) -> Response:
         """Store events in one step."""
-        token, form, key = check_publishing(self._desk, call.request.head, call.argument)
-        await self._topics.get(call.argument)
-        receipt = admit(self._desk, token, call.argument, call.request.head.length or 0)
+        head, name = call.request.head, call.argument
+        token, form, key = check_publishing(self._desk, head, name)
+        topic = self._topics.known(name) or await self._topics.get(name)
+        receipt = admit(self._desk, token, name, head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
         ndjson = has_lines(form, raw)
         once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
-            with traced(self._desk.tracer, call.request.head, call.argument) as context:
+            with Traced(self._desk.tracer, head, name) as context:
                 body = Body(raw, ndjson, context)
-                stored, dropped, nbytes = await self._in_topic(
-                    call.argument, lambda topic: self._publish(topic, body, once, receipt)
-                )
+                try:
+                    stored, dropped, nbytes = await self._publish(topic, body, once, receipt)
+                except TopicUnknown:  # it was made anew within the time that we believed to know it
+                    self._topics.forget(name)
+                    stored, dropped, nbytes = await self._publish(await self._topics.get(name), body, once, receipt)
         except BaseException:
             receipt.holds(0)
             raise
         if stored.repeated:
             receipt.holds(0)
-        self._desk.count(call.argument, stored, nbytes, dropped)
+        self._desk.count(name, stored, nbytes, dropped)
         return stored_response(stored, dropped)
 
     async def _publish(
@@ -173,8 +160,16 @@ class Api:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, seed)
         receipt.holds(len(events))
-        stored = await self._store.ingest.publish(topic, events, once) if events else PublishResult(0)
-        return stored, dropped, _nbytes(events)
+        nbytes = _nbytes(events)
+        if not events:
+            return PublishResult(0), dropped, nbytes
+        if self._soon is not None:
+            stored = Callback[PublishResult]()
+            self._soon.publish_soon(topic, events, once, stored)
+            del events  # the store has them
+            return await stored, dropped, nbytes
+        await in_task()
+        return await self._store.ingest.publish(topic, events, once), dropped, nbytes
 
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
@@ -184,6 +179,7 @@ class Api:
         topic = await self._topics.get(call.argument)
         receipt = self._desk.limits.admit(token, call.argument)
         rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
+        await in_task()
         receipt.received(sum(each.nbytes for each in rooms))
         receipt.holds(len(rooms))
         try:
@@ -206,7 +202,8 @@ class Api:
         raw = await self._body(call)
         ndjson = has_lines(form, raw)
         asked = await digest(raw, ndjson)
-        with traced(self._desk.tracer, call.request.head, name) as context:
+        await in_task()
+        with Traced(self._desk.tracer, call.request.head, name) as context:
             body = Body(raw, ndjson, context)
             stored, dropped, nbytes = await self._in_topic(
                 name, lambda topic: self._commit(topic, call.argument, body, asked)
@@ -227,11 +224,12 @@ class Api:
             if not body.context:
                 raise
         # The room was reserved for the events alone: the trace context does without, and no event is refused for it.
-        return await self._commit(topic, reservation, replace(body, context=b""), asked)
+        return await self._commit(topic, reservation, body._replace(context=b""), asked)
 
     async def abort(self, call: Call) -> Response:
         """Give reserved room back."""
         name = await self._topic_of_reservation(call)
+        await in_task()
         try:
             await self._in_topic(name, lambda topic: self._store.ingest.abort(topic, call.argument))
         except OnceConflict as exc:
@@ -259,9 +257,9 @@ class Api:
                 raise
         raise Problem(NO_RESERVATION, "there is no such reservation")
 
-    async def _body(self, call: Call) -> bytes:
+    def _body(self, call: Call) -> Awaitable[bytes]:
         settings = self._settings
-        return await read_body(
+        return read_body(
             call.request, call.share, most_bytes=settings.max_request_bytes, timeout_s=settings.request_timeout_s
         )
 
@@ -274,6 +272,7 @@ class Api:
         most, context = self._settings.max_events, body.context
         for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=created, seed=seed):
             if begun:
+                await in_task()
                 await asyncio.sleep(0)
             begun = True
             events += (
@@ -290,6 +289,7 @@ class Api:
     async def topics(self, call: Call) -> Response:
         """The topics that may be sent to."""
         sender = self._desk.sender(call.request.head)
+        await in_task()
         found = (await self._store.catalog.topics()).values()
         shown = [each for each in found if each.origin is Origin.REMORA and sender.allows(each.name)]
         return json_response(200, {"topics": [_topic_json(each) for each in sorted(shown, key=lambda each: each.name)]})
@@ -302,6 +302,7 @@ class Api:
     async def sequence(self, call: Call) -> Response:
         """How far a topic's sequence has come."""
         self._desk.permit(call.request.head, call.argument)
+        await in_task()
         topic_id, reached = await self._in_topic(call.argument, self._sequence)
         return json_response(
             200, {"topic": call.argument, "id": topic_id, "tail": reached.tail, "delivered": reached.delivered}
@@ -335,14 +336,11 @@ ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
 """Every resource by its template in the OpenAPI document, with its methods."""
 
 
-_PUBLISH = ROUTES["/v1/topics/{topic}/events"]["POST"]
-
-
 @lru_cache(maxsize=512)
-def route_of(method: str, target: bytes) -> tuple[Operation | None, str]:
-    """The operation that a request asks for, None where there is none, and what stands for its parameter."""
+def resource_of(target: bytes) -> tuple[Mapping[str, Operation] | None, str]:
+    """The methods of what a request asks for, None where there is no such resource, and what its parameter is."""
     template, argument = template_of(path_of(target))
-    return ROUTES.get(template, {}).get(method), argument
+    return ROUTES.get(template), argument
 
 
 def template_of(path: str) -> tuple[str, str]:

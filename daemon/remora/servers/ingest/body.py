@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.body_budget import Share, no_memory
 from remora.servers.ingest.encodings import DECODERS, NotDecodable
 from remora.servers.ingest.problems import (
@@ -26,17 +27,22 @@ async def read_body(request: Request, share: Share, *, most_bytes: int, timeout_
     Raises Problem when it is larger than `most_bytes`, before it is read if its length is declared; when other requests
     hold all the memory for `timeout_s`; and when it does not arrive within `timeout_s` from then on.
     """
-    encoding = request.head.headers.get(b"content-encoding", "identity").strip().lower()
+    encoding, headers = "identity", request.head.headers
+    if b"content-encoding" in headers:
+        encoding = headers.get(b"content-encoding").strip().lower()
     if encoding != "identity" and encoding not in DECODERS:
         detail = f"Content-Encoding may be {_QUOTED}, not {encoding!r}"
         raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": ", ".join(DECODERS)})
-    told, content = request.head.length, request.content
+    told = request.head.length
     if told is not None and told > most_bytes:
         raise _too_large(most_bytes)
-    await share.begin(told if encoding == "identity" or told == 0 else None, timeout_s)
+    if not share.begin(told if encoding == "identity" or told == 0 else None):
+        await share.wait(timeout_s)
     _continue(request)
-    if content.is_complete and encoding == "identity":  # as nearly always: it came with its headers
-        return await _plain(content, share, most_bytes)
+    if request.body is not None and encoding == "identity":  # as nearly always: it came with its headers
+        return request.body
+    await in_task()
+    content = request.content
     try:
         async with asyncio.timeout(timeout_s):
             if encoding != "identity":

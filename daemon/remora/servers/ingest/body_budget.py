@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from types import TracebackType
 from typing import Protocol
 
 from remora.metrics import Telemetry
 from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
+from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.problems import SLOW_DOWN, Problem, stopping
 
 LOOK_S = 0.1
@@ -29,19 +30,6 @@ class Reader(Protocol):
 
     def go_on_for_memory(self) -> None:
         """Read it again."""
-
-
-class _Nobody:
-    """Who reads what has come whole."""
-
-    def hold_for_memory(self) -> None:
-        """There is nothing to hold."""
-
-    def go_on_for_memory(self) -> None:
-        """It was never held."""
-
-
-_NOBODY = _Nobody()
 
 
 class BodyBudget:
@@ -68,25 +56,9 @@ class BodyBudget:
         """Requests of this worker that wait for memory."""
         return len(self._at_headers) + len(self._growing)
 
-    @contextmanager
-    def share(self, reader: Reader) -> Iterator[Share]:
-        """One request's share; what it took is given back at the end of the block, however it ends."""
-        share = Share(self, reader)
-        try:
-            yield share
-        finally:
-            self.end(share)
-
-    def take(self, nbytes: int) -> Share | None:
-        """The share of a request whose body is here already; None where it has to wait. `end` gives it back."""
-        self._observe()
-        if self._intake.is_paused:
-            return None
-        share = Share(self, _NOBODY)
-        share.nbytes = nbytes
-        self._intake.begin(share, nbytes)
-        self._let_in(())
-        return share
+    def share(self, reader: Reader) -> Share:
+        """One request's share; what it took is given back at the end of its block, however that ends."""
+        return Share(self, reader)
 
     def end(self, share: Share) -> None:
         """Give back what a share took, and let in who may be now."""
@@ -112,15 +84,20 @@ class BodyBudget:
         self._wake_growing()
         return self._intake.is_paused
 
-    async def admit(self, share: Share, nbytes: int, timeout_s: float) -> None:
-        """Return when a request may have its body read, of which `nbytes` are announced; 0: its length is unknown.
+    def admit(self, share: Share, nbytes: int) -> bool:
+        """Whether a request may have its body read, of which `nbytes` are announced; 0: its length is unknown.
 
-        Raises Problem when there is no memory for `timeout_s`.
+        Where it may not, it has to `wait`.
         """
         self._observe()
-        if self._intake.begin(share, nbytes):
-            self._let_in(())
-            return
+        if not self._intake.begin(share, nbytes):
+            return False
+        self._let_in(())
+        return True
+
+    async def wait(self, share: Share, timeout_s: float) -> None:
+        """Return when a request that was not admitted may have its body read. Raises Problem after `timeout_s`."""
+        await in_task()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait(share, self._at_headers)
@@ -199,16 +176,25 @@ class Share:
         self.is_waiting = False
         """Whether it waits for memory, or did so until its time was over."""
 
-    async def begin(self, length: int | None, timeout_s: float) -> None:
-        """Return when the body may be read; None is one of unknown length, and one of 0 never waits.
+    def __enter__(self) -> Share:
+        return self
 
-        Raises Problem when there is no memory for `timeout_s`.
-        """
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._budget.end(self)
+
+    def begin(self, length: int | None) -> bool:
+        """Whether a body of this length may be read, else it has to `wait`; None is unknown, and 0 never waits."""
         self.nbytes = length or 0
         if length is None:
             self.since_ns = time.monotonic_ns()
-        if length != 0:
-            await self._budget.admit(self, self.nbytes, timeout_s)
+        if length != 0 and not self._budget.admit(self, self.nbytes):
+            return False
+        self.reader.go_on_for_memory()
+        return True
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when the body may be read. Raises Problem when there is no memory for `timeout_s`."""
+        await self._budget.wait(self, timeout_s)
         self.reader.go_on_for_memory()
 
     async def cover(self, nbytes: int) -> None:

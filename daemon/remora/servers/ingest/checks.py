@@ -1,4 +1,4 @@
-"""What is checked of requests before their bodies are looked at: one list for the straight way and the long way."""
+"""What is checked of requests before their bodies are looked at, in the order in which it is checked."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def check_any(desk: Desk, head: Head) -> None:
 
 
 def check_publishing(desk: Desk, head: Head, topic: str) -> tuple[str, BodyForm, str]:
-    """Let in a request to publish to a topic, whether there is one or not; raises Problem.
+    """Let in a request to publish to a topic, whether there is one or not; raises Problem. It passed `check_any`.
 
     Gives the name of its token, the form that its body has, and its idempotency key.
     """
-    check_any(desk, head)
     token = desk.permit(head, topic)
     return token, form_of(head.headers), idempotency_key(head.headers)
 

@@ -5,8 +5,8 @@ of a request): aiohttp's low-level server 30 us, uvicorn's protocol over httptoo
 of the others cuts clients that are slow or silent, and each makes a task for a request that need not wait.
 
 A request is parsed only when it may begin: what a client sends ahead stays bytes until then, and in the socket beyond
-64 KiB of it. Those that wait for nothing but the store are begun one behind the other; all others wait until the one
-before them is answered.
+64 KiB of it. Each is begun in the call that it came with (`begun`). Those that wait for nothing but the store are begun
+one behind the other; behind one that goes on in a task the next one waits until it is answered.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import asyncio
 import contextlib
 import select
 from collections.abc import Coroutine
-from enum import Enum, Flag, auto
+from enum import Enum, Flag, IntEnum, auto
 from typing import Any, Protocol, cast
 
 from remora.servers.ingest.arriving import ArrivingBody
+from remora.servers.ingest.begun import begin
 from remora.servers.ingest.head import Head, HeadReader, NotHttp
 from remora.servers.ingest.pipeline import MOST, PendingRequest, Pipeline
 from remora.servers.ingest.request import BodyStream, Request
@@ -44,12 +45,36 @@ class Phase(Enum):
     END = auto()
 
 
+class State(IntEnum):
+    """What becomes of what a client sends. A connection only ever goes on to a later one."""
+
+    OPEN = auto()
+    """Requests are begun as they come."""
+
+    LAST = auto()
+    """None is begun behind the one that came last: its head says so."""
+
+    BROKEN = auto()
+    """Nor here, since what came is no request, or no body. The last answer says that the connection ends."""
+
+    ENDING = auto()
+    """All that will be answered is. What still comes is thrown away, until all is sent or a time is over."""
+
+    LOST = auto()
+    """There is no connection any more."""
+
+
 class Wait(Flag):
     """Why a connection is not read; it is again when there is no reason left."""
 
     ANSWER = auto()
     MEMORY = auto()
     READER = auto()
+    CLIENT = auto()
+    """The client has closed its half, and sends nothing more. It still gets its answers."""
+
+
+_UNANSWERED = Wait.MEMORY | Wait.READER  # made once: that takes two microseconds
 
 
 class Host(Protocol):
@@ -77,9 +102,8 @@ class Connection(asyncio.Protocol):
     """One connection, and since when it has been in which phase."""
 
     __slots__ = (
-        "_ahead", "_alone", "_at", "_body", "_heads", "_host", "_is_advancing", "_is_broken", "_is_ending",
-        "_is_half_closed", "_is_last", "_is_lost", "_loop", "_pipeline", "_service", "_since", "_timer", "_transport",
-        "_unread_since", "_waits", "peer",
+        "_ahead", "_alone", "_at", "_body", "_heads", "_host", "_is_advancing", "_loop", "_pipeline", "_service",
+        "_since", "_state", "_timer", "_transport", "_unread_since", "_waits", "peer",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -99,23 +123,19 @@ class Connection(asyncio.Protocol):
         self._since = 0.0
         self._unread_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_advancing = self._is_broken = self._is_last = False
-        self._is_half_closed = self._is_ending = self._is_lost = False
+        self._state = State.OPEN
+        self._is_advancing = False  # of one call, and no part of the state: what it calls may call it again
 
     # ---------------------------------------------------------------------------------------- its state
 
     @property
     def phase(self) -> Phase:
         """What it waits for now."""
-        if self._is_ending or (self._body and not self._body.stream):
+        if self._state >= State.ENDING or (self._body and not self._body.stream):
             return Phase.END
         if self._pipeline:
             return Phase.BODY if self._body else Phase.ANSWER
         return Phase.HEADERS if self._ahead else Phase.IDLE
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this in a task, which outlives the connection."""
-        self._host.start(work)
 
     def overdue(self, now: float, request_timeout_s: float, idle_timeout_s: float) -> str:
         """Why this connection is to be cut; empty where it is not."""
@@ -146,14 +166,14 @@ class Connection(asyncio.Protocol):
         self._go_on(Wait.MEMORY)
 
     def _hold_up(self, reason: Wait) -> None:
-        if not (self._waits or self._is_lost or self._transport.is_closing()):
+        if not (self._waits or self._state is State.LOST or self._transport.is_closing()):
             self._transport.pause_reading()
         self._waits |= reason
 
     def _go_on(self, reason: Wait) -> None:
         if self._waits:
             self._waits &= ~reason
-            if not (self._waits or self._is_lost or self._transport.is_closing()):
+            if not (self._waits or self._state is State.LOST or self._transport.is_closing()):
                 self._transport.resume_reading()
 
     # ------------------------------------------------------------------------------------ the protocol
@@ -166,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._host.made(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_ending:
+        if self._state >= State.ENDING:
             return
         if self.phase is Phase.IDLE:
             self._since = self._loop.time()
@@ -180,11 +200,11 @@ class Connection(asyncio.Protocol):
 
         Half a request is forgotten, since it will never be whole. Of a TLS connection no half can be closed.
         """
-        self._is_half_closed = True
+        self._waits |= Wait.CLIENT
         self._forget_half()
         transport = self._transport
         is_open = transport.get_extra_info("sslcontext") is None and not _is_gone(transport)
-        if not is_open or self._is_ending or not (self._pipeline or self._ahead):
+        if not is_open or self._state >= State.ENDING or not (self._pipeline or self._ahead):
             return False
         self._loop.call_soon(self._advance)  # which ends the connection where nothing of it is whole
         return True
@@ -197,7 +217,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = self._is_ending = True
+        self._state = State.LOST
         self._forget_half()
         self._pipeline.clear()
         self._ahead, self._at = b"", 0
@@ -222,9 +242,9 @@ class Connection(asyncio.Protocol):
         if self._ahead and not self._begin_all():
             self._loop.call_soon(self._advance)
             return
-        if self._is_half_closed:
+        if self._waits and Wait.CLIENT in self._waits:
             self._forget_half()
-            if not self._pipeline and self._unread_since is None and not self._is_ending:
+            if not self._pipeline and self._unread_since is None and self._state < State.ENDING:
                 self.end()
 
     def _begin_all(self) -> bool:
@@ -265,8 +285,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def _may_begin(self) -> bool:
-        return self._at < len(self._ahead) and not (
-            self._alone or self._is_last or self._is_ending or self._unread_since is not None
+        return self._state is State.OPEN and self._at < len(self._ahead) and not (
+            self._alone or self._unread_since is not None
             or len(self._pipeline) >= MOST
             or (self._service.stopping and self._pipeline)
         )  # fmt: skip
@@ -289,7 +309,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def _begin(self, head: Head, body: bytes | None) -> None:
-        self._is_last = not head.keeps_alive
+        if not head.keeps_alive:
+            self._state = State.LAST
         pending = PendingRequest(head, self._answered)
         self._pipeline.add(pending)
         stream = None
@@ -297,19 +318,15 @@ class Connection(asyncio.Protocol):
             stream = BodyStream(lambda: self._go_on(Wait.READER))
             self._body = ArrivingBody(head.length, stream)
         request = Request(head, body, stream, pending.say)
-        if body is not None and self._service.at_once(request, self, pending.end):
-            return
         if body is None and self._host.is_paused:
             self._hold_up(Wait.MEMORY)  # until the request has looked for itself, before which its body would come
         self._alone = pending
-        self._host.start(self._answer(pending, request))
-
-    async def _answer(self, pending: PendingRequest, request: Request) -> None:
-        pending.end(await self._service.answer(request, self))
+        if not begin(self._service.answer(request, self, pending.end), self._host.start) and self._alone is pending:
+            self._alone = None  # it is answered, or waits for the store alone
 
     def _break(self, exc: NotHttp) -> None:
         """What comes is no request, or no body: the answer says so, and the connection ends with it."""
-        self._is_broken = self._is_last = True
+        self._state = State.BROKEN
         self._ahead, self._at = b"", 0
         if self._body is None:
             pending = PendingRequest(None, self._answered)
@@ -328,7 +345,7 @@ class Connection(asyncio.Protocol):
             return
         if (response := pending.response) is not None:
             if not pending.keeps_alive or (
-                self._pipeline.is_last(pending) and (self._is_broken or self._service.stopping)
+                self._pipeline.is_last(pending) and (self._state is State.BROKEN or self._service.stopping)
             ):
                 response.close()
             if pending is self._alone:
@@ -347,7 +364,7 @@ class Connection(asyncio.Protocol):
             if self._body is not None and self._body.stream:  # it was refused before all of it had come
                 self._body.stream = None
                 self._timer = self._loop.call_later(LINGER_S, self.end)
-            self._go_on(Wait.MEMORY | Wait.READER)
+            self._go_on(_UNANSWERED)
         if not self._pipeline:
             self._since = self._loop.time()
         self._advance()
@@ -355,12 +372,13 @@ class Connection(asyncio.Protocol):
     def _end_gently(self) -> None:
         """Close when all is sent. A client that may still be sending is read on for a while: else the kernel would
         tell it that the connection is broken, and throw the answer away."""
-        may_send = bool(self._at < len(self._ahead) or self._body or self._waits) or self._is_broken
-        self._is_ending = True
+        is_done = Wait.CLIENT in self._waits
+        may_send = bool(self._at < len(self._ahead) or self._body or self._waits) or self._state is State.BROKEN
+        self._state = State.ENDING
         self._ahead, self._at = b"", 0
         self._stop_timer()
         self._body = self._alone = None
-        if not may_send or self._is_half_closed:
+        if is_done or not may_send:
             self.end()
             return
         self._go_on(Wait.ANSWER | Wait.MEMORY | Wait.READER)

@@ -9,32 +9,30 @@ from dataclasses import dataclass
 from remora.config import LimitSettings
 from remora.metrics import Telemetry
 from remora.model.traffic import Priority
+from remora.policy.cells import MemberAccount
 from remora.policy.rates import Cost, Limited, Limits, Rate, Reserved, bucket_name, retry_after_s, seconds_to_wait
-from remora.policy.waiting import Account
 from remora.ports.credit import Bank
 from remora.servers.ingest.problems import RATE_LIMITED, Problem
-
-_MEMBER = 0
 
 
 class SharedRate:
     """A limit's bucket of bytes or of events, as far as it is this worker's."""
 
-    def __init__(self, rate: Rate, account: Account) -> None:
+    def __init__(self, rate: Rate, account: MemberAccount) -> None:
         self._rate = rate
         self._account = account
 
     @property
     def retry_after_s(self) -> int:
         """Seconds until something may pass again; 0 where it may now."""
-        return seconds_to_wait(self._account.level(_MEMBER, Priority.MAX), self._rate)
+        return seconds_to_wait(self._account.level(Priority.MAX), self._rate)
 
     def charge(self, amount: int) -> None:
         """Take by force; a negative amount is given back."""
         if amount > 0:
-            self._account.charge(_MEMBER, Priority.MAX, amount)
+            self._account.charge(Priority.MAX, amount)
         elif amount < 0:
-            self._account.give_back(_MEMBER, Priority.MAX, -amount)
+            self._account.give_back(Priority.MAX, -amount)
 
 
 @dataclass(slots=True)
@@ -47,17 +45,17 @@ class Receipt:
 
     def received(self, nbytes: int) -> None:
         """The request has `nbytes`, inflated."""
-        self._charge(Cost(bytes=nbytes - self.nbytes))
+        self._charge(nbytes=nbytes - self.nbytes)
         self.nbytes = nbytes
 
     def holds(self, events: int) -> None:
         """The request has `events` events; 0 where it stored none after all, since its bytes were received."""
-        self._charge(Cost(events=events - self.events))
+        self._charge(events=events - self.events)
         self.events = events
 
-    def _charge(self, cost: Cost) -> None:
+    def _charge(self, *, nbytes: int = 0, events: int = 0) -> None:
         for each in self.limits:
-            each.charge(cost)
+            each.charge(Cost(nbytes, events))
 
 
 class IngestLimits:
@@ -82,7 +80,7 @@ class IngestLimits:
             group = None if rate is None else bank.find(bucket_name(name, what))
             if rate is None or group is None:
                 return None
-            return SharedRate(rate, bank.account(group, _uncounted))
+            return SharedRate(rate, bank.account(group))
 
         self._limits = Limits(
             Limited(
@@ -122,7 +120,3 @@ class IngestLimits:
         found = self._reserved.pop(reservation, None)
         if found is not None and found[1] > self._clock():
             found[0].settle(used)
-
-
-def _uncounted(_priority: str, _nbytes: int, _charged: bool) -> None:
-    """Nothing: what came in has counters of its own."""

@@ -17,6 +17,7 @@ from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooMan
 from remora.codec.shard_hash import shards
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
+from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.head import Headers
 from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, UNCONFIRMED, WRONG_TYPE, Problem
 
@@ -141,12 +142,12 @@ def idempotency_key(headers: Headers) -> str:
 async def digest(body: bytes, ndjson: bool) -> bytes:
     """What tells two requests apart that have the same key."""
     if len(body) > DIGEST_AT_ONCE_BYTES:
-        return await asyncio.to_thread(digest_now, body, ndjson)
-    return digest_now(body, ndjson)
+        await in_task()
+        return await asyncio.to_thread(_digest, body, ndjson)
+    return _digest(body, ndjson)
 
 
-def digest_now(body: bytes, ndjson: bool) -> bytes:
-    """The same, of a short body."""
+def _digest(body: bytes, ndjson: bool) -> bytes:
     return hashlib.blake2b(body, digest_size=16, person=b"ndjson" if ndjson else b"json").digest()
 
 

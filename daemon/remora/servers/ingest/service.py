@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from remora.servers.ingest.body_budget import Reader
 from remora.servers.ingest.request import Request
@@ -18,10 +18,6 @@ class Peer(Reader, Protocol):
         """The client's address; empty on a Unix socket."""
         ...
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this in a task, which outlives the connection."""
-        ...
-
 
 class Service(Protocol):
     """Who answers the requests of all connections."""
@@ -31,15 +27,8 @@ class Service(Protocol):
         """Whether a connection ends with its next answer."""
         ...
 
-    def at_once(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> bool:
-        """Begin a request that waits for nothing but the store, and call `answered` now or later.
-
-        False for one that has to be answered in a task, and then nothing was done.
-        """
-        ...
-
-    async def answer(self, request: Request, connection: Peer) -> Response:
-        """The answer, whatever happens."""
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
+        """Call `answered` with the answer, whatever happens. It may be begun without a task: see `begun`."""
         ...
 
     def refuse(self, request: Request | None, exc: Exception, peer: str) -> Response:

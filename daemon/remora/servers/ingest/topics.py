@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from remora.model.topic import NAME, Topic
 from remora.ports.administration import OwnTopics
+from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.problems import NO_TOPIC, Problem
 
 FRESH_S = 1.0
@@ -46,10 +47,11 @@ class TopicLookup:
         return known.topic
 
     async def get(self, name: str) -> Topic:
-        """The topic of this name. Raises Problem when there is none, and StoreError."""
-        known = self._known.get(name)
-        if known is not None and self._loop.time() < known.until:
-            return known.topic
+        """The topic of this name, known or looked up. Raises Problem when there is none, and StoreError."""
+        known = self.known(name)
+        if known is not None:
+            return known
+        await in_task()
         topic = await self._store.find(name) if NAME.fullmatch(name) else None
         if topic is None:
             self._known.pop(name, None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from remora.codec.trace_context import TRACEPARENT, parse
 from remora.ports.tracing import NO_SPAN, Span, Tracer, Work
@@ -12,7 +11,7 @@ from remora.servers.ingest.head import Head
 _TRACEPARENT = TRACEPARENT.encode()
 
 
-def begin_trace(tracer: Tracer, head: Head, topic: str) -> tuple[bytes, Span]:
+def _begin(tracer: Tracer, head: Head, topic: str) -> tuple[bytes, Span]:
     """The context of the events of a request, empty where there is none, and the span of storing them.
 
     The context is the one that the client sent, as it is: who reads the events is to see whose they are. Without one it
@@ -29,13 +28,19 @@ def begin_trace(tracer: Tracer, head: Head, topic: str) -> tuple[bytes, Span]:
     return given or span.context, span
 
 
-@contextmanager
-def traced(tracer: Tracer, head: Head, topic: str) -> Iterator[bytes]:
-    """The same while the block stores them, which ends the span."""
-    context, span = begin_trace(tracer, head, topic)
-    try:
-        yield context
-    except BaseException as exc:
-        span.end(str(exc) or type(exc).__name__)
-        raise
-    span.end()
+class Traced:
+    """The context of a request's events, while the block stores them; its end is that of the request's span."""
+
+    __slots__ = ("_span", "context")
+
+    def __init__(self, tracer: Tracer, head: Head, topic: str) -> None:
+        self.context, self._span = _begin(tracer, head, topic)
+
+    def __enter__(self) -> bytes:
+        return self.context
+
+    def __exit__(self, _: type[BaseException] | None, exc: BaseException | None, __: TracebackType | None) -> None:
+        if exc is None:
+            self._span.end()
+        else:
+            self._span.end(str(exc) or type(exc).__name__)

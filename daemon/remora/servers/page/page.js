@@ -82,25 +82,25 @@ const COLUMNS = {
   },
   since: { title: "For", number: true, topic: (t) => (t.queues.length ? duration(t.since) : ""),
     queue: (q) => duration(q.since_seconds), by: (t) => -t.since },
-  queues: { title: "Queues", number: true, topic: (t) => count(t.queues.length), queue: (q) => `worker ${q.worker}`,
+  queues: { title: "Queues", less: true, number: true, topic: (t) => count(t.queues.length), queue: (q) => `worker ${q.worker}`,
     by: (t) => -t.queues.length },
   waiting: { title: "Waiting", number: true, topic: (t) => waits(t.figures), queue: () => "",
     by: (t) => -(t.figures.backlog_entries ?? -1) },
   oldest: { title: "Oldest", number: true, topic: (t) => duration(t.figures.oldest_age_seconds), queue: () => "",
     by: (t) => -(t.figures.oldest_age_seconds ?? -1) },
-  rate: { title: "Per second", number: true, topic: (t) => count(view.rates.get(t.name)), queue: () => "",
+  rate: { title: "Per second", less: true, number: true, topic: (t) => count(view.rates.get(t.name)), queue: () => "",
     by: (t) => -(view.rates.get(t.name) ?? -1) },
-  delivered: { title: "Delivered", number: true, topic: (t) => count(t.figures.delivered_entries), queue: () => "",
+  delivered: { title: "Delivered", less: true, number: true, topic: (t) => count(t.figures.delivered_entries), queue: () => "",
     by: (t) => -(t.figures.delivered_entries ?? -1) },
   dead: { title: "Dead letters", number: true, topic: (t) => count(t.figures.dead_letters), queue: () => "",
     by: (t) => -(t.figures.dead_letters ?? -1) },
-  ledger: { title: "Ledger", number: true, topic: (t) => ledger(t.figures), queue: () => "",
+  ledger: { title: "Ledger", less: true, number: true, topic: (t) => ledger(t.figures), queue: () => "",
     by: (t) => -Math.abs(t.figures.ledger?.unaccounted ?? 0) },
   endpoint: { title: "Endpoint", wide: true, topic: (t) => t.endpoints, queue: (q) => q.delivery,
     by: (t) => t.endpoints },
   reason: { title: "Reason", wide: true, topic: (t) => t.reason, queue: (q) => said(q).join("; "),
     by: (t) => t.reason || "\uffff" },
-  failure: { title: "Last failure", wide: true, topic: (t) => t.failure,
+  failure: { title: "Last failure", less: true, wide: true, topic: (t) => t.failure,
     queue: (q) => [q.failures && several(q.failures, "failure"), failed(q.last_failure, q.next_attempt_seconds ?? null, q.reason)]
       .filter(Boolean).join("; "),
     by: (t) => t.figures.last_failure?.age_seconds ?? Infinity },
@@ -122,11 +122,22 @@ function fill(body, rows) {
     const row = old.get(key) ?? Object.assign(document.createElement("tr"), { className: kind ?? "" });
     old.delete(key);
     row.dataset.key = key;
+    row.dataset.opened = String(opened);
     cells.forEach((cell, at) => write(row, at, cell, opened));
     if (row === before) before = before.nextSibling;
     else body.insertBefore(row, before);
   }
   for (const row of old.values()) row.remove();
+}
+
+// Text that may be broken behind a dot or a slash, but in no number with its unit, and not before a host's port.
+function put(element, text) {
+  if (element.textContent === text) return;
+  const nodes = text.split(/([\w-]*:\d{1,5}\b|\d[\d,.]*(?: (?:s|min|h|d)\b)?)/).flatMap((part, at) => {
+    if (at % 2) return [Object.assign(document.createElement("span"), { className: "whole", textContent: part })];
+    return part.split(/(?<=[./])/).flatMap((each) => [each, document.createElement("wbr")]).slice(0, -1);
+  });
+  element.replaceChildren(...nodes);
 }
 
 function write(row, at, { text, kind = "", title }, opened) {
@@ -137,7 +148,7 @@ function write(row, at, { text, kind = "", title }, opened) {
     const button = cell.firstElementChild ?? cell.appendChild(document.createElement("button"));
     button.setAttribute("aria-expanded", String(opened));
     if (button.textContent !== text) button.textContent = text;
-  } else if (cell.textContent !== text) cell.textContent = text;
+  } else put(cell, text);
 }
 
 function heads(table, titles) {
@@ -160,7 +171,8 @@ function heads(table, titles) {
 
 function cellsOf(columns, each, what) {
   return columns.map(([name, column]) => {
-    const kinds = [column.number && "number", column.wide && "wide", name === "state" && colour(each.state)];
+    const { number, wide, less } = column;
+    const kinds = [number && "number", wide && "wide", less && "less", name === "state" && colour(each.state)];
     return { text: column[what](each), title: column.title, kind: kinds.filter(Boolean).join(" ") };
   });
 }
@@ -192,7 +204,7 @@ function draw() {
 }
 
 function drawHealth(status) {
-  $("version").textContent = status.version;
+  $("version").textContent = [status.version, status.host && `on ${status.host}`].filter(Boolean).join(" ");
   const reasons = [...new Set([...status.reasons, ...status.ready_to_deliver.reasons])];
   const word = status.draining ? "Draining" : status.ready ? "Ready" : "Not ready";
   const but = status.ready && !status.draining ? ", but" : ":";
@@ -259,7 +271,7 @@ function drawProblems(status, all) {
   while (list.children.length > texts.length) list.lastElementChild.remove();
   texts.forEach((text, at) => {
     const item = list.children[at] ?? list.appendChild(document.createElement("li"));
-    if (item.textContent !== text) item.textContent = text;
+    put(item, text);
   });
   $("problems").hidden = !texts.length;
 }
@@ -303,7 +315,7 @@ function drawWorkers(status) {
     each.ready ? "ready" : each.reasons.join("; ") || "not ready",
   ]]);
   const others = status.members.map((each) => [each.cookie, [
-    each.cookie.split("/").at(-1), each.host, "", each.shards, "", each.draining ? "draining" : "takes part",
+    each.cookie.split("/").at(-1).slice(0, 8), each.hostname ? `${each.hostname} (${each.host.slice(0, 8)})` : each.host, "", each.shards, "", each.draining ? "draining" : "takes part",
   ]]);
   plain("workers", ["Worker", "Host", "Process", "Queues", "In flight", "State"], [...own, ...others]);
 }

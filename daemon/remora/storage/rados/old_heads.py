@@ -3,7 +3,7 @@
 An OSD without the leak counts what is reserved anew when the first thing that it does to an old head is a reservation.
 When that is a removal, an abort, or a commit in an older reservation, it keeps the leaked sum and marks the head as
 counted: for good. So before we do one of these, we reserve a byte and abort it. A gateway's reservation does as well.
-A queue that is full to its last bytes has no room for that: there the sum is written, as `healing.py` does it.
+A queue that is full to its last bytes has no room for that: there the sum is written, as `mends.py` does it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from remora.codec.queue_ops import (
 )
 from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
-from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.librados import Operation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.healing import Healing
+from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
-from remora.storage.rados.refusals import QUEUE, RESERVED, ChangedError
+from remora.storage.rados.refusals import QUEUE, RESERVED, ChangedError, Refusals
 
 COUNTED_VERSION = 3
 """The form of a head in which nothing leaks."""
@@ -48,10 +48,10 @@ class _Settled:
 class OldHeads(RadosPart):
     """See the module. `settle` costs nothing while what it saw last holds, and nothing where all OSDs leak."""
 
-    def __init__(self, connection: ClusterConnection, healing: Healing, *, may_write: bool) -> None:
+    def __init__(self, connection: ClusterConnection, mends: RadosMends, *, may_write: bool) -> None:
         """`may_write` is False where the operator wants no mends."""
         super().__init__(connection)
-        self._osds, self._healing, self._may_write = connection.osds, healing, may_write
+        self._osds, self._mends, self._may_write = connection.osds, mends, may_write
         self._settled: dict[Shard, _Settled] = {}
 
     async def settle(self, shard: Shard, head: QueueHead | None = None) -> None:
@@ -61,19 +61,13 @@ class OldHeads(RadosPart):
         that was to follow may be done either.
         """
         now = asyncio.get_running_loop().time()
-        if head is None and self._is_settled(shard, now):
+        known, changes, are_mixed = self._settled.get(shard), self._osds.changes, self._osds.releases.are_mixed
+        if head is None and known and known.changes == changes and not (are_mixed and now - known.at >= _MIXED_S):
             return
-        changes = self._osds.changes
         is_counted = head is not None and head.urgent_version >= COUNTED_VERSION
         if self._osds.releases.may_be_fixed and not is_counted:
             await self._have_it_counted(shard)
         self._settled[shard] = _Settled(changes, now)
-
-    def _is_settled(self, shard: Shard, now: float) -> bool:
-        known = self._settled.get(shard)
-        if known is None or known.changes != self._osds.changes:
-            return False
-        return not self._osds.releases.are_mixed or now - known.at < _MIXED_S
 
     async def _have_it_counted(self, shard: Shard) -> None:
         """Reserve and abort where the head is old. An OSD that leaks leaves it as old as it was, 10 bytes fuller."""
@@ -85,34 +79,31 @@ class OldHeads(RadosPart):
                 await self._write(shard)
                 return
             try:
-                await self._reserve(shard, version)
+                reserving = WriteOp().assert_exists().assert_version(version)
+                reserving.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(1, 1))
+                await self._send(reserving, shard, f"reserving in {shard}", RESERVED)
             except ChangedError:
                 continue
             except QueueFull:
                 await self._write(shard)
             else:
-                await self._abort(shard, head.next_id)
+                aborting = WriteOp().assert_exists().call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(head.next_id))
+                await self._send(aborting, shard, f"aborting in {shard}", QUEUE)
             return
 
     async def _write(self, shard: Shard) -> None:
         """Write the sum, as where a leak is mended; a cluster that is full may refuse that, and removals make room."""
         if self._may_write:
             with contextlib.suppress(StoreError):
-                await self._healing.mend_unheld(shard)
+                await self._mends.mend_unheld(shard)
 
     async def _look(self, shard: Shard) -> tuple[QueueHead, Sequence[Reservation], int]:
         what = f"looking at {shard}"
         operation = ReadOp().assert_exists()
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
-        version = await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
+        version = await self._send(operation, shard, what, QUEUE)
         head = decoded(decode_head, content.data, what)
         return head, decoded(lambda values: open_reservations(head, values), xattrs.values, what), version
 
-    async def _reserve(self, shard: Shard, version: int) -> None:
-        operation = WriteOp().assert_exists().assert_version(version)
-        operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(1, 1))
-        await self._connection.run(operation, shard.queue, f"reserving in {shard}", RESERVED, self._locator(shard))
-
-    async def _abort(self, shard: Shard, reservation: int) -> None:
-        operation = WriteOp().assert_exists().call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
-        await self._connection.run(operation, shard.queue, f"aborting in {shard}", QUEUE, self._locator(shard))
+    async def _send(self, operation: Operation, shard: Shard, what: str, refusals: Refusals) -> int:
+        return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))

@@ -13,13 +13,13 @@ from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.finisher import Finisher
-from remora.storage.rados.healing import Healing
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.intent_log import IntentLog
 from remora.storage.rados.ledger import Ledger
 from remora.storage.rados.locks import Locks
 from remora.storage.rados.members import Members
+from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
@@ -54,8 +54,8 @@ class RadosStore:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
         registry = Registry(connection)
-        self.healing = Healing(connection)
-        old_heads = OldHeads(connection, self.healing, may_write=settings.heal != "off")
+        self.mends = RadosMends(connection)
+        old_heads = OldHeads(connection, self.mends, may_write=settings.heal != "off")
         self.two_phase, self.attempts = TwoPhase(connection, old_heads, reservation_age_s), Attempts(connection)
         own_queues = OwnQueues(connection, self.two_phase, old_heads)
         self.inspection = Inspection(connection)

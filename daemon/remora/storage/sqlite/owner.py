@@ -11,7 +11,7 @@ import logging
 import os
 import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from remora.model.errors import StoreMisconfigured
@@ -23,11 +23,12 @@ MOST_LINKS = 40
 _log = logging.getLogger(__name__)
 
 
-def become_owner(path: Path) -> None:
+def become_owner(path: Path, load: Callable[[], object]) -> None:
     """Where root runs this, become the owner of the file or folder at `path`, with the groups of that user.
 
     Nothing happens to other users, nor where there is nothing at the path. Raises StoreMisconfigured where somebody
-    else could have put it there: root would act as a user of their choice.
+    else could have put it there: root would act as a user of their choice. `load` is called before root is another
+    user.
     """
     if os.geteuid() != 0 or not path.exists():
         return
@@ -39,6 +40,7 @@ def become_owner(path: Path) -> None:
             f"{folder} may be written to by others than root and {name_of(owner)}, so they may have put {path} there:"
             f" chmod go-w {folder}, or run this as {name_of(owner)}"
         )
+    load()
     try:
         user = pwd.getpwuid(owner)
     except KeyError:  # of a container, whose users this host does not know

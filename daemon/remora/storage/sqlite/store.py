@@ -10,13 +10,13 @@ from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
 from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.healing import NoHealing
 from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
 from remora.storage.sqlite.logs import Logs
 from remora.storage.sqlite.members import Members
+from remora.storage.sqlite.mends import NoMends
 from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.redriving import Letters
 from remora.storage.sqlite.topics import Topics, sweep_all
@@ -52,7 +52,7 @@ class SqliteStore:
         self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
-        self.healing = NoHealing(self.inspection)
+        self.mends = NoMends(self.inspection)
         self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer)
         self.logs = Logs(files)
         self._watch = Watch(files, self._begin)

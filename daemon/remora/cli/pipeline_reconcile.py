@@ -1,0 +1,214 @@
+"""`remora pipeline reconcile`: what events tell of a bucket beside what is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from remora.cli.options import FILE, FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, seconds
+from remora.cli.output import print_json, print_table
+from remora.client import IngestClient
+from remora.model.exits import Exit
+from remora.replay.pipeline.emit import Emission, EmitProgress, emit
+from remora.replay.pipeline.reconcile import Plan, plan_emission
+from remora.replay.pipeline.reconcile import reconcile as run
+from remora.replay.pipeline.reconciled_page import sentence
+from remora.replay.pipeline.reconciling import Reconcile, ReconciledDirectory
+from remora.replay.run.targets.s3 import Gateway
+from remora.replay.steps import told
+
+_DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
+_PATH = click.Path(exists=True, path_type=Path)
+
+
+def _instant(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError as exc:
+        raise click.BadParameter(f"{value!r} is not a time such as 2026-11-21T02:14:07Z") from exc
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora pipeline reconcile`."""
+
+    inventory: Path | None
+    backfill: bool
+    landed: Path | None
+    tenant: str
+    s3: str | None
+    region: str
+    listing: Path | None
+    manifest: Path | None
+    listed_at_us: int | None
+    out: Path
+    grace_s: float
+    topic: str | None
+    ingest: str
+    token_file: Path | None
+    ca_file: Path | None
+    rate: float
+    memory: str
+    master: str | None
+    as_json: bool
+
+
+@click.command("reconcile")
+@click.argument("bucket")
+@click.option("--inventory", type=FOLDER, help="Folder of `remora pipeline inventory`: what the events tell.")
+@click.option("--backfill", is_flag=True, help="Instead: no events are known, and every object is missing.")
+@click.option("--landed", type=FOLDER, help="The landing of the inventory.  [default: where it was]")
+@click.option("--tenant", default="", help="The bucket's tenant.")
+@click.option(
+    "--s3",
+    metavar="URL",
+    help="The bucket's S3 endpoint, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: list it there. Beside a file,"
+    " only look at objects before their events are sent.",
+)
+@click.option(
+    "--region",
+    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
+    default="default",
+    show_default=True,
+    help="The endpoint's region, radosgw's zonegroup.",
+)
+@click.option(
+    "--listing", type=_PATH, help="A listing: .parquet, .csv with a head, .json lines; key, size, last_modified, ..."
+)
+@click.option("--s3-inventory", "manifest", type=FILE, help="manifest.json of an S3 Inventory, with its files.")
+@click.option(
+    "--listed-at",
+    "listed_at_us",
+    metavar="TIME",
+    callback=_instant,
+    help="When --listing was begun.  [default: its age]",
+)
+@click.option("--out", required=True, type=NEW_FOLDER, help="Folder of what is found; a new one each time.")
+@click.option(
+    "--grace",
+    "grace_s",
+    metavar="DURATION",
+    default="5m",
+    show_default=True,
+    callback=seconds,
+    help="How long an event may take to land. What changed later than this before the listing is left out.",
+)
+@click.option("--emit", "topic", metavar="TOPIC", help="Send an event for each finding to this topic of remora's.")
+@click.option("--ingest", metavar="ADDRESS", default=_DEFAULT_INGEST, show_default=True, help="Where --emit sends.")
+@click.option("--token-file", type=FILE, help="A file with the ingest API's token.")
+@click.option("--ca-file", type=FILE, help="Whose signature the ingest API's certificate must have.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=500.0,
+    show_default=True,
+    help="Most events a second.",
+)
+@click.option(
+    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
+)
+@master_option
+@json_option
+@gathered_into(_Options)
+def reconcile(bucket: str, asked: _Options) -> None:
+    """Compare what events tell of BUCKET with what is in it, and send the events that are missing.
+
+    It finds what was lost before any queue held it. Missing: an object without an event. Extra: an object that is gone.
+    Differing: another size, ETag or version. OUT/findings is a table of them, OUT/reconcile.json the summary,
+    OUT/index.html a page. Writers may go on meanwhile, and `remora pipeline land` should: what changes is told apart
+    by its time.
+
+    With --emit each finding becomes an event, ObjectSynthetic:Created:Reconcile or ObjectSynthetic:Removed:Reconcile,
+    where a second look at the object finds it unchanged. Killed, it goes on when it is run again. Consumers that go by
+    the order of arrival, not by `sequencer`, must not be sent such events while writers run.
+
+    \b
+    Examples:
+      remora pipeline reconcile photos --inventory inventory --s3 http://gateway:8000 --out out
+      remora pipeline reconcile photos --inventory inventory --s3-inventory manifest.json --out out
+      remora pipeline reconcile photos --backfill --s3 http://gateway:8000 --out out --emit events
+
+    Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
+    """
+    plan = _plan(bucket, asked)
+    with told() as tell:
+        found = run(plan, master=asked.master, tell=tell)
+        sent = _sent(plan, found, asked, tell) if asked.topic else None
+    _report(found, sent, asked)
+    if not found.is_clean and sent is None:
+        sys.exit(Exit.DIFFERS)
+
+
+def _plan(bucket: str, asked: _Options) -> Plan:
+    if (asked.inventory is None) != asked.backfill:
+        raise click.UsageError("one of --inventory and --backfill says what is known of events")
+    if asked.listing and asked.manifest:
+        raise click.UsageError("--listing and --s3-inventory exclude each other")
+    if not (asked.listing or asked.manifest or asked.s3):
+        raise click.UsageError("one of --s3, --listing and --s3-inventory tells what is in the bucket")
+    if asked.topic and not asked.s3:
+        raise click.UsageError("--emit needs --s3, to look at each object once more before its event is sent")
+    return Plan(
+        bucket=bucket,
+        out=asked.out,
+        inventory=asked.inventory,
+        landed=asked.landed,
+        tenant=asked.tenant,
+        gateway=_gateway(asked.s3, asked.region) if asked.s3 else None,
+        listing=asked.listing,
+        manifest=asked.manifest,
+        listed_at_us=asked.listed_at_us,
+        grace_s=asked.grace_s,
+        memory=asked.memory,
+    )
+
+
+def _gateway(url: str, region: str) -> Gateway:
+    access, secret = os.environ.get("AWS_ACCESS_KEY_ID", ""), os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+    if not (access and secret):
+        raise click.UsageError("--s3 needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+    return Gateway(url, region, access, secret, os.environ.get("AWS_SESSION_TOKEN", ""))
+
+
+def _sent(plan: Plan, found: Reconcile, asked: _Options, tell: Callable[[str], None]) -> EmitProgress:
+    from remora.replay.pipeline.s3_listing import looking, s3_client  # its libraries take a second to load
+
+    plan_emission(plan.out, master=asked.master)
+    gateway = plan.gateway
+    assert gateway is not None, "--emit needs --s3"
+    token = asked.token_file.read_text().strip() if asked.token_file else ""
+
+    async def send() -> EmitProgress:
+        ca_file = str(asked.ca_file) if asked.ca_file else None
+        async with IngestClient(asked.ingest, token=token, ca_file=ca_file) as client, s3_client(gateway, 16) as s3:
+            look = looking(s3, gateway, found.bucket)
+            emission = Emission(asked.topic or "", asked.rate)
+            return await emit(ReconciledDirectory(plan.out), client, look, emission, tell)
+
+    return asyncio.run(send())
+
+
+def _report(found: Reconcile, sent: EmitProgress | None, asked: _Options) -> None:
+    if asked.as_json:
+        print_json(msgspec.to_builtins(found) | ({"emitted": msgspec.to_builtins(sent)} if sent else {}))
+        return
+    click.echo(f"{'PASS' if found.is_clean else 'FAIL'}  {found.bucket}: {sentence(found)}")
+    print_table(
+        ["", "keys"],
+        [["in the bucket", f"{found.listed:,}"], ["by the events", f"{found.told:,}"]]
+        + [["left out, as changing" if kind == "changing" else kind, f"{n:,}"] for kind, n in found.counts.items()],
+    )
+    if sent is not None:
+        click.echo(f"sent {sent.sent:,} events to {asked.topic}; left out {sent.changed:,} objects that have changed")
+    click.echo(f"page: {asked.out / 'index.html'}")

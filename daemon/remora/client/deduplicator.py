@@ -1,0 +1,374 @@
+"""What of a topic's records is new, and what is missing between them: by shard, incarnation and position.
+
+    dedupe = Deduplicator(ahead=10_000, checkpoint=saved)
+    for record in dedupe.fresh(await consumer.getmany()...):
+        handle(record)
+    save(dedupe.checkpoint())  # with the offsets, in one transaction
+
+docs/consume.md has the rule in fifteen lines, and docs/consume-vectors.json what any implementation of it must answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from remora.client.progress import (
+    Headers,
+    QueueProgress,
+    as_json,
+    end_of_parents,
+    number_of,
+    of_json,
+    position_of,
+    split,
+    text_of,
+)
+from remora.model.errors import RemoraError
+
+SHARD, POSITION, NEXT, AFTER = "remora-shard", "remora-pos", "remora-next", "remora-after"
+
+MOST_SHARDS = 200_000
+"""The most shards of which a Deduplicator keeps its place, unless it is given another number."""
+
+_NOT_BEGUN = -1
+
+
+class DeduplicatorError(RemoraError):
+    """A record that cannot be judged: nothing of it has been taken, and it may be given again."""
+
+
+class GapFound(DeduplicatorError):
+    """Entries are missing: `gap` says which. `Deduplicator.accept` goes on behind them."""
+
+    def __init__(self, gap: Gap) -> None:
+        super().__init__(f"{gap}: no record and no dead letter tells of what stood there")
+        self.gap = gap
+
+
+class TooManyShards(DeduplicatorError):
+    """Records name more shards than there may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The entries of a shard's incarnation from position `begin` on, up to `end`, which is there or was the last."""
+
+    shard: str
+    incarnation: str
+    begin: str
+    end: str
+
+    def __str__(self) -> str:
+        return f"{self.shard}: entries are missing from {self.begin} up to {self.end} (incarnation {self.incarnation})"
+
+
+class KafkaRecord(Protocol):
+    """What is used of aiokafka's records."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+class KafkaMessage(Protocol):
+    """What is used of confluent-kafka's messages."""
+
+    def partition(self) -> int | None: ...
+    def headers(self) -> Any: ...
+
+
+A = TypeVar("A", bound=KafkaRecord)
+M = TypeVar("M", bound=KafkaMessage)
+
+
+class _Queue:
+    """One incarnation of a shard.
+
+    `prefix` is what stands before the place in positions of the ring's present turn, and `base` that turn as a number.
+    `read` has by partition the position behind the last new record. Everything from the first record up to `whole` is
+    there; `ahead` has what is there behind that, each entry with the next one's position, or with its own where the
+    queue ends there. The first `unjudged` records are not asked for what stands between them.
+    """
+
+    __slots__ = ("ahead", "base", "incarnation", "prefix", "read", "shard", "skip", "unjudged", "whole")
+
+    def __init__(self, shard: bytes, incarnation: bytes, unjudged: int) -> None:
+        self.shard, self.incarnation = shard, incarnation
+        self.read: dict[int, int] = {}
+        self.whole = _NOT_BEGUN
+        self.ahead: dict[int, int] | None = None
+        self.unjudged = unjudged
+        self.turn(b"0")
+
+    def turn(self, turn: bytes) -> None:
+        """Expect positions of this turn of the ring."""
+        self.prefix = b"%b:%b/" % (self.incarnation, turn)
+        self.skip, self.base = len(self.prefix), int(turn) << 64
+
+    def gap(self) -> Gap | None:
+        """What is missing in front of what is there."""
+        if not self.ahead or self.whole == _NOT_BEGUN:
+            return None
+        return Gap(self.shard.decode(), self.incarnation.decode(), text_of(self.whole), text_of(min(self.ahead)))
+
+
+class Deduplicator:
+    """Tells new records from copies, and finds what is missing. Belongs to one task or thread.
+
+    Copies: the records of a shard stand in each partition in the order of their positions when they arrive for the
+    first time. So one that is not behind the last new one of its shard and partition is a copy.
+
+    Gaps: each record names the next position, so that the records of a shard, over all partitions, are a chain.
+    Partitions are read side by side, and a record may come before others that stand in front of it. `ahead` is how many
+    records may wait so, over all shards, before GapFound is raised for the shard of which most do: 0 where the topic
+    has one partition; with several the records that are read from one before those that stand beside them in another.
+    None looks for no gaps: for the member of a consumer group, which sees a part of each shard's records.
+
+    A chain begins with the first record that is read. Where reading begins amid a topic, partitions begin at different
+    places: `edge` is how many first records of each shard are not asked for what stands between them.
+    """
+
+    def __init__(
+        self,
+        *,
+        ahead: int | None,
+        edge: int = 0,
+        most_shards: int = MOST_SHARDS,
+        checkpoint: bytes | Iterable[bytes] = (),
+    ) -> None:
+        """`checkpoint` is what `checkpoint()` has returned, or what `changes()` has for each shard."""
+        self._most_ahead, self._edge, self._most_shards = ahead, edge, most_shards
+        self._queues: dict[bytes, _Queue] = {}
+        self._earlier: dict[bytes, _Queue] = {}
+        self._changed: set[bytes] = set()
+        self._ahead = 0
+        self.copies = 0
+        """Records that were passed over."""
+        self.unmarked = 0
+        """Records without remora's headers, of which nothing can be said: each counts as new."""
+        for each in (checkpoint,) if isinstance(checkpoint, bytes) else checkpoint:
+            for progress in of_json(each):
+                self._restore(progress)
+
+    @property
+    def held(self) -> int:
+        """How many records are ahead of one that is missing."""
+        return self._ahead
+
+    def fresh(self, records: Iterable[A]) -> Iterator[A]:
+        """Those of aiokafka's records that are new, in their order.
+
+        One that is let go is taken: a checkpoint from then on is behind it.
+        """
+        is_new = self.is_new
+        for record in records:
+            if is_new(record.partition, record.headers):
+                yield record
+
+    def fresh_messages(self, messages: Iterable[M]) -> Iterator[M]:
+        """As `fresh`, of confluent-kafka's messages, none of which may be an error."""
+        is_new = self.is_new
+        for message in messages:
+            if is_new(message.partition() or 0, message.headers() or ()):
+                yield message
+
+    def is_new(self, partition: int, headers: Headers) -> bool:
+        """Whether a record is none that was read before, by its headers. Takes it.
+
+        Raises GapFound, and BadHeader for a position that is none; then it has not been taken.
+        """
+        try:  # remora writes these three first, and in this order
+            (name, shard), (name_of_position, own), (name_of_next, following) = headers[0], headers[1], headers[2]
+        except (IndexError, TypeError):
+            name = name_of_position = name_of_next = ""
+        if name != SHARD or name_of_position != POSITION or name_of_next != NEXT or not own or not following:
+            told = dict(headers)
+            if not (SHARD in told and POSITION in told and NEXT in told):
+                self.unmarked += 1
+                return True
+            shard, own, following = told[SHARD] or b"", told[POSITION] or b"", told[NEXT] or b""
+        queue = self._queues.get(shard)
+        if queue is None or not own.startswith(queue.prefix):
+            queue = self._queue_of(shard, own)
+        try:
+            at = queue.base + int(own[queue.skip :])
+            end = (
+                queue.base + int(following[queue.skip :])
+                if following.startswith(queue.prefix)
+                else number_of(NEXT, following, queue.incarnation)
+            )
+        except ValueError:
+            self._refuse(queue, own, following)
+        read = queue.read
+        if at < read.get(partition, 0):
+            self.copies += 1
+            return False
+        if at == queue.whole and not queue.ahead and not queue.unjudged:
+            queue.whole = end
+        elif self._most_ahead is not None:
+            self._link(queue, at, end, headers)
+        read[partition] = end
+        self._changed.add(shard)
+        return True
+
+    def letter(self, headers: Headers) -> None:
+        """Take a record of the topic of dead letters: its entry is accounted for, and is no gap."""
+        told = dict(headers)
+        if not (SHARD in told and POSITION in told and NEXT in told) or self._most_ahead is None:
+            return
+        queue = self._queue_of(told[SHARD], told[POSITION])
+        at = number_of(POSITION, told[POSITION], queue.incarnation)
+        if at >= queue.whole:
+            self._wait(queue, at, number_of(NEXT, told[NEXT], queue.incarnation))
+            if queue.whole != _NOT_BEGUN:
+                self._follow(queue)
+        self._changed.add(queue.shard)
+
+    def missing(self) -> list[Gap]:
+        """Each place where something is missing by now, of all shards.
+
+        Where nothing is under way, and every partition was read to its end, it is lost, or a dead letter.
+        """
+        return [gap for queue in self._all() if (gap := queue.gap())]
+
+    def accept(self, gap: Gap) -> None:
+        """Go on behind a gap, whose entries are known to be elsewhere. One that was closed meanwhile is passed over."""
+        for queue in self._all():
+            is_its = (queue.shard.decode(), queue.incarnation.decode()) == (gap.shard, gap.incarnation)
+            if is_its and queue.whole != _NOT_BEGUN and text_of(queue.whole) == gap.begin:
+                self._go_on_at(queue, position_of(gap.end))
+                self._changed.add(queue.shard)
+
+    def checkpoint(self) -> bytes:
+        """Where all shards are, as JSON: docs/consume.md has its form."""
+        self._changed.clear()
+        return as_json(_progress(queue) for queue in self._all())
+
+    def changes(self) -> dict[str, bytes]:
+        """Where each shard is that has changed since the last call, as JSON each: for a row a shard."""
+        changed, self._changed = self._changed, set()
+        return {
+            shard.decode(): as_json(_progress(of[shard]) for of in (self._earlier, self._queues) if shard in of)
+            for shard in changed
+        }
+
+    # ------------------------------------------------------------------------------------------------ queues
+
+    def _all(self) -> list[_Queue]:
+        return [*self._earlier.values(), *self._queues.values()]
+
+    def _queue_of(self, shard: bytes, own: bytes) -> _Queue:
+        """The queue of a position that does not stand where the last one did: a new one, turn or incarnation."""
+        incarnation, turn, _ = split(POSITION, own)
+        queue = self._queues.get(shard)
+        if queue is None or queue.incarnation != incarnation:
+            earlier = self._earlier.get(shard)
+            queue = earlier if earlier and earlier.incarnation == incarnation else self._begin(shard, incarnation)
+        queue.turn(turn)
+        return queue
+
+    def _begin(self, shard: bytes, incarnation: bytes) -> _Queue:
+        """A queue of which nothing was read. The one before it is kept, as copies of its records may still come."""
+        if shard not in self._queues and len(self._queues) >= self._most_shards:
+            told = f"records name more than {self._most_shards} shards: give most_shards"
+            raise TooManyShards(f"{shard.decode()}: {told}")
+        if before := self._queues.get(shard):
+            if gone := self._earlier.get(shard):
+                self._ahead -= len(gone.ahead or ())
+            self._earlier[shard] = before
+        self._queues[shard] = queue = _Queue(shard, incarnation, self._edge)
+        return queue
+
+    def _restore(self, progress: QueueProgress) -> None:
+        queue = self._begin(progress.shard.encode(), progress.incarnation.encode())
+        queue.read = {int(partition): position_of(at) for partition, at in progress.read.items()}
+        queue.whole = position_of(progress.whole) if progress.whole else _NOT_BEGUN
+        queue.unjudged = progress.unjudged
+        for at, end in progress.ahead.items():
+            self._wait(queue, position_of(at), position_of(end))
+
+    # ------------------------------------------------------------------------------------------------- chain
+
+    def _link(self, queue: _Queue, at: int, end: int, headers: Headers) -> None:
+        """Join a new record to the chain of its queue. Raises GapFound before anything has changed."""
+        is_first = at < queue.whole or queue.whole == _NOT_BEGUN
+        short = self._short(dict(headers).get(AFTER)) if is_first and len(headers) > 3 else []
+        is_ahead = _NOT_BEGUN < queue.whole < at and not queue.unjudged and at not in (queue.ahead or ())
+        if (is_ahead or short) and self._ahead >= (self._most_ahead or 0):
+            self._raise(queue, at, short)
+        for parent, its_end in short:
+            self._wait(parent, its_end, its_end)
+            self._changed.add(parent.shard)
+        if is_ahead:
+            self._wait(queue, at, end)
+        elif queue.whole == _NOT_BEGUN or queue.unjudged:
+            queue.unjudged = max(queue.unjudged - 1, 0)
+            self._go_on_at(queue, max(queue.whole, end))
+        elif at == queue.whole:
+            queue.whole = end
+            self._follow(queue)
+
+    def _short(self, header: bytes | None) -> list[tuple[_Queue, int]]:
+        """The parents of a shard that begins whose chains do not lead up to their ends yet, with these."""
+        short = []
+        for shard, incarnation, end in end_of_parents(header):
+            for found in (self._queues, self._earlier):
+                queue = found.get(shard)
+                if queue and queue.incarnation == incarnation and _NOT_BEGUN < queue.whole < end:
+                    short.append((queue, end))
+        return short
+
+    def _raise(self, queue: _Queue, at: int, short: Sequence[tuple[_Queue, int]]) -> NoReturn:
+        """Tell of the gap that most records wait behind; those that are about to wait count."""
+        would: list[tuple[_Queue, int]] = [*short, *([(queue, at)] if at > queue.whole > _NOT_BEGUN else [])]
+        waits = [(each, min(each.ahead)) for each in self._all() if each.ahead and each.whole != _NOT_BEGUN]
+        widest, end = max([*would, *waits], key=lambda each: len(each[0].ahead or ()))
+        end = min([end, *(widest.ahead or ())])
+        raise GapFound(Gap(widest.shard.decode(), widest.incarnation.decode(), text_of(widest.whole), text_of(end)))
+
+    def _wait(self, queue: _Queue, at: int, end: int) -> None:
+        if queue.ahead is None:
+            queue.ahead = {}
+        if at not in queue.ahead:
+            self._ahead += 1
+        queue.ahead[at] = end
+
+    def _follow(self, queue: _Queue) -> None:
+        """Go on behind everything that is there without a gap."""
+        ahead = queue.ahead
+        if not ahead:
+            return
+        while (end := ahead.pop(queue.whole, None)) is not None:
+            self._ahead -= 1
+            if end == queue.whole:
+                break  # the queue has ended
+            queue.whole = end
+        if not ahead:
+            queue.ahead = None
+
+    def _go_on_at(self, queue: _Queue, at: int) -> None:
+        """Ask for nothing in front of a position."""
+        queue.whole = at
+        for each in [each for each in queue.ahead or () if each < at]:
+            self._ahead -= 1
+            del queue.ahead[each]  # type: ignore[union-attr]  # there are some
+        self._follow(queue)
+
+    def _refuse(self, queue: _Queue, own: bytes, following: bytes) -> NoReturn:
+        number_of(POSITION, own, queue.incarnation)
+        number_of(NEXT, following, queue.incarnation)
+        raise AssertionError("a position of digits was read as none")
+
+
+def _progress(queue: _Queue) -> QueueProgress:
+    return QueueProgress(
+        shard=queue.shard.decode(),
+        incarnation=queue.incarnation.decode(),
+        read={str(partition): text_of(at) for partition, at in queue.read.items()},
+        whole="" if queue.whole == _NOT_BEGUN else text_of(queue.whole),
+        ahead={text_of(at): text_of(end) for at, end in (queue.ahead or {}).items()},
+        unjudged=queue.unjudged,
+    )

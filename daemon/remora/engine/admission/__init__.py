@@ -1,0 +1,1 @@
+"""What a session must be granted before it reads."""

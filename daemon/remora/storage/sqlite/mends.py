@@ -1,0 +1,26 @@
+"""Mends of queues that never need any: the embedded store keeps no room for nobody."""
+
+from __future__ import annotations
+
+from remora.model.room import Mend
+from remora.model.shard import LockToken, Shard
+from remora.storage.sqlite.inspection import Inspection
+
+
+class NoMends:
+    """Looks only."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        self._inspection = inspection
+
+    async def look(self, shard: Shard) -> Mend:
+        """The queue's room, of which nothing is leaked."""
+        return Mend((await self._inspection.stats(shard)).room)
+
+    async def mend(self, token: LockToken) -> Mend:
+        """As `look`."""
+        return await self.look(token.shard)
+
+    async def mend_unheld(self, shard: Shard, *, patient: bool = False) -> Mend:
+        """As `look`."""
+        return await self.look(shard)

@@ -1,0 +1,181 @@
+"""The events that a reconcile sends: what they say, when they are left out, and that each is stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from remora.client import IngestUnavailable
+from remora.codec import s3_events
+from remora.codec.event_entry import decode
+from remora.codec.rendering_plain import body
+from remora.model.entry import Time
+from remora.replay.errors import ReplayError
+from remora.replay.layout import write
+from remora.replay.pipeline.columns import NOTIFICATION
+from remora.replay.pipeline.emit import (
+    BATCH,
+    CREATED,
+    REMOVED,
+    Emission,
+    ObjectNow,
+    Planned,
+    emit,
+    ns_of,
+    record_of,
+    sequencer_of,
+)
+from remora.replay.pipeline.findings import DIFFERING, EXTRA, FINDING, MISSING
+from remora.replay.pipeline.reconciling import VERSION, Reconcile, ReconciledDirectory
+from remora.replay.pipeline.records import events
+from support.ingest import own_topic
+
+AT = datetime(2026, 11, 21, 2, 14, 7, 482_000, tzinfo=UTC)
+AT_NS = int(AT.timestamp() * 1000) * 1_000_000
+NOW = ObjectNow(7, "e1", "", 0, {"colour": "blau"})
+
+
+def row(key: str = "k", kind: str = MISSING, **changes: Any) -> dict[str, Any]:
+    """A finding; by default an object of which no event tells."""
+    listed = {"version_id": "", "size": 7, "etag": "e1", "last_modified": AT} if kind != EXTRA else {}
+    return dict.fromkeys(FINDING.names) | {"kind": kind, "key": key, "differs": []} | listed | changes
+
+
+def reconciled(folder: Path, rows: Iterable[dict[str, Any]]) -> ReconciledDirectory:
+    """A folder with findings, none of which is to be left out before."""
+    directory = ReconciledDirectory(folder)
+    directory.keep(
+        Reconcile(
+            version=VERSION, id="reconcile-1", bucket="photos", tenant="", source="s", landed="", landing=None,
+            batch=-1, begun_us=AT_NS // 1000, ended_us=AT_NS // 1000, grace_us=0, listed=0, told=0,
+            counts={}, examples=(),
+        )
+    )  # fmt: skip
+    directory.findings.mkdir()
+    table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(FINDING, timezone="UTC"))
+    pq.write_table(table, directory.findings / "part-0.parquet")
+    write(directory.emit / "plan.json", Planned(is_whole=True, batch=-1))
+    return directory
+
+
+@dataclass
+class Server:
+    """Stores requests by their keys, as the ingest API does; `fails` says which calls end and how."""
+
+    stored: dict[str, bytes] = field(default_factory=dict)
+    fails: Callable[[int], BaseException | None] = lambda _: None
+    calls: int = 0
+
+    async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> None:
+        self.calls += 1
+        assert (topic, idempotency_key) != ("", None)
+        failure = self.fails(self.calls)
+        if isinstance(failure, KilledAfter) or failure is None:
+            assert self.stored.setdefault(idempotency_key or "", lines) == lines, "the key was of another request"
+        if failure is not None:
+            raise failure
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the objects whose events are stored, in their order."""
+        lines = [line for request in self.stored.values() for line in request.splitlines()]
+        return [msgspec.json.decode(line)["s3"]["object"]["key"] for line in lines]
+
+
+class KilledBefore(BaseException):
+    """The process ends before a request is stored."""
+
+
+class KilledAfter(BaseException):
+    """The process ends after a request was stored, and before its answer came."""
+
+
+async def same(key: str) -> ObjectNow | None:
+    """Objects are as they were listed; those of keys that begin with x are gone, with c changed."""
+    return {"x": None, "c": msgspec.structs.replace(NOW, etag="e2")}.get(key[0], NOW)
+
+
+ENOUGH = Emission("t", 1e9)
+
+
+async def test_each_finding_is_sent_once_however_often_it_is_killed(tmp_path: Path) -> None:
+    """Ten kills, before a request is stored and after it: every missing event is stored once, in order."""
+    keys = [f"k{number:04}" for number in range(BATCH * 12 + 5)]
+    directory = reconciled(tmp_path, [row(key) for key in keys])
+    server = Server(fails=lambda call: (KilledBefore if call % 2 else KilledAfter)() if call <= 10 else None)
+
+    for _ in range(10):
+        with pytest.raises((KilledBefore, KilledAfter)):
+            await emit(directory, server, same, ENOUGH, lambda _: None)
+    progress = await emit(directory, server, same, ENOUGH, lambda _: None)
+    again = await emit(directory, server, same, ENOUGH, lambda _: None)
+
+    assert server.keys == keys
+    assert (progress.sent, progress.changed, again) == (len(keys), 0, progress)
+
+
+async def test_what_has_changed_since_is_left_out(tmp_path: Path) -> None:
+    """An object that is gone or another one by now, and a removed one that is there again, are not sent."""
+    rows = [row("k1"), row("c1"), row("x1"), row("k2", EXTRA), row("x2", EXTRA), row("k3", DIFFERING, differs=["size"])]
+    server = Server()
+
+    progress = await emit(reconciled(tmp_path, rows), server, same, ENOUGH, lambda _: None)
+
+    assert server.keys == ["k1", "x2", "k3"]
+    assert (progress.sent, progress.changed, progress.behind) == (3, 3, 6)
+
+
+async def test_a_server_that_takes_nothing_ends_it(tmp_path: Path) -> None:
+    """The message names the topic, and the next run goes on with the same request."""
+    directory = reconciled(tmp_path, [row("k1")])
+    server = Server(fails=lambda call: IngestUnavailable("away", outcome_unknown=False) if call == 1 else None)
+
+    with pytest.raises(ReplayError, match="topic t: away; run it again, and it goes on"):
+        await emit(directory, server, same, ENOUGH, lambda _: None)
+    await emit(directory, server, same, ENOUGH, lambda _: None)
+
+    assert server.keys == ["k1"]
+
+
+@pytest.mark.parametrize(
+    ("finding", "now", "name", "order_ns"),
+    [
+        (row(), NOW, CREATED, AT_NS),
+        (row(event_sequencer=sequencer_of(AT_NS - 5)), NOW, CREATED, AT_NS),
+        (row(kind=DIFFERING, event_sequencer=sequencer_of(AT_NS + 482_913)), NOW, CREATED, AT_NS + 482_914),
+        (row(kind=EXTRA, event_time=AT, event_sequencer=sequencer_of(AT_NS)), None, REMOVED, AT_NS + 1),
+        (row(event_sequencer="no hex"), NOW, CREATED, AT_NS),
+    ],
+    ids=["no event", "an older one", "of the same millisecond", "gone", "another store's"],
+)
+def test_a_record_lies_behind_the_last_event_of_its_key(
+    tmp_path: Path, finding: dict[str, Any], now: ObjectNow | None, name: str, order_ns: int
+) -> None:
+    """The ingest API takes it, it lands with the object's own data, its time is the object's, and its sequencer is made
+    of that, or just behind the last event's where that is later."""
+    found = reconciled(tmp_path, []).made()
+    assert found is not None
+    line = record_of(found, 3, finding, now)
+    assert line is not None
+
+    (part,) = s3_events.place(line, own_topic("t"), ndjson=True, most=1, created=Time(1, 0), seed=b"seed")
+    delivered = body(decode(part.events[0].payload))
+    (read,) = events(delivered, is_decoded=True)
+    landed = dict(zip(NOTIFICATION.names, read.row, strict=True))
+
+    assert (landed["event_name"], landed["key"], landed["bucket"]) == (name, "k", "photos")
+    assert landed["event_time"] == AT_NS // 1000
+    assert ns_of(landed["sequencer"]) == order_ns
+    assert (landed["request_id"], landed["host_id"]) == ("reconcile-1", "x-remora-reconcile")
+    assert landed["event_id"] == "reconcile-1/3"
+    if now is not None:
+        assert (landed["size"], landed["etag"], landed["metadata"]) == (7, "e1", [("x-amz-meta-colour", "blau")])
