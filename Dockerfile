@@ -20,15 +20,19 @@ RUN apt-get update \
 RUN python3 -m venv /opt/pip \
     && python3 -m venv --without-pip /opt/remora
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE CHANGELOG.md deploy/constraints.txt ./
+COPY pyproject.toml setup.py README.md LICENSE CHANGELOG.md deploy/constraints.txt deploy/build-constraints.txt ./
 COPY config config
 COPY systemd systemd
 COPY daemon daemon
 # With a time given, compiled files of Python name what they were compiled from by hash: an image whose times are set to
 # one of a release still has them valid. Without -g0 the codec would name folders of the build.
-# The packages have the versions of the constraints, as those in the Debian package have.
-RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 PIP_CONSTRAINT=/src/constraints.txt PIP_BUILD_CONSTRAINT=/src/constraints.txt \
-    /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir ".[traces]"
+# The packages have the versions of the constraints, as those in the Debian package have, and their files the digests there.
+RUN /opt/pip/bin/pip install --no-cache-dir pip==26.1 \
+    && export SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 PIP_BUILD_CONSTRAINT=/src/build-constraints.txt PIP_NO_CACHE_DIR=1 \
+    && /opt/pip/bin/pip wheel --no-deps --wheel-dir /wheel . \
+    && /opt/pip/bin/pip --python /opt/remora/bin/python install --no-deps --require-hashes --requirement constraints.txt \
+    && /opt/pip/bin/pip --python /opt/remora/bin/python install --no-deps --no-index /wheel/*.whl \
+    && /opt/pip/bin/pip --python /opt/remora/bin/python check
 
 FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remorad" \

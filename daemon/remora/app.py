@@ -21,10 +21,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
+from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, Argument
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
@@ -82,17 +83,28 @@ def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> Opening:
     return AmqpEndpoint(settings.amqp_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
 
 
-ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({
-    "kafka": _make_kafka,
-    "http": _make_http,
-    "https": _make_http,
-    "amqp": _make_amqp,
-    "amqps": _make_amqp,
+class EndpointKind(NamedTuple):
+    """How an endpoint is made, and the arguments that its topics may have beside those of all kinds."""
+
+    make: Callable[[Settings, Telemetry | None], Opening]
+    arguments: Sequence[Argument[object]] = ()
+
+
+ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
+    "kafka": EndpointKind(_make_kafka, KAFKA),
+    "http": EndpointKind(_make_http, HTTP),
+    "https": EndpointKind(_make_http, HTTP),
+    "amqp": EndpointKind(_make_amqp, AMQP),
+    "amqps": EndpointKind(_make_amqp, AMQP),
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 
 SCHEMES = frozenset(ENDPOINTS)
 """The URI schemes that are built in."""
+
+_BY_NAME = {each.name: each for kind in ENDPOINTS.values() for each in (*COMMON, *kind.arguments)}
+ARGUMENTS = MappingProxyType({name: _BY_NAME[name] for name in sorted(_BY_NAME)})
+"""The arguments that topics of all these endpoints may have, by name."""
 
 
 def schemes(settings: Settings) -> Schemes:
@@ -236,7 +248,9 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        _become_owner(Path(settings.sqlite.directory), lambda: {make(settings, None) for make in ENDPOINTS.values()})
+        _become_owner(
+            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in ENDPOINTS.values()]
+        )
 
 
 def _become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
@@ -315,15 +329,18 @@ async def _within(known: asyncio.Event, seconds: float) -> None:
 async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncIterator[list[Endpoint]]:
     """One endpoint of each kind, while the block runs."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(make(settings, telemetry)) for make in dict.fromkeys(ENDPOINTS.values())]
+        yield [
+            await stack.enter_async_context(make(settings, telemetry))
+            for make in dict.fromkeys(kind.make for kind in ENDPOINTS.values())
+        ]
 
 
 def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
-    if (make := ENDPOINTS.get(target.scheme)) is None:
+    if (kind := ENDPOINTS.get(target.scheme)) is None:
         *first, last = (f"{each}://" for each in sorted(SCHEMES))
         raise EndpointMisconfigured(f"remora delivers to {', '.join(first)} and {last} endpoints only")
-    reasons, endpoint = Reasons(), make(settings, None)
+    reasons, endpoint = Reasons(), kind.make(settings, None)
     found = reasons.read([], endpoint.check, target)
     reasons.read(False, has_literal_keys, target)
     _, remarks = reasons.read((Delivery.AT_LEAST_ONCE, []), _mode, target, endpoint, settings)
@@ -394,7 +411,7 @@ async def _send_test(topic: Topic, settings: Settings) -> str:
     position = b"0/0"
     record = Record(b"remora-topic-test/test", json.dumps(event).encode(), b"test", now_ns, position, b"0/1", 0)
     async with (
-        ENDPOINTS[topic.target.scheme](settings, None) as endpoint,
+        ENDPOINTS[topic.target.scheme].make(settings, None) as endpoint,
         endpoint.route(topic.first_shard, "topic-test", topic.target, quick_retries=False) as route,
     ):
         batches, refused = route.pack([record])
@@ -424,9 +441,9 @@ def _mode(target: Target, endpoint: Endpoint, settings: Settings) -> tuple[Deliv
 def delivery_mode(target: Target, settings: Settings) -> str:
     """How a target's topic is delivered; empty where it does not say it in a word that is known."""
     try:
-        if (make := ENDPOINTS.get(target.scheme)) is None:
+        if (kind := ENDPOINTS.get(target.scheme)) is None:
             return str(delivery_of(target, Delivery(settings.delivery.mode)))
-        return str(_mode(target, make(settings, None), settings)[0])
+        return str(_mode(target, kind.make(settings, None), settings)[0])
     except EndpointMisconfigured:
         return ""
 

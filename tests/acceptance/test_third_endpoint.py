@@ -15,7 +15,8 @@ from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.copies import checked_imports, copied
 
-LINE = '    "file": lambda *given: __import__("remora.endpoints.file_sink", fromlist=["_"]).FileEndpoint(*given),\n'
+SINK = '__import__("remora.endpoints.file_sink", fromlist=["_"])'
+LINE = f'    "file": EndpointKind(lambda *given: {SINK}.FileEndpoint(*given), {SINK}.ARGUMENTS),\n'
 EVENTS = 50
 
 
@@ -31,7 +32,7 @@ def test_its_imports_are_allowed(copy: Path) -> None:
 
 
 async def test_the_daemon_delivers_to_it(folder: Path, copy: Path) -> None:
-    """A topic of its scheme is made by command, and each event is in the file, in order, once."""
+    """A topic of its scheme is made by command, with its arguments, and each event is in the file, in order, once."""
     sections: Sections = {
         "supervisor": {"workers": 2},
         "sqlite": {"directory": str(folder / "queues"), "files": 1},
@@ -41,7 +42,10 @@ async def test_the_daemon_delivers_to_it(folder: Path, copy: Path) -> None:
     file = folder / "out"
 
     async with running_daemon(folder, sections, command=command, env={"PYTHONPATH": str(copy)}) as daemon:
-        made = await daemon.command("topic", "create", "files", "--shards", "1", "--endpoint", f"file://{file}")
+        create = ("topic", "create", "files", "--shards", "1", "--endpoint", f"file://{file}", "--arg")
+        refused = await daemon.command(*create, "file-sync=perhaps")
+        assert "file-sync must be true or false" in refused.err
+        made = await daemon.command(*create, "file-most-bytes=100000")
         assert made.code == 0, made.err
         async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:
             topic = await store.own_topics.find("files")
@@ -54,5 +58,5 @@ async def test_the_daemon_delivers_to_it(folder: Path, copy: Path) -> None:
 
             await daemon.until(is_empty, "the queue is drained")
 
-    records = [json.loads(line)["Records"][0] for line in file.read_text().splitlines()]
+    records = [json.loads(json.loads(line)["body"])["Records"][0] for line in file.read_text().splitlines()]
     assert [each["responseElements"]["x-amz-request-id"] for each in records] == [f"req.{i}" for i in range(EVENTS)]

@@ -297,8 +297,9 @@ async def test_pushed_again_while_unconfirmed() -> None:
 def _waits(endpoint: AmqpEndpoint) -> bool:
     """Whether somebody waits for a message that is under way."""
     (outlet,) = endpoint._pool._outlets.values()
-    assert outlet._channel is not None
-    return any(not each.run.is_over for each in outlet._channel._sent.values())
+    assert outlet._way.current is not None
+    _, channel = outlet._way.current
+    return any(not each.run.is_over for each in channel._sent.values())
 
 
 async def test_confirmed_meanwhile() -> None:
@@ -307,7 +308,9 @@ async def test_confirmed_meanwhile() -> None:
     async with given_up(first) as (broker, endpoint, address):
         (outlet,) = endpoint._pool._outlets.values()
         broker.confirms.set()
-        await until(lambda: outlet._channel is not None and not outlet._channel.unconfirmed, "it is confirmed")
+        assert outlet._way.current is not None
+        _, channel = outlet._way.current
+        await until(lambda: not channel.unconfirmed, "it is confirmed")
         await push(endpoint, address, [first, second])
 
     assert broker.ids == ["orders/inc:0/0", "orders/inc:0/1"]

@@ -1,4 +1,5 @@
-"""What every kind of endpoint promises, against the real servers: Kafka, an HTTP receiver and RabbitMQ."""
+"""What every kind of endpoint promises, against the real servers: Kafka, an HTTP receiver and RabbitMQ; and a file, for
+the least that a kind takes (`tests/support/file_sink`)."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ from remora.model.record import Page, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint, LateEndpoint, Route
+from support.file_sink import FileEndpoint, FileRoute
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
-from support.outlets import WRONG_PASSWORD, AmqpOutlet, Arrived, HttpOutlet, KafkaOutlet, Outlet, judge
+from support.outlets import WRONG_PASSWORD, AmqpOutlet, Arrived, FileOutlet, HttpOutlet, KafkaOutlet, Outlet, judge
 from unit.codec.samples import real_pairs
 
 SHARD = Shard("tenant:orders")
-KINDS = [pytest.param("kafka", marks=pytest.mark.kafka), "http", "amqp"]
+KINDS = [pytest.param("kafka", marks=pytest.mark.kafka), "http", "amqp", "file"]
 
 
 @pytest.fixture(params=KINDS)
@@ -52,6 +54,10 @@ async def _outlet(request: pytest.FixtureRequest, kind: str, prefix: str = "") -
         yield http
         http.thaw()
         await http.stop()
+    elif kind == "file":
+        file = FileOutlet(request.getfixturevalue("tmp_path"))
+        yield file
+        file.thaw()
     elif kind == "kafka":
         yield KafkaOutlet(request.getfixturevalue(f"{prefix}kafka"))
     else:
@@ -70,12 +76,17 @@ async def refusal(endpoint: Endpoint, to: Target, kind: type[EndpointError]) -> 
     return str(caught.value)
 
 
+def _needs_addresses(outlet: Outlet) -> None:
+    if not outlet.has_addresses:
+        pytest.skip("it is reached at no address")
+
+
 def test_fit_the_ports() -> None:
     """The classes fit the ports."""
-    endpoints: tuple[type[Endpoint], ...] = (KafkaEndpoint, HttpEndpoint, AmqpEndpoint)
-    routes: tuple[type[Route], ...] = (KafkaRoute, HttpRoute, AmqpRoute)
+    endpoints: tuple[type[Endpoint], ...] = (KafkaEndpoint, HttpEndpoint, AmqpEndpoint, FileEndpoint)
+    routes: tuple[type[Route], ...] = (KafkaRoute, HttpRoute, AmqpRoute, FileRoute)
 
-    assert len(endpoints) == len(routes) == 3
+    assert len(endpoints) == len(routes) == 4
 
 
 # --------------------------------------------------------------------------------------- what arrives
@@ -235,6 +246,7 @@ def _failed_since(senders: Sequence[ShardSender], before: Sequence[int]) -> bool
 
 async def test_a_port_that_accepts_and_is_silent(outlet: Outlet) -> None:
     """Shards of a topic whose server never says a word fail in time, over few connections, of which none stays."""
+    _needs_addresses(outlet)
     async with hanging_endpoint() as mute:
         async with asyncio.timeout(PATIENT_S), outlet.running(is_quick=True) as endpoint:
             shards = [Shard(f"bad.{number}") for number in range(20)]
@@ -250,6 +262,7 @@ async def test_a_port_that_accepts_and_is_silent(outlet: Outlet) -> None:
 
 async def test_nobody_there(outlet: Outlet) -> None:
     """A closed port, and a name that does not resolve, are transient and named; nobody is up there."""
+    _needs_addresses(outlet)
     async with outlet.running() as endpoint:
         closed, unknown = outlet.elsewhere("127.0.0.1:1"), outlet.elsewhere("no-such-host.invalid")
 

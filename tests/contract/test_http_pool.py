@@ -10,9 +10,9 @@ import pytest
 
 from devkit.receivers.streams import serving_streams
 from remora.config import HttpSettings, Settings
-from remora.endpoints.http.endpoint import LogObserver
 from remora.endpoints.http.pool import Peer, Pool, Pools
 from remora.endpoints.http.target import Server
+from remora.endpoints.observer import LogObserver
 from remora.model.errors import EndpointUnavailable
 
 SETTINGS = HttpSettings(connection_age_s=60)

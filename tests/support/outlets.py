@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
+import json
 import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol, TextIO
 from urllib.parse import quote, unquote
 
 from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_topic
@@ -25,6 +28,7 @@ from remora.endpoints.tls import TlsFiles
 from remora.model.record import Record
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
+from support.file_sink import FileEndpoint
 from support.kafka_sender import PATIENT, Watcher
 
 OVERHEAD_BYTES = 1000
@@ -53,6 +57,8 @@ class Outlet(Protocol):
     load: int
     at_once: int
     largest_bytes: int
+    has_addresses: bool
+    """Whether what it delivers to is reached at an address of a network."""
     hears_late: bool
     """Whether a connection outlives a push that was given up; Kafka's ends with its request."""
 
@@ -140,7 +146,7 @@ def _arrived(headers: Mapping[str, str], body: bytes) -> Arrived:
 class KafkaOutlet:
     """Kafka, with a topic of four partitions for each target."""
 
-    load, at_once, largest_bytes, hears_late = 4000, 4 * 200, 900_000, False
+    load, at_once, largest_bytes, has_addresses, hears_late = 4000, 4 * 200, 900_000, True, False
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -211,7 +217,7 @@ class KafkaOutlet:
 class HttpOutlet:
     """A receiver in this process, with a path for each target."""
 
-    load, at_once, largest_bytes, hears_late = 800, 20, 10_000_000, True
+    load, at_once, largest_bytes, has_addresses, hears_late = 800, 20, 10_000_000, True, True
 
     def __init__(self) -> None:
         self._receiver = Receiver(self._answer)
@@ -312,7 +318,7 @@ def _path(arrival: Arrival) -> str:
 class AmqpOutlet:
     """RabbitMQ, with an exchange and a durable queue for each target."""
 
-    load, at_once, largest_bytes, hears_late = 2000, 20, MAX_MESSAGE_BYTES, True
+    load, at_once, largest_bytes, has_addresses, hears_late = 2000, 20, MAX_MESSAGE_BYTES, True, True
 
     def __init__(self, rabbitmq: RabbitMQ) -> None:
         self._rabbitmq = rabbitmq
@@ -376,3 +382,87 @@ class AmqpOutlet:
 
     def _target(self, exchange: str) -> Target:
         return Target(f"amqp://{self._rabbitmq.address}", f"amqp-exchange={exchange}", "events")
+
+
+# --------------------------------------------------------------------------------------------- a file
+
+
+class FileOutlet:
+    """A file, with a topic's name in each line for each target. Who holds its lock freezes it."""
+
+    load, at_once, largest_bytes, has_addresses, hears_late = 800, 200, 1_000_000, False, False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "files"
+        self._folder.mkdir()
+        self._names = itertools.count()
+        self._endpoints: list[FileEndpoint] = []
+        self._locks: list[TextIO] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
+        endpoint = FileEndpoint(Settings(), None, idle_s=idle_timeout_s, patience_s=1.0 if is_quick else 20.0)
+        self._endpoints.append(endpoint)
+        async with endpoint:
+            yield endpoint
+
+    async def topic(self, *, most_bytes: int = 0) -> Target:
+        args = f"file-most-bytes={most_bytes}" if most_bytes else ""
+        return Target(f"file://{self._file}", args, f"t{next(self._names)}")
+
+    def missing(self) -> Target:
+        return Target(f"file://{self._folder}", "", "t")
+
+    def elsewhere(self, address: str) -> Target:
+        return Target(f"file://{address}/t", "", "t")
+
+    def stranger(self, target: Target) -> Target:
+        return Target(target.uri, "file-sync=false", target.topic)
+
+    def intruder(self) -> Target:
+        return Target(f"file://alice:{WRONG_PASSWORD}@{self._file}", "", "t")
+
+    async def arrivals(self, target: Target) -> Sequence[Arrived]:
+        lines = [json.loads(line) for line in self._file.read_text().splitlines()]
+        return [
+            Arrived(
+                each["shard"],
+                f"{each['incarnation']}:{each['position']}",
+                f"{each['incarnation']}:{each['next']}",
+                each["id"].encode(errors="surrogateescape"),
+                each["body"].encode(errors="surrogateescape"),
+            )
+            for each in lines
+            if each["topic"] == target.topic
+        ]
+
+    @property
+    def opened(self) -> int:
+        return sum(each.opened for each in self._endpoints)
+
+    @property
+    def closed(self) -> int:
+        return sum(each.closed for each in self._endpoints)
+
+    async def stop(self) -> None:
+        self._folder.rename(self._away)
+
+    async def start(self) -> None:
+        self._away.rename(self._folder)
+
+    async def freeze(self) -> None:
+        lock = self._file.open("a")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._locks.append(lock)
+
+    def thaw(self) -> None:
+        while self._locks:
+            self._locks.pop().close()
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / "events"
+
+    @property
+    def _away(self) -> Path:
+        return self._folder.with_name("away")

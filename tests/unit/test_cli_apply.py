@@ -156,7 +156,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(apply: Apply, config
         "    max-retries: 5 -> default",
         "    args.kafka-ack-level: broker -> default",
         "    password: changed",
-        "+ new: 1 shards, to Kafka topic new at kafka://b",
+        "+ new: 1 shard, to Kafka topic new at kafka://b",
         "- payments: 11 shards",
         "topics to make: 1, to change: 1, to remove: 1; as the file says: 0; nothing was changed",
     ]

@@ -51,7 +51,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_what_was_not_compiled_is_logged_once(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon without the compiled codec says so when it starts, and no worker of it does; one with it says nothing."""
+    """A daemon without the compiled codec says so when it starts, and no worker of it does; one with it does not."""
     for implementation in ("compiled", "python"):
         monkeypatch.setattr(speedups, "IMPLEMENTATION", implementation)
         telemetry.started("0.1.0", "remora.toml", 2)

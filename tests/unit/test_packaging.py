@@ -237,6 +237,20 @@ def test_the_image_has_librados_if_wanted_and_no_build_tools() -> None:
     assert ("COPY", "--from=build /opt/remora /opt/remora") in final_stage()
 
 
+@pytest.mark.parametrize("name", ["constraints.txt", "build-constraints.txt"])
+def test_packages_from_the_index_are_pinned_by_the_digests_of_their_files(name: str) -> None:
+    """Each package has one version and digests, and neither image nor Debian package takes another file."""
+    entries = re.split(r"\n(?=\w)", (ROOT / "deploy" / name).read_text())[1:]
+
+    assert entries
+    pinned = re.compile(r"[\w.-]+==\S+ .*--hash=sha256:\w{64}", re.DOTALL)
+    assert [each.partition(" ")[0] for each in entries if not pinned.match(each)] == []
+    for file in ("Dockerfile", "scripts/build"):
+        text = (ROOT / file).read_text()
+        assert "--no-deps --require-hashes --requirement" in text
+        assert re.search(r"PIP_BUILD_CONSTRAINT=\S+/build-constraints\.txt", text)
+
+
 def test_packages_find_debians_kerberos() -> None:
     """The image and the package link to Debian's gssapi and what it imports, and the package suggests it."""
     (links,) = [each for each in arguments("RUN") if "ln -s" in each]

@@ -10,27 +10,18 @@ from typing import Any, BinaryIO
 
 import click
 
-from remora.codec.topic import DELIVERY, KEYS, TRAFFIC_CLASS, join_args, parse_args
+from remora import app
+from remora.codec.topic import DELIVERY, join_args, parse_args
 from remora.config import DeliverySettings, parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
-ARGUMENTS = (
-    "amqp-ack-level", "amqp-exchange", "amqp-version", "ca-location", "cloudevents", "http-ack-level",
-    "kafka-ack-level", "kafka-brokers", "mechanism", "remora-batch", "remora-batch-bytes", "remora-batch-records",
-    "remora-ce-id", "remora-credential", "remora-dead-letter-topic", DELIVERY, "remora-idempotency-key", KEYS,
-    TRAFFIC_CLASS, "sasl-kerberos-keytab", "sasl-kerberos-principal", "sasl-kerberos-service-name",
-    "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
-)  # fmt: skip
+ARGUMENTS = tuple(name for name, each in app.ARGUMENTS.items() if not each.only_from)
 """The endpoint's arguments that `--arg` takes."""
 
-SECRETS = MappingProxyType({"password": "password-file", "ssl-key-password": "ssl-key-password-file"})
+SECRETS = MappingProxyType({name: each.only_from for name, each in app.ARGUMENTS.items() if each.only_from})
 """The arguments that are secret, and the options that name a file with them."""
 
-DEFAULTS = MappingProxyType({
-    "amqp-ack-level": "broker", "amqp-version": "0-9-1", "cloudevents": "false", "kafka-ack-level": "broker",
-    "mechanism": "PLAIN", "remora-batch-bytes": "262144", "remora-batch-records": "100", "remora-ce-id": "request",
-    "remora-idempotency-key": "false", KEYS: "encoded", "use-ssl": "false", "verify-ssl": "true",
-})  # fmt: skip
+DEFAULTS = MappingProxyType({name: each.default for name, each in app.ARGUMENTS.items() if each.default})
 """What arguments mean where a topic does not have them; an empty value is the same as none for each."""
 
 MOST_PASSWORD_BYTES = 4096
@@ -40,10 +31,9 @@ NAMESAKE = "radosgw has a topic of this name too; commands tell the two apart by
 HIDDEN = "***"
 """What is shown in place of a secret."""
 
-UNSETTABLE = (
-    "delivery", "kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "ssl-key-password",
-    "time-to-live",
-)  # fmt: skip
+UNSETTABLE = tuple(sorted((
+    "delivery", "kafka-topic", "max-retries", "opaque-data", "retry-sleep-duration", "time-to-live", *SECRETS,
+)))  # fmt: skip
 """What `--unset` takes, besides the names of arguments."""
 
 

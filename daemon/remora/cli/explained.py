@@ -91,6 +91,8 @@ def view_queue(
     queue, status = stats.shard.queue, said.status
     shard = next((each for each in (status or {}).get("shards", ()) if each["queue"] == queue), None)
     last = _last_failure(row.label, shard, status or {})
+    topics = (status or {}).get("topics", ())
+    room = next((each.get("room") for each in topics if each["topic"] == row.label), None)
     known = Queue(
         name=queue,
         topic=row.label,
@@ -106,11 +108,7 @@ def view_queue(
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
         daemon=None if status is None else _daemon(queue, shard, status, last),
     )
-    return QueueView(row, stats, balance, shard, advice(known), last, _room(row.label, status or {}), said.names)
-
-
-def _room(topic: str, status: dict[str, Any]) -> dict[str, Any] | None:
-    return next((each.get("room") for each in status.get("topics", ()) if each["topic"] == topic), None)
+    return QueueView(row, stats, balance, shard, advice(known), last, room, said.names)
 
 
 def _last_failure(topic: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> dict[str, Any] | None:

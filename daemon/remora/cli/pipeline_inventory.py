@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import msgspec
 
-from remora.cli.options import FOLDER, NEW_FOLDER, json_option, master_option
+from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option
 from remora.cli.output import print_json
 from remora.replay.pipeline.inventory import Plan, take
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora pipeline inventory`."""
+
+    out: Path
+    buckets: tuple[str, ...]
+    keep: int
+    memory: str
+    master: str | None
+    as_json: bool
 
 
 @click.command("inventory")
@@ -19,9 +32,13 @@ from remora.replay.pipeline.inventory import Plan, take
 @click.option(
     "--keep", type=click.IntRange(1), default=2, show_default=True, help="Snapshots to keep, the new one included."
 )
+@click.option(
+    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
+)
 @master_option
 @json_option
-def inventory(landed: Path, out: Path, buckets: tuple[str, ...], keep: int, master: str | None, as_json: bool) -> None:
+@gathered_into(_Options)
+def inventory(landed: Path, asked: _Options) -> None:
     """Make a table of the objects that each bucket has by now, from the events in LANDED.
 
     LANDED is the folder of `remora pipeline land`; that may run meanwhile. OUT/current/objects is the table, as
@@ -32,9 +49,10 @@ def inventory(landed: Path, out: Path, buckets: tuple[str, ...], keep: int, mast
     Example:
       remora pipeline inventory landed --out inventory
     """
-    found, is_new = take(Plan(landed, out, buckets, keep), master=master)
-    if as_json:
+    plan = Plan(landed, asked.out, asked.buckets, asked.keep, asked.memory)
+    found, is_new = take(plan, master=asked.master)
+    if asked.as_json:
         print_json(msgspec.to_builtins(found) | {"new": is_new})
         return
     what = f"{found.objects:,} objects by the events up to batch {found.batch}"
-    click.echo(f"{out}: {what}" if is_new else f"{out}: nothing has landed since; {what}")
+    click.echo(f"{asked.out}: {what}" if is_new else f"{asked.out}: nothing has landed since; {what}")

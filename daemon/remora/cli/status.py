@@ -108,19 +108,13 @@ def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
 
 
 def room_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
-    """The topics whose worst queue is full by a leak, or full within a day."""
+    """The topics whose worst queue is full by a leak, with the command that mends it, or full within a day."""
+    rooms = [(each["topic"], each["room"]) for each in topics if (each.get("room") or {}).get("advice")]
     return [
-        f"room: topic {each['topic']}: {room_text(each['room'], each['topic'])}"
-        for each in topics
-        if (each.get("room") or {}).get("advice")
+        f"room: topic {topic}: {room['advice']}"
+        + (f": {LEAK_COMMAND} --topic {shlex.quote(topic)}" if room["leaks"] else "")
+        for topic, room in rooms
     ]
-
-
-def room_text(room: dict[str, Any], topic: str) -> str:
-    """What a status says of a topic's room, with the command that mends it, if one does."""
-    said: str = room["advice"]
-    leaks = f": {LEAK_COMMAND} --topic {shlex.quote(topic)}" if room["leaks"] else ""
-    return said + leaks
 
 
 def destination_lines(destinations: Iterable[dict[str, Any]]) -> list[str]:

@@ -193,15 +193,12 @@ class Deduplicator:
         queue = self._queues.get(shard)
         if queue is None or not own.startswith(queue.prefix):
             queue = self._queue_of(shard, own)
-        try:
-            at = queue.base + int(own[queue.skip :])
-            end = (
-                queue.base + int(following[queue.skip :])
-                if following.startswith(queue.prefix)
-                else number_of(NEXT, following, queue.incarnation)
-            )
-        except ValueError:
-            self._refuse(queue, own, following)
+        place, behind = own[queue.skip :], following[queue.skip :]
+        if place.isdigit() and behind.isdigit() and following.startswith(queue.prefix):
+            at, end = queue.base + int(place), queue.base + int(behind)
+        else:
+            at = number_of(POSITION, own, queue.incarnation)
+            end = number_of(NEXT, following, queue.incarnation)
         read = queue.read
         if at < read.get(partition, 0):
             self.copies += 1
@@ -356,11 +353,6 @@ class Deduplicator:
             self._ahead -= 1
             del queue.ahead[each]  # type: ignore[union-attr]  # there are some
         self._follow(queue)
-
-    def _refuse(self, queue: _Queue, own: bytes, following: bytes) -> NoReturn:
-        number_of(POSITION, own, queue.incarnation)
-        number_of(NEXT, following, queue.incarnation)
-        raise AssertionError("a position of digits was read as none")
 
 
 def _progress(queue: _Queue) -> QueueProgress:

@@ -1,7 +1,7 @@
 """What is delivered of an event, the plain way: the JSON body that radosgw posts, byte for byte, and its key.
 
-What was compiled has to agree with this module, and without a compiler the daemon delivers what it makes. No JSON library
-writes these bytes: radosgw escapes control characters in its own way and copies bytes that are not UTF-8.
+What was compiled has to agree with this module, and without a compiler the daemon delivers what it makes. No library
+for JSON writes these bytes: radosgw escapes control characters in its own way and copies bytes that are not UTF-8.
 """
 
 from __future__ import annotations

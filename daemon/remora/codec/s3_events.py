@@ -1,9 +1,9 @@
 """Events as S3's notifications write them in JSON, to entries of the queues of a topic.
 
 `s3_bodies` finds the records of a body, and `s3_records` defines what a record may look like and what becomes of it.
-Nearly all records are read and encoded by `_s3_records.pyx` in one pass. What it leaves takes the plain way, and so does
-what is refused, so that every message comes from there, and everything where it was not compiled. Both are tested to
-give the same.
+Nearly all records are read and encoded by `_s3_records.pyx` in one pass. What it leaves takes the plain way, so does
+what is refused: every message comes from there. So does everything where it was not compiled. Both give the same, as
+tests hold.
 """
 
 from __future__ import annotations

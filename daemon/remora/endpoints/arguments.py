@@ -1,49 +1,188 @@
-"""Arguments that endpoints of several kinds take, as radosgw's topics carry them, read into values. Pure.
+"""The arguments of topics' endpoints: one table, from which help, files of topics, refusals and docs come. Pure.
 
-No message made here repeats an argument's value, which could be a secret.
+A kind of endpoint has those of its own and those that all kinds take. No message made here repeats an argument's value,
+which could be a secret.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
 
+from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, TRAFFIC_CLASS
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 
-CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
-OF_KIND = {
-    "kafka": (
-        "kafka-ack-level", "kafka-brokers", "mechanism", "sasl-kerberos-keytab", "sasl-kerberos-principal",
-        "sasl-kerberos-service-name", "use-ssl",
-    ),
-    "http": (
-        "cloudevents", "http-ack-level", "remora-batch", "remora-batch-bytes", "remora-batch-records", "remora-ce-id",
-        "remora-credential", "remora-idempotency-key",
-    ),
-    "amqp": ("amqp-ack-level", "amqp-exchange", "amqp-version"),
-}  # fmt: skip
-"""The arguments that mean something at one kind of endpoint only."""
+T_co = TypeVar("T_co", covariant=True)
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """An argument that is true or false; the default where it is missing or empty. Raises EndpointMisconfigured."""
-    text = args.get(name, "")
-    if not text:
-        return default
-    value = BOOLEANS.get(text.lower())
-    if value is None:
-        raise EndpointMisconfigured(f"{name} must be true or false")
-    return value
+class Rule(Protocol[T_co]):
+    """What an argument may say."""
+
+    def read(self, name: str, text: str) -> T_co:
+        """What the text means. Raises EndpointMisconfigured."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """True or false."""
+
+    def __str__(self) -> str:
+        return "`true` or `false`"
+
+    def read(self, name: str, text: str) -> bool:
+        value = BOOLEANS.get(text.lower())
+        if value is None:
+            raise EndpointMisconfigured(f"{name} must be true or false")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One of some words."""
+
+    allowed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"`{each}`" for each in self.allowed)
+
+    def read(self, name: str, text: str) -> str:
+        if text and text not in self.allowed:
+            *first, last = self.allowed
+            allowed = f"{', '.join(first)} or {last}" if first else last
+            raise EndpointMisconfigured(f"{name} must be {allowed}")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number from 1 on."""
+
+    most: int
+
+    def __str__(self) -> str:
+        return f"1 to {self.most}"
+
+    def read(self, name: str, text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= self.most:
+            raise EndpointMisconfigured(f"{name} must be a number from 1 to {self.most}")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text, or one of a form; `why` goes on from the argument's name."""
+
+    form: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        return self.why.removeprefix(" must be ").removeprefix(": ") or "text"
+
+    def read(self, name: str, text: str) -> str:
+        if text and self.form and not re.fullmatch(self.form, text):
+            raise EndpointMisconfigured(f"{name}{self.why}")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Argument(Generic[T_co]):
+    """One argument. Without a kind all endpoints take it; `default` is what a topic means that does not have it.
+
+    A secret is set `only_from` a file that this option names, and never shown; all others are given as they are. A
+    topic of radosgw's may have any of them.
+    """
+
+    name: str
+    kind: str
+    rule: Rule[T_co]
+    about: str
+    default: str = ""
+    only_from: str = ""
+
+    def read(self, args: Mapping[str, str]) -> T_co:
+        """What a topic says, or its default where it is missing or empty. Raises EndpointMisconfigured."""
+        return self.rule.read(self.name, args.get(self.name) or self.default)
+
+
+TEXT = Text()
+
+CA_LOCATION = Argument("ca-location", "", TEXT, "file or directory with the authorities to trust")
+CERTIFICATE = Argument("ssl-certificate-location", "", TEXT, "file in PEM with the client's certificate")
+KEY = Argument("ssl-key-location", "", TEXT, "file in PEM with the client's private key")
+KEY_PASSWORD = Argument(
+    "ssl-key-password", "", TEXT, "password of the client's private key", only_from="ssl-key-password-file"
+)
+VERIFY = Argument("verify-ssl", "", Truth(), "whether the server's certificate is checked", "true")
+USER = Argument("user-name", "", TEXT, "user to log in as; wins over the endpoint's URI")
+PASSWORD = Argument("password", "", TEXT, "password of the user", only_from="password-file")
+
+COMMON = (
+    CA_LOCATION, CERTIFICATE, KEY, KEY_PASSWORD, VERIFY, USER, PASSWORD,
+    Argument(DEAD_LETTER_TOPIC, "", TEXT, "where dead letters go in addition to the store"),
+    Argument(DELIVERY, "", TEXT, "at-least-once or exactly-once"),
+    Argument(KEYS, "", TEXT, "how senders write object keys: encoded or literal", "encoded"),
+    Argument(TRAFFIC_CLASS, "", TEXT, "a lower traffic class"),
+)  # fmt: skip
+"""Those that all kinds take; what `codec.topic` reads of them is checked there."""
+
+KAFKA_LEVEL = Argument("kafka-ack-level", "kafka", Words(("none", "broker")), "what radosgw waits for", "broker")
+BROKERS = Argument("kafka-brokers", "kafka", TEXT, "brokers beside those of the URI")
+MECHANISM = Argument("mechanism", "kafka", TEXT, "how user and password are shown to the broker", "PLAIN")
+KEYTAB = Argument("sasl-kerberos-keytab", "kafka", TEXT, "file with the keys of a Kerberos principal")
+PRINCIPAL = Argument("sasl-kerberos-principal", "kafka", TEXT, "principal of the keytab to log in as")
+SERVICE = Argument("sasl-kerberos-service-name", "kafka", TEXT, "first part of the brokers' principal")
+USE_SSL = Argument("use-ssl", "kafka", Truth(), "whether connections use TLS", "false")
+KAFKA = (KAFKA_LEVEL, BROKERS, MECHANISM, KEYTAB, PRINCIPAL, SERVICE, USE_SSL)
+
+MOST_BATCH_RECORDS, MOST_BATCH_BYTES = 10_000, 16 << 20
+CLOUDEVENTS = Argument("cloudevents", "http", Truth(), "whether requests have CloudEvents' headers", "false")
+HTTP_LEVEL = Argument(
+    "http-ack-level", "http",
+    Text("any|non-error|[1-5][0-9][0-9]", " must be any, non-error, or a status from 100 to 599"),
+    "without effect, as in radosgw",
+)  # fmt: skip
+BATCH = Argument(
+    "remora-batch", "http", Words(("records", "ndjson", "cloudevents")), "form of requests with several records"
+)
+BATCH_BYTES = Argument(
+    "remora-batch-bytes", "http", Number(MOST_BATCH_BYTES), "most bytes of a request", str(256 << 10)
+)
+BATCH_RECORDS = Argument("remora-batch-records", "http", Number(MOST_BATCH_RECORDS), "most records of a request", "100")
+CE_ID = Argument("remora-ce-id", "http", Words(("request", "position")), "what CloudEvents' id is made of", "request")
+CREDENTIAL = Argument(
+    "remora-credential", "http",
+    Text("[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", ": letters, digits, '.', '_' and '-', and no '.' in front"),
+    "name of a credential of this host",
+)  # fmt: skip
+IDEMPOTENCY = Argument("remora-idempotency-key", "http", Truth(), "whether requests have an Idempotency-Key", "false")
+HTTP = (CLOUDEVENTS, HTTP_LEVEL, BATCH, BATCH_BYTES, BATCH_RECORDS, CE_ID, CREDENTIAL, IDEMPOTENCY)
+
+AMQP_LEVEL = Argument(
+    "amqp-ack-level", "amqp", Words(("none", "broker", "routable")), "what counts as delivered", "broker"
+)
+EXCHANGE = Argument("amqp-exchange", "amqp", TEXT, "the exchange, which must exist")
+VERSION = Argument("amqp-version", "amqp", Words(("0-9-1",)), "version of the protocol", "0-9-1")
+AMQP = (AMQP_LEVEL, EXCHANGE, VERSION)
+
+OF_KIND: Mapping[str, tuple[Argument[object], ...]] = MappingProxyType({"kafka": KAFKA, "http": HTTP, "amqp": AMQP})
+"""The arguments that mean something at one kind of endpoint only."""
+
+CLIENT_CERTIFICATE = (CERTIFICATE.name, KEY.name, KEY_PASSWORD.name)
 
 
 def remarks_on_others(args: Mapping[str, str], kind: str) -> Iterator[str]:
     """A remark on each argument that endpoints of this kind do not know, while those of another kind do."""
-    for other, names in OF_KIND.items():
-        for name in names:
-            if other != kind and args.get(name):
-                yield f"{name} has no effect at {kind} endpoints"
+    for other, arguments in OF_KIND.items():
+        for each in arguments:
+            if other != kind and args.get(each.name):
+                yield f"{each.name} has no effect at {kind} endpoints"
 
 
 def broker_tls(args: Mapping[str, str]) -> Tls:
@@ -54,5 +193,4 @@ def broker_tls(args: Mapping[str, str]) -> Tls:
         raise EndpointMisconfigured(f"{given} without {missing}")
     if "\0" in password:
         raise EndpointMisconfigured("ssl-key-password must not contain a zero byte")
-    verify = boolean(args, "verify-ssl", default=True)
-    return Tls(args.get("ca-location", ""), verify, certificate, key, password if key else "")
+    return Tls(CA_LOCATION.read(args), VERIFY.read(args), certificate, key, password if key else "")

@@ -36,20 +36,17 @@ class Rooms:
         now, tokens = asyncio.get_running_loop().time(), {each.shard: each for each in held}
         self._known = {shard: known for shard, known in self._known.items() if shard in tokens}
         self._capacity = {shard: nbytes for shard, nbytes in self._capacity.items() if shard in tokens}
-        rooms = {shard: self._room(shard, room) for shard, room in seen.items() if shard in tokens}
+        self._capacity |= {shard: room.capacity_bytes for shard, room in seen.items() if room is not None}
+        rooms = {
+            shard: room or QueueRoom(self._capacity.get(shard, 0), 0, 0, 0)
+            for shard, room in seen.items()
+            if shard in tokens
+        }
         for shard, room in rooms.items():
             self._known[shard] = self._known.get(shard, RoomOverTime()).after(room, now)
         self._show({shard: room for shard, room in rooms.items() if room.capacity_bytes})
-        await self._mend([token for shard, token in tokens.items() if self._needs_mend(rooms.get(shard), shard, now)])
-
-    def _room(self, shard: Shard, room: QueueRoom | None) -> QueueRoom:
-        if room is None:
-            return QueueRoom(self._capacity.get(shard, 0), 0, 0, 0)
-        self._capacity[shard] = room.capacity_bytes
-        return room
-
-    def _needs_mend(self, room: QueueRoom | None, shard: Shard, now: float) -> bool:
-        return room is not None and should_mend(self._heal, room, self._known[shard].quiet_s(now))
+        needs = (each for each, room in rooms.items() if should_mend(self._heal, room, self._known[each].quiet_s(now)))
+        await self._mend([tokens[shard] for shard in needs])
 
     def _show(self, rooms: Mapping[Shard, QueueRoom]) -> None:
         """Show the worst queue of each topic."""

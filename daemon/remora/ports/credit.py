@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from remora.policy.cells import MemberAccount
@@ -26,6 +26,32 @@ class Bank(Protocol):
 
     def account(self, group: str) -> MemberAccount:
         """The account in a group by the name that `find` gave."""
+
+
+class Budgets(Protocol):
+    """What is noted of groups whose limits all workers of the store share, for this worker's share of them."""
+
+    def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
+        """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits."""
+
+    def granted(self, group: str, nbytes: int) -> None:
+        """A listing was granted `nbytes` in a group, whatever its kind."""
+
+    def waits(self, group: str) -> None:
+        """A listing begins to wait in a group."""
+
+
+class NoBudgets:
+    """For a worker that shares no limit with others."""
+
+    def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
+        """Nothing happens."""
+
+    def granted(self, group: str, nbytes: int) -> None:
+        """Nothing is noted."""
+
+    def waits(self, group: str) -> None:
+        """Nothing is noted."""
 
 
 class NoBank:

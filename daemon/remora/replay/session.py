@@ -49,6 +49,7 @@ _LOCAL = {
 
 _EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
+    # `run` needs exactly its parts as tasks. Jobs that write tables switch it on (pipeline/spark.py).
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     # On a cluster a minute goes by first, since workers come one after the other.

@@ -19,11 +19,10 @@ class OutageReport:
         self._telemetry = telemetry
 
     async def run(self) -> None:
-        """Report once an interval while workers say that some of their queues fail."""
+        """Report once an interval."""
         while True:
             await asyncio.sleep(self._telemetry.repeats.interval_s)
-            if self._view.is_failing:
-                await self.report()
+            await self.report()
 
     async def report(self) -> None:
         """Write a line for each destination that fails now."""

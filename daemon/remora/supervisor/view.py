@@ -85,11 +85,6 @@ class View:
             for child, body in await self._ask("status")
         ]
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether a worker said that queues of it fail."""
-        return any(each.heartbeat is not None and each.heartbeat.failing_shards for each in self.children)
-
     async def outages(self) -> list[Outage]:
         """The destinations that fail now, of those workers that answer."""
         return failing_now(await self._answers())

@@ -318,7 +318,7 @@ def test_keys_are_decoded_by_the_source_alone() -> None:
 
 @pytest.mark.parametrize("key", ["dir/ä key+6", "100%25", "a+b", "a%2", "plain"])
 def test_literal_keys_are_stored_as_they_stand(key: str) -> None:
-    """A topic whose senders write literal keys stores each as it is, with all members of radosgw and with one missing."""
+    """A topic whose senders write literal keys stores each as it is, with all members of radosgw or one missing."""
     literal = replace(TOPIC, target=replace(TOPIC.target, args="remora-keys=literal"))
     found = changed("s3.object.key", key, CEPH | {"eventSource": "aws:s3"})
     plain = copy.deepcopy(found)

@@ -25,11 +25,12 @@ from remora.endpoints.kafka import sender as module
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient
-from remora.endpoints.kafka.endpoint import KafkaRoute, LogObserver
+from remora.endpoints.kafka.endpoint import KafkaRoute
 from remora.endpoints.kafka.packing import Packer
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
 from remora.endpoints.kafka.sender_pool import SenderSlot
+from remora.endpoints.observer import LogObserver
 from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointError, EndpointUnavailable
 from support.kafka_sender import make_records

@@ -61,6 +61,8 @@ workers = 2
 [admin]
 listen = "unix:{folder}/admin"
 control_socket = "{folder}/control"
+[log]
+repeat_interval = "20ms"
 [ingest]
 listen = ""
 [[ingest.limit]]
@@ -230,8 +232,6 @@ class Trial:
                 change()
         questions: list[Callable[[], Any]] = [it._shaping.show, it._view.metrics, it._view.status]
         questions.append(lambda: it._view.readiness(readiness.ready))
-        outages = importlib.import_module("remora.supervisor.outages")  # as it is watched here
-        questions.append(outages.OutageReport(it._view, it._telemetry).report)
         for question in questions:
             with contextlib.suppress(*FAILURES):
                 await question()

@@ -16,10 +16,11 @@ from remora.endpoints.amqp.frames import Envelope
 from remora.endpoints.amqp.messages import Origin, letter_content
 from remora.endpoints.amqp.opening import Identity, briefly
 from remora.endpoints.amqp.packing import AmqpBatch, Packer
-from remora.endpoints.amqp.pool import AmqpObserver, Outlet, Pool
+from remora.endpoints.amqp.pool import Outlet, Pool
 from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
 from remora.endpoints.blocking import run_blocking
-from remora.endpoints.tasks import CrashLog, Tasks
+from remora.endpoints.observer import AmqpObserver, LogObserver
+from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -36,19 +37,6 @@ MOST_KNOWN = 10_000
 LANES = 64
 """Lanes of a shard, each with messages of up to WINDOW keys under way. RabbitMQ confirms messages once they are on its
 disk, many at once: with fewer under way it waits for us. More lanes make smaller batches, which cost processor time."""
-
-
-class LogObserver(CrashLog):
-    """Writes to the log: the default watcher."""
-
-    def amqp_connected(self, broker: str) -> None:
-        log.debug("%s: connected", broker)
-
-    def amqp_disconnected(self, broker: str, reason: str) -> None:
-        log.debug("%s: disconnected: %s", broker, reason)
-
-    def amqp_unroutable(self, broker: str, exchange: str) -> None:
-        log.debug("%s: a message for exchange %s reached no queue", broker, exchange)
 
 
 class AmqpEndpoint:

@@ -5,29 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.opening import Identity, open_connection
 from remora.endpoints.arrived import Arrived
+from remora.endpoints.observer import AmqpObserver
 from remora.endpoints.shared import Shared, sweep
-from remora.endpoints.tasks import CrashObserver, Tasks
+from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
-
-
-class AmqpObserver(CrashObserver, Protocol):
-    """Hears what becomes of connections and messages; `broker` is `host:port` without secrets."""
-
-    def amqp_connected(self, broker: str) -> None: ...
-
-    def amqp_disconnected(self, broker: str, reason: str) -> None: ...
-
-    def amqp_unroutable(self, broker: str, exchange: str) -> None:
-        """A message was confirmed that reached no queue."""
-        ...
 
 
 class Slot:

@@ -13,14 +13,23 @@ from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.amqp.frames import MOST_SHORT_BYTES
-from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls, remarks_on_others
+from remora.endpoints.arguments import (
+    AMQP_LEVEL,
+    CLIENT_CERTIFICATE,
+    EXCHANGE,
+    PASSWORD,
+    USER,
+    VERIFY,
+    VERSION,
+    broker_tls,
+    remarks_on_others,
+)
 from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
 PORTS = {"amqp": 5672, "amqps": 5671}
-LEVELS = ("none", "broker", "routable")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
@@ -62,12 +71,9 @@ def parse_target(target: Target) -> AmqpTarget:
         raise EndpointMisconfigured("the endpoint is not an amqp:// or amqps:// URI")
     reasons = Reasons()
     args = parse_args(target.args)
-    if args.get("amqp-version") not in (None, "", "0-9-1"):
-        reasons.add("amqp-version must be 0-9-1")
-    level = args.get("amqp-ack-level") or "broker"
-    if level not in LEVELS:
-        reasons.add(f"amqp-ack-level must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
-    exchange = args.get("amqp-exchange", "")
+    reasons.read("", VERSION.read, args)
+    level = reasons.read("", AMQP_LEVEL.read, args)
+    exchange = EXCHANGE.read(args)
     if not exchange:
         reasons.add("amqp-exchange is missing")
     letters = args.get(DEAD_LETTER_TOPIC, "")
@@ -114,7 +120,7 @@ def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> Server
 def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str]:
     """The arguments win over the URI; without either it is the user that every broker has, as in radosgw."""
     user, _, password = (user_info or "").partition(":")
-    user, password = args.get("user-name") or unquote(user), args.get("password") or unquote(password)
+    user, password = USER.read(args) or unquote(user), PASSWORD.read(args) or unquote(password)
     if not user and not password:
         return "guest", "guest"
     if not (user and password):
@@ -153,7 +159,7 @@ def _port(text: str | None, default: int) -> int:
 
 def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
     if scheme != "amqps":
-        boolean(args, "verify-ssl", default=True)
+        VERIFY.read(args)
         return None
     return broker_tls(args)
 

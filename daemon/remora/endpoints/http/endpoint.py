@@ -30,12 +30,12 @@ from remora.endpoints.http.answers import (
 from remora.endpoints.http.connection import Failed, Lost
 from remora.endpoints.http.credentials import Credential, read_credential
 from remora.endpoints.http.packing import pack
-from remora.endpoints.http.pool import HttpObserver, Peer, Pools
+from remora.endpoints.http.pool import Peer, Pools
 from remora.endpoints.http.posting import Posting
 from remora.endpoints.http.reading import Answer
 from remora.endpoints.http.requests import RequestMaker, place_of
 from remora.endpoints.http.target import HttpTarget, parse_target
-from remora.endpoints.tasks import CrashLog
+from remora.endpoints.observer import HttpObserver, LogObserver
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -72,22 +72,6 @@ PROXIES = {
     "https": ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"),
 }
 """The variables of the environment that radosgw's libcurl would read."""
-
-
-class LogObserver(CrashLog):
-    """Tells the log, where there is no telemetry."""
-
-    def http_opened(self) -> None:
-        log.debug("HTTP connection opened")
-
-    def http_closed(self) -> None:
-        log.debug("HTTP connection closed")
-
-    def http_answered(self, kind: str, requests: int) -> None:
-        log.debug("%d HTTP requests answered with %s", requests, kind)
-
-    def http_retried(self) -> None:
-        log.debug("HTTP record tried again")
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from remora.config import HttpSettings
 from remora.endpoints.addresses import look_up
@@ -16,7 +16,8 @@ from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
 from remora.endpoints.http.connection import Connection
 from remora.endpoints.http.target import Login, Server
-from remora.endpoints.tasks import CrashObserver, Tasks
+from remora.endpoints.observer import HttpObserver
+from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
@@ -32,26 +33,6 @@ SWEEP_S = 0.25
 
 PROTOCOLS = ("http/1.1",)
 """What a TLS connection offers: pools of 1.1 suffice for bodies of a kilobyte."""
-
-
-class HttpObserver(CrashObserver, Protocol):
-    """Hears what becomes of connections and requests."""
-
-    def http_opened(self) -> None:
-        """A connection was opened."""
-        ...
-
-    def http_closed(self) -> None:
-        """A connection was closed."""
-        ...
-
-    def http_answered(self, kind: str, requests: int) -> None:
-        """`count` requests had answers of one class: 2xx, 3xx, 4xx, 5xx, other, or none for no answer."""
-        ...
-
-    def http_retried(self) -> None:
-        """A lane tries a record again itself."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,26 +13,30 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, remarks_on_others
+from remora.endpoints.arguments import (
+    BATCH,
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    CA_LOCATION,
+    CE_ID,
+    CLIENT_CERTIFICATE,
+    CLOUDEVENTS,
+    CREDENTIAL,
+    HTTP_LEVEL,
+    IDEMPOTENCY,
+    PASSWORD,
+    USER,
+    VERIFY,
+    remarks_on_others,
+)
 from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-BATCHES = ("records", "ndjson", "cloudevents")
-BATCH_RECORDS, BATCH_BYTES = 100, 256 << 10
-MOST_BATCH_RECORDS, MOST_BATCH_BYTES = 10_000, 16 << 20
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
-CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-
-ARGUMENTS = frozenset({
-    "ca-location", "cloudevents", "http-ack-level", "remora-batch", "remora-batch-bytes", "remora-batch-records",
-    "remora-ce-id", "remora-credential", "remora-idempotency-key", *CLIENT_CERTIFICATE, "verify-ssl",
-})  # fmt: skip
-"""The arguments that mean something here. Those of remora's own begin with `remora-`: a topic that is given back must
-be one that radosgw can send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,11 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Several records in one request; `kind` is one of `BATCHES`."""
+    """Several records in one request; `kind` is what `remora-batch` may say."""
 
     kind: str
-    records: int = BATCH_RECORDS
-    nbytes: int = BATCH_BYTES
+    records: int = int(BATCH_RECORDS.default)
+    nbytes: int = int(BATCH_BYTES.default)
 
     def fitting(self, nbytes: int) -> int:
         """How many records of `nbytes` each go in one request."""
@@ -98,7 +102,7 @@ def parse_target(target: Target) -> HttpTarget:
     args = parse_args(target.args)
     user_info, authority, path, fragment = _split(target.uri)
     login, tls = reasons.read(None, _login, user_info, args), reasons.read(None, _tls, scheme, args)
-    ids = reasons.read("", _word, args, "remora-ce-id", ("request", "position"), "request")
+    ids = reasons.read("", CE_ID.read, args)
     if args.get(DEAD_LETTER_TOPIC):
         reasons.add(f"{DEAD_LETTER_TOPIC}: http endpoints take no dead letters; the store keeps them")
     found = HttpTarget(
@@ -107,10 +111,10 @@ def parse_target(target: Target) -> HttpTarget:
         path=path,
         login=login,
         tls=tls,
-        credential=reasons.read("", _credential, args),
-        cloudevents=reasons.read(False, boolean, args, "cloudevents", default=False),
+        credential=reasons.read("", CREDENTIAL.read, args),
+        cloudevents=reasons.read(False, CLOUDEVENTS.read, args),
         positions_as_ids=ids == "position",
-        idempotency_keys=reasons.read(False, boolean, args, "remora-idempotency-key", default=False),
+        idempotency_keys=reasons.read(False, IDEMPOTENCY.read, args),
         batching=_batching(args, reasons),
         remarks=reasons.read((), lambda: tuple(_remarks(scheme, args, login, tls, fragment))),
     )
@@ -164,8 +168,8 @@ def _port(scheme: str, text: str | None) -> int:
 def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
     """The arguments win over the URI."""
     user_text, _, password_text = user_info.partition(":")
-    user = args.get("user-name", "").encode() or unquote_to_bytes(user_text)
-    password = args.get("password", "").encode() or unquote_to_bytes(password_text)
+    user = USER.read(args).encode() or unquote_to_bytes(user_text)
+    password = PASSWORD.read(args).encode() or unquote_to_bytes(password_text)
     if bool(user) != bool(password):
         raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
     if b":" in user:
@@ -174,7 +178,7 @@ def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
 
 
 def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
-    verify = boolean(args, "verify-ssl", default=True)
+    verify = VERIFY.read(args)
     if scheme != "https":
         return None
     certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
@@ -182,37 +186,14 @@ def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
         raise EndpointMisconfigured(
             f"{CLIENT_CERTIFICATE[0]} and {CLIENT_CERTIFICATE[1]} belong together: set both or neither"
         )
-    return Tls(args.get("ca-location", ""), verify, certificate, key, password if certificate else "")
-
-
-def _credential(args: Mapping[str, str]) -> str:
-    name = args.get("remora-credential", "")
-    if name and not CREDENTIAL_NAME.fullmatch(name):
-        raise EndpointMisconfigured("remora-credential: letters, digits, '.', '_' and '-', and no '.' in front")
-    return name
+    return Tls(CA_LOCATION.read(args), verify, certificate, key, password if certificate else "")
 
 
 def _batching(args: Mapping[str, str], reasons: Reasons) -> Batching | None:
-    kind = reasons.read("", _word, args, "remora-batch", BATCHES, "")
-    records = reasons.read(0, _number, args, "remora-batch-records", BATCH_RECORDS, MOST_BATCH_RECORDS)
-    nbytes = reasons.read(0, _number, args, "remora-batch-bytes", BATCH_BYTES, MOST_BATCH_BYTES)
+    kind = reasons.read("", BATCH.read, args)
+    records = reasons.read(0, BATCH_RECORDS.read, args)
+    nbytes = reasons.read(0, BATCH_BYTES.read, args)
     return Batching(kind, records, nbytes) if kind else None
-
-
-def _word(args: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
-    text = args.get(name, "")
-    if text and text not in allowed:
-        raise EndpointMisconfigured(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}")
-    return text or default
-
-
-def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = args.get(name, "")
-    if not text:
-        return default
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise EndpointMisconfigured(f"{name} must be a number from 1 to {most}")
-    return int(text)
 
 
 def _remarks(
@@ -232,13 +213,10 @@ def _remarks(
 
 
 def _without_effect(args: Mapping[str, str]) -> Iterator[str]:
-    level = args.get("http-ack-level", "")
-    if level and level not in ("any", "non-error") and not re.fullmatch(r"[1-5][0-9][0-9]", level):
-        raise EndpointMisconfigured("http-ack-level must be any, non-error, or a status from 100 to 599")
-    if level:
+    if HTTP_LEVEL.read(args):
         yield "http-ack-level has no effect, as in radosgw: only an answer of 200 to 299 is an acknowledgement"
     yield from remarks_on_others(args, "http")
-    if args.get("remora-ce-id") and not (boolean(args, "cloudevents", default=False) or args.get("remora-batch")):
+    if args.get("remora-ce-id") and not (CLOUDEVENTS.read(args) or args.get("remora-batch")):
         yield "remora-ce-id has no effect without cloudevents=true"
     if not args.get("remora-batch") and (args.get("remora-batch-records") or args.get("remora-batch-bytes")):
         yield "remora-batch-records and remora-batch-bytes have no effect without remora-batch"

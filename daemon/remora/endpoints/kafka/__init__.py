@@ -2,6 +2,6 @@
 
 from remora.endpoints.kafka.endpoint import KafkaEndpoint, KafkaRoute
 from remora.endpoints.kafka.exact import ExactKafkaRoute
-from remora.endpoints.kafka.sender_pool import KafkaObserver
+from remora.endpoints.observer import KafkaObserver
 
 __all__ = ["ExactKafkaRoute", "KafkaEndpoint", "KafkaObserver", "KafkaRoute"]

@@ -26,9 +26,10 @@ from remora.endpoints.kafka.log_filter import install_log_filter
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
 from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
-from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
+from remora.endpoints.kafka.sender_pool import SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
-from remora.endpoints.tasks import CrashLog, Tasks
+from remora.endpoints.observer import KafkaObserver, LogObserver
+from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
@@ -40,37 +41,6 @@ from remora.ports.endpoint import Batch
 log = logging.getLogger(__name__)
 
 CLOSE_PATIENCE_S = 2.0
-
-
-class LogObserver(CrashLog):
-    """Writes to the log: the default watcher."""
-
-    def producer_opened(self, cluster: str) -> None:
-        log.debug("%s: producer opened", cluster)
-
-    def producer_retired(self, cluster: str, reason: str) -> None:
-        log.warning("%s: producer retired after %s; new batches go to another one", cluster, reason)
-
-    def producer_closed(self, cluster: str) -> None:
-        log.debug("%s: producer closed", cluster)
-
-    def exact_opened(self, cluster: str) -> None:
-        log.debug("%s: transactional producer opened", cluster)
-
-    def exact_closed(self, cluster: str) -> None:
-        log.debug("%s: transactional producer closed", cluster)
-
-    def transaction_ended(self, cluster: str, outcome: str, seconds: float) -> None:
-        log.debug("%s: transaction %s after %.3f s", cluster, outcome, seconds)
-
-    def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
-        log.warning("%s: topic %s went from %d to %d partitions, keys move", cluster, topic, before, after)
-
-    def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
-        log.warning(
-            "%s: max.message.bytes of topic %s cannot be read (no permission), %d is assumed",
-            cluster, topic, limit_bytes,
-        )  # fmt: skip
 
 
 class KafkaEndpoint:

@@ -21,7 +21,6 @@ from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
 from remora.endpoints.kafka.packing import KafkaBatch, Packer
-from remora.endpoints.kafka.sender_pool import KafkaObserver
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
     FENCED,
@@ -31,6 +30,7 @@ from remora.endpoints.kafka.transactions import (
     Sending,
     TransactionalProducer,
 )
+from remora.endpoints.observer import KafkaObserver
 from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointError, EndpointFenced, EndpointMisconfigured, EndpointUnavailable
 from remora.model.position import Position

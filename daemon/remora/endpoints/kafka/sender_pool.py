@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import Protocol
 
 import aiokafka.errors as kafka
 
@@ -15,33 +14,10 @@ from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.lookup import ask_until_reached
 from remora.endpoints.kafka.produce import init_producer
 from remora.endpoints.kafka.sender import SharedSender
+from remora.endpoints.observer import KafkaObserver
 from remora.endpoints.shared import Shared, sweep
-from remora.endpoints.tasks import CrashObserver, Tasks
+from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointUnavailable
-
-
-class KafkaObserver(CrashObserver, Protocol):
-    """Hears what becomes of connections; `cluster` is `host:port,...` without secrets."""
-
-    def producer_opened(self, cluster: str) -> None: ...
-
-    def producer_retired(self, cluster: str, reason: str) -> None: ...
-
-    def producer_closed(self, cluster: str) -> None: ...
-
-    def exact_opened(self, cluster: str) -> None:
-        """Connections for a route in transactions were opened."""
-        ...
-
-    def exact_closed(self, cluster: str) -> None: ...
-
-    def transaction_ended(self, cluster: str, outcome: str, seconds: float) -> None:
-        """A transaction was waited for so long; `outcome` is committed, aborted, fenced or unknown."""
-        ...
-
-    def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None: ...
-
-    def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None: ...
 
 
 class SenderSlot:

@@ -13,7 +13,21 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls, remarks_on_others
+from remora.endpoints.arguments import (
+    BROKERS,
+    CLIENT_CERTIFICATE,
+    KAFKA_LEVEL,
+    KEYTAB,
+    MECHANISM,
+    PASSWORD,
+    PRINCIPAL,
+    SERVICE,
+    USE_SSL,
+    USER,
+    VERIFY,
+    broker_tls,
+    remarks_on_others,
+)
 from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
@@ -27,9 +41,7 @@ MOST_BROKERS = 32
 KERBEROS = "GSSAPI"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", KERBEROS)
 
-KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB = (
-    f"sasl-kerberos-{each}" for each in ("service-name", "principal", "keytab")
-)
+KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB = SERVICE.name, PRINCIPAL.name, KEYTAB.name
 
 REFUSED_MECHANISMS = {
     "OAUTHBEARER": "its arguments would have remora ask any URL that a topic names for a token",
@@ -145,7 +157,7 @@ def _brokers(hosts: str, args: Mapping[str, str], reasons: Reasons) -> tuple[Bro
     """The brokers of the URI and of the arguments, each once."""
     named = [
         (part.strip(), f"broker {number} of {where}")
-        for text, where in ((hosts, "the endpoint"), (args.get("kafka-brokers", ""), "kafka-brokers"))
+        for text, where in ((hosts, "the endpoint"), (BROKERS.read(args), "kafka-brokers"))
         for number, part in enumerate(text.split(","), 1)
         if part.strip()
     ]
@@ -188,7 +200,7 @@ def _port(text: str | None, which: str) -> int:
 
 
 def _mechanism(args: Mapping[str, str]) -> str:
-    mechanism = (args.get("mechanism") or MECHANISMS[0]).upper()
+    mechanism = MECHANISM.read(args).upper()
     if mechanism in REFUSED_MECHANISMS:
         raise EndpointMisconfigured(f"mechanism: {mechanism} is not supported: {REFUSED_MECHANISMS[mechanism]}")
     if mechanism not in MECHANISMS:
@@ -199,8 +211,8 @@ def _mechanism(args: Mapping[str, str]) -> str:
 def _login(user_info: str, args: Mapping[str, str], mechanism: str) -> Login | None:
     """The arguments win over the URI, as in radosgw."""
     user, _, password = user_info.partition(":")
-    user = args.get("user-name") or unquote(user)
-    password = args.get("password") or unquote(password)
+    user = USER.read(args) or unquote(user)
+    password = PASSWORD.read(args) or unquote(password)
     if bool(user) != bool(password):
         raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
     if "\0" in user or "\0" in password:
@@ -209,8 +221,7 @@ def _login(user_info: str, args: Mapping[str, str], mechanism: str) -> Login | N
 
 
 def _kerberos(args: Mapping[str, str]) -> Kerberos:
-    names = (KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB)
-    service, principal, keytab = (args.get(name, "") for name in names)
+    service, principal, keytab = (each.read(args) for each in (SERVICE, PRINCIPAL, KEYTAB))
     if any(not each.isprintable() for each in (service, principal, keytab)):
         raise EndpointMisconfigured("the sasl-kerberos arguments must not contain control characters")
     if service and not SERVICE_NAME.fullmatch(service):
@@ -221,17 +232,14 @@ def _kerberos(args: Mapping[str, str]) -> Kerberos:
 
 
 def _tls(args: Mapping[str, str]) -> Tls | None:
-    if not boolean(args, "use-ssl", default=False):
-        boolean(args, "verify-ssl", default=True)
+    if not USE_SSL.read(args):
+        VERIFY.read(args)
         return None
     return broker_tls(args)
 
 
 def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: str) -> Iterator[str]:
-    level = args.get("kafka-ack-level") or "broker"
-    if level not in ("none", "broker"):
-        raise EndpointMisconfigured("kafka-ack-level must be none or broker")
-    if level == "none":
+    if KAFKA_LEVEL.read(args) == "none":
         yield "kafka-ack-level=none: delivered with acks=all, which is stronger than asked"
     if rest.strip("/"):
         yield "what follows the brokers in the endpoint's URI is ignored"

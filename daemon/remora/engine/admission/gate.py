@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
-from remora.engine.admission.shares import Budgets
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Topic
@@ -23,7 +22,7 @@ from remora.policy.admission import Limit, Line, Request
 from remora.policy.cells import MemberAccount
 from remora.policy.classes import Rules, scope_of
 from remora.policy.limits import Credit, Entries, Room
-from remora.ports.credit import Bank, NoBank
+from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
 _PRIORITIES = tuple(Priority)
 _KINDS = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
@@ -113,7 +112,7 @@ class Gate:
 
     def __init__(self, telemetry: Telemetry, bank: Bank | None = None, budgets: Budgets | None = None) -> None:
         self._telemetry = telemetry
-        self._budgets = budgets or Budgets()
+        self._budgets: Budgets = budgets or NoBudgets()
         self._bank: Bank = bank or NoBank()
         self._rules = Rules()
         self._tick_s = 0.01

@@ -37,13 +37,16 @@ def _header(name: str) -> Column:
 
 
 def landed(rows: DataFrame, batch: int) -> DataFrame:
-    """The events among columns.PARSED, those of a folder together and in Kafka's order."""
+    """The events among columns.PARSED, those of a folder together and in Kafka's order within each file.
+
+    A folder with much is divided among tasks, and has a file of each: where adaptive execution is on.
+    """
     is_event = F.col("cause").isNull()
     return (
         rows.select(*PARSED.names)
         .where(is_event)
         .withColumn("batch", F.lit(batch).cast("long"))
-        .repartition("day", "bucket_dir")
+        .hint("rebalance", "day", "bucket_dir")
         .sortWithinPartitions("day", "bucket_dir", "partition", "offset", "record")
         .select(*EVENT.names)
     )

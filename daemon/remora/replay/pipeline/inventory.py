@@ -32,6 +32,7 @@ class Plan:
     out: Path
     buckets: Sequence[str] = ()
     keep: int = 2
+    memory: str = "2g"
 
 
 def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
@@ -61,7 +62,10 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
         return newest, False
     staging = target.staging()
     try:
-        with session("pipeline inventory", master=master) as spark, writing(spark):
+        with (
+            session("pipeline inventory", master=master, settings={"spark.driver.memory": plan.memory}) as spark,
+            writing(spark),
+        ):
             _write(spark, source, wanted, staging)
         made = msgspec.structs.replace(wanted, objects=rows(staging / "objects"))
         target.publish(staging, made, plan.keep)
@@ -71,18 +75,22 @@ def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
 
 
 def _write(spark: SparkSession, source: LandedDirectory, wanted: Inventory, staging: Path) -> None:
-    events = _events(spark, source, wanted.batch)
-    if wanted.buckets:
-        # Of the folders first, so that those of other buckets are not read.
-        folders = sorted({label(bucket) for bucket in wanted.buckets})
-        events = events.where(F.col("bucket_dir").isin(*folders) & F.col("bucket").isin(*wanted.buckets))
+    events = chosen(_events(spark, source, wanted.batch), wanted.buckets)
     (
         current_objects(events)
-        .repartition("bucket_dir")
+        .hint("rebalance", "bucket_dir")
         .sortWithinPartitions("bucket_dir", "tenant", "bucket", "key")
         .write.partitionBy("bucket_dir")
         .parquet(location(staging / "objects"))
     )
+
+
+def chosen(events: DataFrame, buckets: Sequence[str]) -> DataFrame:
+    """The events of some buckets, or of all where none is named. The files of other buckets' folders are not read."""
+    if not buckets:
+        return events
+    folders = sorted({label(bucket) for bucket in buckets})
+    return events.where(F.col("bucket_dir").isin(*folders) & F.col("bucket").isin(*buckets)).select(*EVENT.names)
 
 
 def _events(spark: SparkSession, source: LandedDirectory, batch: int) -> DataFrame:

@@ -227,7 +227,8 @@ class _Sink:
                 ("events", ["day", "bucket_dir"], landed(parsed, batch)),
                 ("bad", ["day"], kept_aside(parsed, batch)),
             ):
-                part.write.partitionBy(*folders).parquet(location(staging / table))
+                with writing(frame.sparkSession):
+                    part.write.partitionBy(*folders).parquet(location(staging / table))
         finally:
             with suppress(Py4JError, ConnectionError):  # the JVM may have gone
                 parsed.unpersist()

@@ -1,4 +1,4 @@
-"""What both jobs need of Spark: how tables are written, and how many rows came of it."""
+"""What all jobs that write tables need of Spark: how they are written, and how many rows came of it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ _WRITING = {
     # Parquet's own type; by default Spark writes one that few others know.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
+    # Parts are put together and split by what they have: nobody knows before how much of a bucket there is.
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.files.maxRecordsPerFile": "2000000",
 }
 
 
 @contextmanager
 def writing(spark: SparkSession) -> Iterator[None]:
-    """The session with the settings that tables are written with, in whosever session the job runs."""
+    """The session with the settings that tables are written with, in whosever session the job runs.
+
+    A batch of a stream has a session of its own, in which Spark has switched adaptive execution off.
+    """
     before = {key: spark.conf.get(key) for key in _WRITING}
     for key, value in _WRITING.items():
         spark.conf.set(key, value)
