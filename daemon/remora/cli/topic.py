@@ -174,7 +174,7 @@ def stats_command(
     --exact lists the queue and counts.
 
     With --advice it watches for a while, a minute unless --watch says otherwise, and shows how many shards the
-    busiest minute would take; run it over the hours of a day's peak. Nothing is changed.
+    busiest minute would take; --watch should span the hours of a day's peak. Nothing is changed.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ def test_command(settings: Settings, name: str, sends_test: bool, origin: Origin
     """Try the way to the endpoint of topic NAME, step by step, from this host.
 
     Looks up names, connects, agrees on TLS, logs in, and looks whether the topic, exchange or path is there and this
-    user may write to it. It sends no event unless --send-test is given; where a protocol tells nothing without one it
+    user may write to it. It sends no event unless --send-test is given; where a protocol shows nothing without one it
     says so. It goes on up to the first step that fails, and ends with exit code 1 then. The daemon need not run.
 
     \b

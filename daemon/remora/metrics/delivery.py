@@ -158,7 +158,7 @@ class DeliveryEvents(EventGroup):
         if ended := self._outages.ended(topic, queue):
             self._say_seldom(
                 logging.INFO, "topic_emptied", ("emptied", ended.of),
-                "nothing waits; whether delivery works remains to be seen",
+                "nothing waits; the next entry will show whether delivery works",
                 topic=topic, **_of(ended, self._clock()),
             )  # fmt: skip
 
