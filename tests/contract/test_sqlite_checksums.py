@@ -61,7 +61,7 @@ async def test_every_commit_makes_them(store: SqliteStore, configured: SqliteSet
     expected = await committed_in_every_way(store, topic)
 
     sound = await listed(store, topic.shard(0))
-    change(configured, "UPDATE entries SET data = CAST(data || 'x' AS BLOB)")
+    change(configured, "UPDATE settled SET data = CAST(data || 'x' AS BLOB)")
     hurt = await listed(store, topic.shard(0))
 
     assert (sound.entries, dict(sound.corrupt)) == (expected, {})
@@ -77,8 +77,8 @@ async def test_every_commit_makes_them(store: SqliteStore, configured: SqliteSet
         "data = 7",
         "checksum = checksum + 1",
         "checksum = 'text'",
-        "(data, checksum) = (SELECT data, checksum FROM entries WHERE id = {first})",
-        "(data, checksum) = (SELECT data, checksum FROM entries WHERE id = {elsewhere})",
+        "(data, checksum) = (SELECT data, checksum FROM settled WHERE id = {first})",
+        "(data, checksum) = (SELECT data, checksum FROM settled WHERE id = {elsewhere})",
     ],
 )
 async def test_one_changed_entry(store: SqliteStore, configured: SqliteSettings, values: str) -> None:
@@ -88,7 +88,7 @@ async def test_one_changed_entry(store: SqliteStore, configured: SqliteSettings,
         await append(store, shard, b"one", b"two", b"three")
     places = {"first": rowid(1, 0), "second": rowid(1, 1), "elsewhere": rowid(2, 1)}
 
-    change(configured, f"UPDATE entries SET {values.format_map(places)} WHERE id = {places['second']}")
+    change(configured, f"UPDATE settled SET {values.format_map(places)} WHERE id = {places['second']}")
 
     assert list((await listed(store, topic.shard(0))).corrupt) == [1]
     assert not (await listed(store, topic.shard(1))).corrupt
@@ -99,7 +99,7 @@ async def test_looks_from_outside(store: SqliteStore, configured: SqliteSettings
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await append(store, shard, raw_entry("k", 0), raw_entry("k", 1))
     assert (await store.inspection.stats(shard)).oldest_age_s is not None
-    change(configured, f"UPDATE entries SET data = x'00' || substr(data, 2) WHERE id & {END_OF_QUEUE} = 0")
+    change(configured, f"UPDATE settled SET data = x'00' || substr(data, 2) WHERE id & {END_OF_QUEUE} = 0")
 
     dumped = [entry async for _, entry in store.inspection.dump(shard)]
 
@@ -110,7 +110,7 @@ async def test_looks_from_outside(store: SqliteStore, configured: SqliteSettings
 
 
 async def test_file_from_before(configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries that an older version has stored, and one that still runs goes on to store, pass as they are; what is
+    """Entries that an older version has stored pass as they are, and one that still runs can store no more; what is
     committed from now on is checked."""
     monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:CHECKSUMS])
     async with SqliteStore(configured):
@@ -129,14 +129,15 @@ async def test_file_from_before(configured: SqliteSettings, monkeypatch: pytest.
         assert version(configured) == len(schema.MIGRATIONS)
         (shard,) = await store.catalog.shards()
         assert await listed(store, shard) == Page([b"0/3", b"0/4", b"0/5"], [b"\3", b"\4"], truncated=False)
-        change(configured, before.format(rowid(1, 5), 5), "UPDATE queues SET tail = 6, used_bytes = 33")
+        with pytest.raises(sqlite3.OperationalError, match="no such table: entries"):
+            change(configured, before.format(rowid(1, 5), 5))
         await append(store, shard, b"new", b"newer")
-        change(configured, f"UPDATE entries SET data = x'aa' WHERE id IN ({rowid(1, 3)}, {rowid(1, 6)})")
+        change(configured, f"UPDATE settled SET data = x'aa' WHERE id IN ({rowid(1, 3)}, {rowid(1, 5)})")
 
         found = await listed(store, shard)
 
-    assert found.entries == [b"\xaa", b"\4", b"\5", b"\xaa", b"newer"]
-    assert list(found.corrupt) == [3]
+    assert found.entries == [b"\xaa", b"\4", b"\xaa", b"newer"]
+    assert list(found.corrupt) == [2]
 
 
 # ------------------------------------------------------------------------------------------- dead letters
@@ -223,6 +224,9 @@ async def test_letters_from_before(configured: SqliteSettings) -> None:
         configured,
         "ALTER TABLE letters DROP COLUMN checksum",
         "ALTER TABLE topics DROP COLUMN sequence",
+        "ALTER TABLE settled RENAME TO entries",
+        "ALTER TABLE queues DROP COLUMN settled",
+        "DROP TABLE recent",
         f"PRAGMA user_version = {LETTER_CHECKSUMS}",
     )
 

@@ -26,6 +26,7 @@ from remora.model.position import Position
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.checking import check_directory
 from remora.storage.sqlite.connecting import PAGE_BYTES
 from support import sqlite_peer
 from support import sqlite_victim as victim
@@ -227,6 +228,19 @@ async def test_killed_while_parking(tmp_path: Path) -> None:
             assert [letter async for letter in store.letters.stored(topic.name)] == [expected]
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize("kind", ["settle", "give_back"])
+async def test_killed_while_the_log_is_shortened(tmp_path: Path, kind: str) -> None:
+    """At whatever step a process dies: each queue has its entries once and in order, and they are found sound."""
+    removed = victim.REMOVED if kind == "settle" else victim.EVENTS
+    async with after_deaths(kind, tmp_path / "store") as (store, topics):
+        for topic, _ in topics:
+            first, *others = by_shard(topic, spread(topic, victim.EVENTS))
+            assert await contents(store, topic) == [first[removed:], *others]
+        for report in await asyncio.to_thread(check_directory, tmp_path / "store"):
+            assert report.problems == []
+
+
 async def test_killed_while_making_a_topic(tmp_path: Path) -> None:
     """At whatever step a process dies: the topic is there with all its queues or not at all, and can be made then."""
     async with after_deaths("create", tmp_path / "store") as (store, topics):
@@ -256,7 +270,7 @@ async def test_killed_while_discarding_a_topic(tmp_path: Path) -> None:
         assert 5 < len(whole) < len(outcomes) - 5, "it died neither before nor after the topic was gone"
 
         def stored(connection: sqlite3.Connection) -> int:
-            (count,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+            (count,) = connection.execute("SELECT count(*) FROM settled").fetchone()
             return int(count)
 
         async def all_gone() -> bool:

@@ -41,7 +41,7 @@ async def test_row_deleted_behind_our_back(store: SqliteStore, configured: Sqlit
     """A waiting entry whose row is gone is unaccounted for, wherever in the queue it stood."""
     shard, token = await filled(store, 10)
 
-    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
+    change(configured, f"DELETE FROM settled WHERE id & {schema.END_OF_QUEUE} = {place}")
 
     for balance in (await store.ledger.balance(shard), *await store.ledger.balances([token])):
         assert (balance.committed, balance.pending, balance.unaccounted) == (10, 9, 1)
@@ -51,7 +51,7 @@ async def test_row_deleted_behind_our_back(store: SqliteStore, configured: Sqlit
 async def test_entry_removed_without_being_booked(store: SqliteStore, configured: SqliteSettings) -> None:
     """An entry that was removed properly, but by somebody who keeps no ledger, is unaccounted for ever after."""
     shard, token = await filled(store, 10)
-    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
+    change(configured, f"DELETE FROM settled WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
 
     page = await store.queue.read(token, b"", 5)
     await store.queue.remove(token, page.positions[-1], 5, delivered(page))
@@ -63,7 +63,7 @@ async def test_entry_removed_without_being_booked(store: SqliteStore, configured
 async def test_row_far_behind_the_front(store: SqliteStore, configured: SqliteSettings) -> None:
     """In a long queue a missing row is seen at once by who looks at all of it, and by others before it is delivered."""
     shard, token = await filled(store, 40_000)
-    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 30000")
+    change(configured, f"DELETE FROM settled WHERE id & {schema.END_OF_QUEUE} = 30000")
 
     assert (await store.ledger.balance(shard)).unaccounted == 1
     assert [each.unaccounted for each in await store.ledger.balances([token])] == [0]

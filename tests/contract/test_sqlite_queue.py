@@ -51,7 +51,7 @@ async def test_a_missing_entry_among_large_ones_is_noticed(
 ) -> None:
     """Where a listing ends early an entry that is gone makes an error all the same, and moves no other one's place."""
     token, payloads = await filled(store)
-    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
+    change(configured, f"DELETE FROM settled WHERE id & {schema.END_OF_QUEUE} = {place}")
 
     seen: list[bytes] = []
     with pytest.raises(StoreDamaged, match="lost entries"):

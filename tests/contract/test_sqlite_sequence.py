@@ -194,7 +194,7 @@ async def test_a_corrupt_front_does_not_tell_how_far(store: SqliteStore, configu
     assert (await store.own_topics.sequence(topic)).delivered == 1
 
     change(
-        configured, "UPDATE entries SET data = CAST(substr(data, 1, length(data) - 8) || x'ffff000000000000' AS BLOB)"
+        configured, "UPDATE settled SET data = CAST(substr(data, 1, length(data) - 8) || x'ffff000000000000' AS BLOB)"
     )
 
     assert await store.own_topics.sequence(topic) == SequenceState(2, 0)

@@ -17,7 +17,7 @@ from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.sqlite import SqliteStore, schema, topics
+from remora.storage.sqlite import SqliteStore, recent, schema, topics
 from support.stores import QUIET_S, own_topic, spread
 
 
@@ -35,9 +35,9 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
 
 
 def entries_in(store: SqliteStore, topic: str) -> int:
-    """All entries in a topic's file, whatever queue they are of."""
+    """All entries in a topic's file that have settled, whatever queue they are of."""
     with closing(sqlite3.connect(store._files.file_of(topic).path)) as connection:
-        (count,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+        (count,) = connection.execute("SELECT count(*) FROM settled").fetchone()
         return int(count)
 
 
@@ -109,6 +109,7 @@ async def test_room_of_discarded_entries_comes_back(store: SqliteStore, monkeypa
     )
     await store.ingest.publish(topic, spread(topic, 100))
     await store.ingest.publish(same_file, spread(same_file, 7))
+    await store._files.file_of("t").write(recent.settle_all)
 
     assert await store.own_topics.remove(topic, discard=True) == Removed(3, 100)
     assert await store.own_topics.find("t") is None
@@ -124,6 +125,7 @@ async def test_removal_that_was_cut_short(settings: SqliteSettings, monkeypatch:
     async with SqliteStore(settings) as store:
         topic = await store.own_topics.create(own_topic("t"))
         await store.ingest.publish(topic, spread(topic, 100))
+        await store._files.file_of("t").write(recent.settle_all)
         with monkeypatch.context() as patched:
             patched.setattr(topics, "_sweep", lambda file: None)  # as if the process had died here
             await store.own_topics.remove(topic, discard=True)

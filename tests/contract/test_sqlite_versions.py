@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from devkit.processes.programs import ENVIRONMENT
 from remora.codec.event_entry import decode
 from remora.config import SqliteSettings
 from remora.model.errors import StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite import SqliteStore, schema
+from remora.storage.sqlite import SqliteStore, recent, schema
+from remora.storage.sqlite.checking import check_directory
 from support.stores import QUIET_S, by_shard, own_topic, spread
 
 DATA = Path(__file__).parents[1] / "data"
@@ -33,8 +38,12 @@ COOKIE = "remora/h/b/w1"
 def as_version(path: Path, version: int) -> None:
     """Make the file what a remora of this version would have made: its tables, with what they could hold of the rows.
 
-    Later versions only added tables and columns, so an older one would have stored these very values.
+    Later versions only added tables and columns, and entries that have settled lie as all did before there was a log:
+    so an older one would have stored these very values.
     """
+    with closing(sqlite3.connect(path)) as connection:
+        recent.settle_all(connection)
+        connection.commit()
     older = path.with_suffix(".older")
     with closing(sqlite3.connect(older, isolation_level=None)) as connection:
         connection.execute("PRAGMA page_size = 8192")
@@ -47,7 +56,8 @@ def as_version(path: Path, version: int) -> None:
             names = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})")]
             connection.execute(f"DELETE FROM main.{table}")
             columns = ", ".join(f'"{name}"' for name in names)
-            connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}")
+            newer = "settled" if table == "entries" else table
+            connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{newer}")
         connection.execute("DETACH newer")
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {version}")
@@ -138,6 +148,33 @@ async def test_files_that_an_earlier_wheel_has_left_are_delivered(tmp_path: Path
     assert all(a[1] < b[1] for a, b in itertools.pairwise(sorted(found, key=lambda each: each[0])) if a[0] == b[0])
     assert sum(booked) == 60
     assert [each.cause for each in letters] == ["expired"]
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.full("opens a store of release 0.1.0 as often as its migration has steps")
+async def test_killed_while_migrating(tmp_path: Path) -> None:
+    """At whatever step a process dies that brings a store of release 0.1.0 to the newest version, all entries of it are
+    there afterwards, and the books and the check are content."""
+    command = [sys.executable, "-W", "error", "-m", "support.sqlite_victim", "migrate", str(tmp_path)]
+    done = await asyncio.to_thread(
+        subprocess.run, command, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    outcomes = dict(line.split() for line in done.stdout.splitlines())
+    assert list(outcomes.values()) == ["killed"] * (len(outcomes) - 1) + ["answered"], done.stderr
+    found = {version for step in outcomes for version in versions(tmp_path / f"migrate-{step}")}
+    assert found == {EARLIER["store-of-release-0.1.0"], NEWEST}
+
+    for step in outcomes:
+        directory = tmp_path / f"migrate-{step}"
+        async with SqliteStore(SqliteSettings(directory=str(directory), files=1)) as store:
+            topic = await store.own_topics.find("kept")
+            assert topic is not None
+            delivered = 0
+            for shard in topic.all_shards():
+                delivered += len(await deliver(store, await held(store, shard)))
+                assert (await store.ledger.balance(shard)).unaccounted == 0
+        assert (step, delivered) == (step, 60)
+        assert [report.problems for report in check_directory(directory)] == [[]]
 
 
 @pytest.mark.parametrize("version", [1, NEWEST - 1])

@@ -32,7 +32,7 @@ from remora.model.ingest import ReservedRoom
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
-from remora.storage.sqlite import SqliteStore, salvaging
+from remora.storage.sqlite import SqliteStore, recent, salvaging
 from remora.storage.sqlite.checking import LETTERS, check_directory, check_file
 from remora.storage.sqlite.checksums import changed, changed_letter
 from remora.storage.sqlite.salvaging import salvage
@@ -80,9 +80,9 @@ async def test_a_store_that_is_in_use_is_good(store: SqliteStore, configured: Sq
 @pytest.mark.parametrize(
     ("sql", "what", "text"),
     [
-        ("UPDATE entries SET data = x'00' WHERE id = (SELECT max(id) FROM entries)", "queue ", "checksum is"),
-        ("DELETE FROM entries WHERE id = (SELECT min(id) FROM entries)", "queue ", "1 entries are missing, from "),
-        ("DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)", "queue ", "1 entries are missing, from "),
+        ("UPDATE settled SET data = x'00' WHERE id = (SELECT max(id) FROM settled)", "queue ", "checksum is"),
+        ("DELETE FROM settled WHERE id = (SELECT min(id) FROM settled)", "queue ", "1 entries are missing, from "),
+        ("DELETE FROM settled WHERE id = (SELECT max(id) FROM settled)", "queue ", "1 entries are missing, from "),
         ("UPDATE queues SET tail = tail + 3", "queue ", "3 entries are missing, from "),
         ("UPDATE queues SET tail = tail - 1 WHERE name = 't'", "entries", "belongs to no queue as it is now"),
         ("UPDATE queues SET head = tail + 1", "queue ", "its entries at "),
@@ -153,9 +153,10 @@ async def test_what_can_be_read_is_salvaged_and_delivered(
         folder.mkdir(mode=0o700)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(damaged)) as target:
         source.backup(target)
+        recent.settle_all(target)
         (queue, head) = target.execute("SELECT id, head FROM queues WHERE name = 't'").fetchone()
-        target.execute("DELETE FROM entries WHERE id = ?", (queue << 40 | head + 2,))
-        target.execute("UPDATE entries SET data = x'00' WHERE id = ?", (queue << 40 | head + 4,))
+        target.execute("DELETE FROM settled WHERE id = ?", (queue << 40 | head + 2,))
+        target.execute("UPDATE settled SET data = x'00' WHERE id = ?", (queue << 40 | head + 4,))
         target.execute("UPDATE meta SET value = 1 WHERE key = 'files'")
         target.execute("UPDATE meta SET value = 0 WHERE key = 'number'")
         target.commit()
@@ -204,8 +205,8 @@ def made_unhurried(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(make())
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+@pytest.fixture(scope="module", params=["settled", "in the log"])
+def sound(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Sound:
     """A file with a topic of 400 entries, all of them in the file, and the bytes of each."""
     folder = tmp_path_factory.mktemp("sound") / "queues"
     wanted = [b"%05d-" % number + bytes([number % 251]) * 300 for number in range(400)]
@@ -218,10 +219,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     made_unhurried(make)
     path = folder / "queues-000.db"
     with closing(sqlite3.connect(path)) as connection:
+        if request.param == "settled":
+            recent.settle_all(connection)
+            connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
-        rows = dict(connection.execute("SELECT id & 1099511627775, data FROM entries"))
-    return Sound(path, rows)
+    return Sound(path, dict(enumerate(wanted)))
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -256,7 +259,7 @@ def test_damage_never_makes_a_wrong_entry(sound: Sound, tmp_path: Path, seed: in
     lost = {int(each.split("entry ")[1].split(":")[0]) for each in found.lost if "entry " in each}
     lost |= set(range(found.unproven))
     with closing(sqlite3.connect(new)) as connection:
-        copied = dict(connection.execute("SELECT id & 1099511627775, data FROM entries"))
+        copied = dict(connection.execute("SELECT id & 1099511627775, data FROM settled"))
     assert [position for position in copied if position not in lost and copied[position] != rows.get(position)] == []
     assert found.lost or copied.keys() == rows.keys(), (seed, kind, is_told, len(copied))
     assert is_told or not found.lost, (seed, kind, found.lost)
@@ -276,7 +279,7 @@ async def test_the_command_says_what_is_wrong_and_fails(
 
     code, text = run("check")
     assert (code, text.count(": good; ")) == (Exit.OK, configured.files)
-    change(configured, "DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)")
+    change(configured, "DELETE FROM settled WHERE id = (SELECT max(id) FROM settled)")
     code, text = run("check", "--json")
     found = json.loads(text)
     assert code == Exit.FAILURE
@@ -369,13 +372,20 @@ def _with_a_log(folder: Path) -> tuple[Path, list[bytes]]:
 
 def _good(path: Path) -> list[bytes]:
     """The entries of a file whose checksums are right."""
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT id, data, checksum FROM entries ORDER BY id").fetchall()
+    rows = _settled(path)
     return [
         data
         for rowid, data, checksum in rows
         if not changed(rowid >> POSITION_BITS, rowid & END_OF_QUEUE, [(data, checksum)])
     ]
+
+
+def _settled(path: Path) -> list[tuple[int, bytes, int | None]]:
+    """All entries of a file with their places and checksums, as they would lie once they have settled."""
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(":memory:")) as copy:
+        source.backup(copy)
+        recent.settle_all(copy)
+        return copy.execute("SELECT id, data, checksum FROM settled ORDER BY id").fetchall()
 
 
 @pytest.mark.parametrize("fault", ["none", "no log", "cut log", "flipped log"])
@@ -429,11 +439,11 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Sound:
 def _right(path: Path) -> dict[int | tuple[str, str, int, int], bytes]:
     """The entries and dead letters of a file whose checksums are right."""
     with closing(sqlite3.connect(path)) as connection:
-        entries = connection.execute("SELECT id, data, checksum FROM entries WHERE checksum IS NOT NULL").fetchall()
         letters = connection.execute(LETTERS).fetchall()
     found: dict[int | tuple[str, str, int, int], bytes] = {
         rowid: data
-        for rowid, data, checksum in entries
+        for rowid, data, checksum in _settled(path)
+        if checksum is not None
         if not changed(rowid >> POSITION_BITS, rowid & END_OF_QUEUE, [(data, checksum)])
     }
     return found | {

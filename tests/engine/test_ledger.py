@@ -22,7 +22,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.ports.endpoint import Batch
-from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite import SqliteStore, recent
 from support.stores import own_topic
 
 GARBAGE = b"\x07no entry"
@@ -187,9 +187,9 @@ async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
 
         async with running(a_worker(store, endpoint, telemetry=telemetry)):
             await shown(0)
-            damage(store, "DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)")
+            damage(store, "DELETE FROM settled WHERE id = (SELECT max(id) FROM settled)")
             await shown(1)
-            damage(store, "DELETE FROM entries WHERE id = (SELECT min(id) FROM entries)")
+            damage(store, "DELETE FROM settled WHERE id = (SELECT min(id) FROM settled)")
             damage(store, "UPDATE queues SET head = 1, used_bytes = used_bytes - 100 WHERE number = 0")
             await shown(2)
 
@@ -198,5 +198,6 @@ def damage(store: SqliteStore, statement: str) -> None:
     """Change the store's only file as no remora would."""
     [path] = [Path(store.description.removeprefix("embedded store in ")) / name for name in store.writers]
     with closing(sqlite3.connect(path, timeout=300)) as connection:
+        recent.settle_all(connection)
         connection.execute(statement)
         connection.commit()

@@ -2,7 +2,8 @@
 
 Run as a program it carries out one kind of request again and again, each time in a process and in a topic of its own
 (`<kind>-1`, `<kind>-2` ...), which kills itself before the first, second ... statement of the request's transaction, or
-between its end and the answer, until one comes through. Of the kind `open` it opens stores that have never been opened.
+between its end and the answer, until one comes through. Of the kind `open` it opens stores that have never been opened,
+of the kind `migrate` stores of a release before the log.
 It prints a line for each: the number, and whether the request was answered.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import sys
@@ -26,12 +28,13 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, topics, writer
+from remora.storage.sqlite import SqliteStore, recent, topics, writer
 from remora.storage.sqlite import directory as opened_by
 from support.stores import QUIET_S, by_shard, own_topic, spread, unhurried
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
 REMOVED = 7
+EARLIER = Path(__file__).parents[1] / "data" / "store-of-release-0.1.0.tar.xz"
 RESERVED_AS = "reservation-of"
 """Files of this name, with the topic's, hold the id of its reservation."""
 
@@ -123,6 +126,7 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     """Remove a topic with its entries, until the last of these is deleted."""
     topics._SWEPT_AT_ONCE = 6
     await store.ingest.publish(topic, spread(topic, EVENTS))
+    await store._files.file_of(topic.name).write(recent.settle_all)
 
     async def act() -> None:
         await store.own_topics.remove(topic, discard=True)
@@ -131,8 +135,25 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     return act
 
 
+async def settle(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Have all entries leave the log, some of them of a queue that has removed others."""
+    token = await _held(store, topic)
+    page = await store.queue.read(token, b"", REMOVED)
+    await store.queue.remove(token, page.positions[-1], REMOVED, Tally(delivered=REMOVED))
+    return lambda: store._files.file_of(topic.name).write(recent.settle_all)
+
+
+async def give_back(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Free what nothing waits for any more: one queue is empty, and others have more to come."""
+    token = await _held(store, topic)
+    page = await store.queue.read(token, b"", EVENTS)
+    await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
+    return lambda: store._files.file_of(topic.name).write(recent.give_back)
+
+
 KINDS = {
-    each.__name__: each for each in (publish, number, reserve, commit, abort, append, remove, store, create, discard)
+    each.__name__: each
+    for each in (publish, number, reserve, commit, abort, append, remove, store, create, discard, settle, give_back)
 }
 
 
@@ -164,9 +185,9 @@ async def request(kind: str, directory: Path, killer: Killer) -> None:
 
     def settled(self: writer.Writer, orders: Sequence[object]) -> None:
         killer("the answer, once the transaction is committed")
-        settle(self, orders)  # type: ignore[arg-type]  # what it is handed
+        hand_over(self, orders)  # type: ignore[arg-type]  # what it is handed
 
-    settle = writer.Writer._settle
+    hand_over = writer.Writer._settle
     writer.Writer._settle = settled  # type: ignore[method-assign]
     watch(writer, killer)
     async with SqliteStore(settings(directory)) as store:
@@ -179,10 +200,14 @@ async def request(kind: str, directory: Path, killer: Killer) -> None:
 
 
 async def opening(kind: str, directory: Path, killer: Killer) -> None:
-    """Open a store that has never been opened, in a directory of its own."""
+    """Open a store in a directory of its own: one that was never opened, or of the kind `migrate` one of 0.1.0."""
+    own = directory / f"{kind}-{killer.at}"
+    if kind == "migrate":
+        shutil.unpack_archive(EARLIER, own)
+        own.chmod(0o700)
     watch(opened_by, killer)
     killer.is_armed = True
-    async with SqliteStore(settings(directory / f"{kind}-{killer.at}")):
+    async with SqliteStore(settings(own)):
         killer.is_armed = False
 
 

@@ -20,7 +20,7 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
-from remora.storage.sqlite import SqliteStore, directory, file, writer
+from remora.storage.sqlite import SqliteStore, directory, file, recent, writer
 
 T = TypeVar("T")
 
@@ -184,8 +184,13 @@ def own_topic(name: str, shards: int = 3) -> Topic:
 
 
 def change(settings: SqliteSettings, *statements: str) -> None:
-    """Change the first file of an embedded store as no remora would; `unhexed` undoes SQLite's `hex`."""
+    """Change the first file of an embedded store as no remora would; `unhexed` undoes SQLite's `hex`.
+
+    Where a statement is about entries that have settled, all have by then.
+    """
     with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
+        if any(" settled" in statement for statement in statements):
+            recent.settle_all(connection)
         connection.create_function("unhexed", 1, bytes.fromhex)
         for statement in statements:
             connection.execute(statement)

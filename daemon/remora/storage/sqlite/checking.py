@@ -22,7 +22,7 @@ import msgspec
 from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, Report
-from remora.storage.sqlite import schema
+from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
 from remora.storage.sqlite.connecting import snapshot
 from remora.storage.sqlite.kept_log import restore_log
@@ -48,6 +48,7 @@ class _Queue:
     begun: int
     head: int
     tail: int
+    settled: int
     used: int
     reservations: int
     reserved_entries: int
@@ -56,13 +57,13 @@ class _Queue:
 
 
 _QUEUES = """
-SELECT id, name, topic, number, incarnation, begun, head, tail, used_bytes, reservations, reserved_entries,
+SELECT id, name, topic, number, incarnation, begun, head, tail, settled, used_bytes, reservations, reserved_entries,
     reserved_bytes, delivered + dead_lettered + expired + dropped + removed_elsewhere FROM queues ORDER BY id
 """
 _ENTRIES = """
-SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entries WHERE id >= ? AND id < ? ORDER BY id
+SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM settled WHERE id >= ? AND id < ? ORDER BY id
 """
-_STRAYS = "SELECT id FROM entries WHERE id >= ? AND id < ? ORDER BY id LIMIT 10"
+_STRAYS = "SELECT id FROM settled WHERE id >= ? AND id < ? ORDER BY id LIMIT 10"
 _OPEN = "SELECT topic, CAST(rooms AS BLOB) FROM reservations WHERE state = 'open'"
 LETTERS = """
 SELECT queue, incarnation, gen, position, ifnull(CAST(letter AS BLOB), x''), CAST(checksum AS INTEGER) FROM letters
@@ -103,7 +104,7 @@ def check_file(path: Path) -> Report:
     return report
 
 
-def open_to_look(path: Path) -> sqlite3.Connection:
+def open_to_look(path: Path) -> recent.IndexedConnection:
     """A connection that can write nothing; text that is no UTF-8 keeps its bytes. OSError where no file can be read.
 
     SQLite would wait for ever at the opening of a pipe, and takes an empty file for an empty database. It leaves a log
@@ -115,7 +116,9 @@ def open_to_look(path: Path) -> sqlite3.Connection:
     if not found.st_size:
         raise OSError(errno.ENODATA, "it is empty")
     restore_log(path)
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, factory=recent.IndexedConnection)
+    connection.forget()
     connection.execute("PRAGMA query_only = 1")
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
@@ -181,8 +184,12 @@ def _tables(connection: sqlite3.Connection, report: Report) -> None:
         numbers = sorted(each.number for each in queues if each.topic == key)
         if numbers != list(range(topic.shards)):
             report.found(f"topic {topic.name}", f"it has {topic.shards} queues, and the numbers {numbers} are there")
+    assert isinstance(connection, recent.IndexedConnection)
+    connection.index = recent.readable(connection)
+    _guarded(connection, report, _log)
     checks = [_entries_of(each, topics.get(each.topic)) for each in queues]
-    for check in (*checks, _rooms_of(queues, topics), _letters_of(queues), _strays_of(queues), _references):
+    belongings = (_rooms_of(queues, topics), _letters_of(queues), _strays_of(queues), _strays_in_log(queues))
+    for check in (*checks, *belongings, _references):
         _guarded(connection, report, check)
 
 
@@ -192,6 +199,8 @@ def _tables(connection: sqlite3.Connection, report: Report) -> None:
 def _books(queue: _Queue, report: Report) -> None:
     """Positions only grow, and what has left is booked."""
     what = f"queue {queue.name}"
+    if queue.settled > queue.tail:
+        report.found(what, f"its entries have settled up to {queue.settled}, and they end at {queue.tail}")
     if not 0 <= queue.begun <= queue.head <= queue.tail <= schema.END_OF_QUEUE:
         report.found(
             what, f"its ledger begins at {queue.begun}, its entries at {queue.head}, and they end at {queue.tail}"
@@ -236,7 +245,7 @@ def _entries_of(queue: _Queue, topic: _Topic | None) -> Check:
 
 def _batches(connection: sqlite3.Connection, queue: _Queue) -> Iterator[tuple[int, list[tuple[bytes, int | None]]]]:
     """Runs of entries without a gap, each with the position of its first one."""
-    begin, end = schema.rowid(queue.id, queue.head), schema.rowid(queue.id, queue.tail)
+    begin, end = schema.rowid(queue.id, queue.head), schema.rowid(queue.id, min(queue.settled, queue.tail))
     run: list[tuple[bytes, int | None]] = []
     first = following = begin
     for rowid, data, checksum in connection.execute(_ENTRIES, (begin, end)):
@@ -249,6 +258,10 @@ def _batches(connection: sqlite3.Connection, queue: _Queue) -> Iterator[tuple[in
         following = rowid + 1
     if run:
         yield first & schema.END_OF_QUEUE, run
+    position = max(queue.head, queue.settled)
+    for rows in recent.entries(connection, queue.id, position, queue.tail):
+        yield position, list(rows)
+        position += len(rows)
 
 
 def _gap(expected: int, found: int) -> str:
@@ -332,7 +345,7 @@ def _letters_of(queues: Sequence[_Queue]) -> Check:
 def _strays_of(queues: Sequence[_Queue]) -> Check:
     def entries(connection: sqlite3.Connection, report: Report) -> None:
         """No entry lies outside of its queue, save what is left of removed ones."""
-        ranges = [(schema.rowid(each.id, each.head), schema.rowid(each.id, each.tail)) for each in queues]
+        ranges = [(schema.rowid(each.id, each.head), schema.rowid(each.id, each.settled)) for each in queues]
         leftovers = connection.execute("SELECT queue, head, tail FROM leftovers")
         ranges += [(schema.rowid(queue, head), schema.rowid(queue, tail)) for queue, head, tail in leftovers]
         begin = 0
@@ -343,6 +356,33 @@ def _strays_of(queues: Sequence[_Queue]) -> Check:
             begin = max(begin, end)
 
     return entries
+
+
+def _strays_in_log(queues: Sequence[_Queue]) -> Check:
+    tails = {each.id: each.tail for each in queues}
+
+    def entries(connection: sqlite3.Connection, report: Report) -> None:
+        """No entry lies in the log behind the end of its queue. Those of removed queues go with the log's front."""
+        for row, packed in connection.execute("SELECT id, parts FROM recent"):
+            for queue, part in recent.unpacked(row, packed):
+                if part.end > tails.get(queue, part.end):
+                    report.found(
+                        "entries", f"one at {part.end - 1} of queue number {queue} belongs to no queue as it is now"
+                    )
+
+    return entries
+
+
+def _log(connection: sqlite3.Connection, report: Report) -> None:
+    """Each row of the log says what it holds."""
+    for row, packed, nbytes in connection.execute("SELECT id, parts, length(CAST(data AS BLOB)) FROM recent"):
+        parts = [part for _, part in recent.unpacked(row, packed)]
+        if recent.is_damaged(packed):
+            report.found("log", f"what its row {row} holds is not what was committed")
+        elif sum(part.nbytes for part in parts) != (nbytes or 0):
+            report.found(
+                "log", f"its row {row} has {nbytes} bytes, and its entries {sum(part.nbytes for part in parts)}"
+            )
 
 
 def _references(connection: sqlite3.Connection, report: Report) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from remora.model.errors import StoreFull
 from remora.storage.sqlite.allocating import KeptOpen
 from remora.storage.sqlite.kept_log import give_slice, index_of, make_room_for_index, restore_log
+from remora.storage.sqlite.recent import IndexedConnection
 from remora.storage.sqlite.refusals import lacks_room
 
 PAGE_BYTES = 16384
@@ -41,12 +42,13 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
                 raise
 
 
-class _Connection(sqlite3.Connection):
+class _Connection(IndexedConnection):
     """A connection whose locks are kept for as long as it is open, whatever else opens and closes its files."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._file, self._index = KeptOpen(), KeptOpen()
+        self.forget()
 
     def keep(self, path: Path) -> None:
         """Raises StoreFull where the disk has no room for the whole index of the log: to write there would end the

@@ -15,14 +15,14 @@ from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, 
 from remora.model.shard import Shard
 from remora.policy import disk_room
 from remora.policy.disk_room import Disk
-from remora.storage.sqlite import doorbell
+from remora.storage.sqlite import doorbell, recent, schema
 from remora.storage.sqlite.allocating import KeptOpen
 from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
 from remora.storage.sqlite.examining import is_sound
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
 from remora.storage.sqlite.room import Room, looked_into, reserve_on
-from remora.storage.sqlite.writer import Job, Writer, WriterStats
+from remora.storage.sqlite.writer import Around, Job, Writer, WriterStats
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ class File:
         self._files = files
         self._bell = bell
         self._changed = changed
-        self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place)
+        around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
+        self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place, around)
         self._reader: sqlite3.Connection | None = None
         self._is_closed = False
 
@@ -121,6 +122,7 @@ class File:
 
         def of_one_moment(connection: sqlite3.Connection) -> T:
             with snapshot(connection):
+                self._check_version(connection)
                 return look(connection)
 
         return self._on_reader(of_one_moment)
@@ -191,6 +193,8 @@ class File:
                 self._refused_until = 0.0  # the disk tells by itself how long
             is_full = is_full or time.monotonic() < self._refused_until
             self.is_short_of_room = is_full and self.has_topics
+            if self.is_short_of_room:
+                self.post(recent.give_back)
         if before != (self.is_short_of_room, self.has_topics):
             self._changed()
 
@@ -223,6 +227,15 @@ class File:
         self.is_stale = found != self._place
         if self.is_stale:
             raise StoreAway("gone", f"{self.path} is gone: another file lies in its place")
+
+    def _check_version(self, connection: sqlite3.Connection) -> None:
+        """Raise StoreUnavailable where a newer remora has migrated the file since it was opened here."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(schema.MIGRATIONS):
+            raise StoreUnavailable(
+                f"{self.path} was brought to version {version} by a newer remora, and this one, which was started"
+                f" before, knows up to {len(schema.MIGRATIONS)}: end it, and start the newer one"
+            )
 
     async def _read_all(self) -> bool:
         """Whether the host gives all bytes of the file."""

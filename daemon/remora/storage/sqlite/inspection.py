@@ -13,6 +13,7 @@ from remora.codec.rendering_plain import age_s
 from remora.model.errors import ShardGone, StoreError
 from remora.model.record import CorruptBytes, Page
 from remora.model.shard import Shard, ShardStats
+from remora.storage.sqlite import recent
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.part import SqlitePart, holder_of, queue_row
@@ -24,10 +25,10 @@ _SURVEYED_AT_ONCE = 64
 
 _FIGURES = f"""
 SELECT q.name, q.tail - q.head, q.used_bytes, q.capacity_bytes, q.reservations, q.reserved_bytes,
-    CAST(e.data AS BLOB), CAST(e.checksum AS INTEGER), q.id, q.head,
+    CAST(e.data AS BLOB), CAST(e.checksum AS INTEGER), q.id, q.head, q.settled,
     l.entity, l.cookie, l.boot, l.until_ns
 FROM queues AS q
-LEFT JOIN entries AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
+LEFT JOIN settled AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
 LEFT JOIN locks AS l ON l.queue = q.id
 WHERE q.name = ?
 """  # noqa: S608 - a constant of the schema
@@ -91,7 +92,9 @@ class Inspection(SqlitePart):
         row = connection.execute(_FIGURES, (shard.queue,)).fetchone()
         if row is None:
             raise ShardGone(f"there is no queue {shard}")
-        _, entries, used, capacity, reservations, reserved, oldest, checksum, queue, head, *lock = row
+        _, entries, used, capacity, reservations, reserved, oldest, checksum, queue, head, settled, *lock = row
+        if entries and head >= settled:
+            oldest, checksum = recent.entry(connection, queue, head) or (None, None)
         front = None if oldest is None or changed(queue, head, [(oldest, checksum)]) else oldest
         return ShardStats(
             shard=shard,

@@ -17,8 +17,8 @@ from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.file import File
-from remora.storage.sqlite.part import SqlitePart
-from remora.storage.sqlite.schema import rowid
+from remora.storage.sqlite.part import QueueRow, SqlitePart
+from remora.storage.sqlite.queue import present
 
 _PAGE = 4096
 
@@ -27,10 +27,12 @@ _COUNTED_EACH = 16
 """How many entries are looked at together by one look at many queues, and in each at least. Those behind them are
 looked at when they have come to the front, which is before they are read to be delivered."""
 
-_COLUMNS = "name, incarnation, id, begun, head, tail, delivered, dead_lettered, expired, dropped, removed_elsewhere"
+_COLUMNS = (
+    "name, incarnation, id, topic, used_bytes, settled, begun, head, tail, delivered, dead_lettered, expired, dropped,"
+    " removed_elsewhere"
+)
 _ONE = f"SELECT {_COLUMNS} FROM queues WHERE name = ?"  # noqa: S608 - a constant
 _ALL = f"SELECT {_COLUMNS} FROM queues"  # noqa: S608 - a constant
-_COUNT = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
 
 
 class _LedgerRow(NamedTuple):
@@ -39,6 +41,9 @@ class _LedgerRow(NamedTuple):
     name: str
     incarnation: str
     id: int
+    topic: int
+    used_bytes: int
+    settled: int
     begun: int
     head: int
     tail: int
@@ -106,7 +111,7 @@ def _front(connection: sqlite3.Connection, token: LockToken, most: int) -> Balan
     row = _row(connection, token.shard.queue)
     if row.incarnation != token.incarnation:
         raise ShardGone(f"the queue {token.shard} that was locked is gone")
-    return row.balance(token.shard, _lost(connection, row.id, row.head, min(row.head + most, row.tail)))
+    return row.balance(token.shard, _lost(connection, row, row.head, min(row.head + most, row.tail)))
 
 
 def _missing(connection: sqlite3.Connection, seen: _LedgerRow, place: int) -> tuple[int, int]:
@@ -119,10 +124,12 @@ def _missing(connection: sqlite3.Connection, seen: _LedgerRow, place: int) -> tu
         raise ShardGone(f"the queue {seen.name} is another one by now")
     start = max(place, now.head)
     end = min(start + _PAGE, seen.tail)
-    return max(start, end), _lost(connection, seen.id, start, end)
+    return max(start, end), _lost(connection, now, start, end)
 
 
-def _lost(connection: sqlite3.Connection, queue: int, start: int, end: int) -> int:
+def _lost(connection: sqlite3.Connection, row: _LedgerRow, start: int, end: int) -> int:
     """How many entries are missing of those from one position up to another."""
-    (count,) = connection.execute(_COUNT, (rowid(queue, start), rowid(queue, end))).fetchone()
-    return max(0, end - start) - int(count)
+    if end <= start:
+        return 0
+    queue = QueueRow(row.id, row.topic, row.head, row.tail, row.used_bytes, row.settled)
+    return end - start - present(connection, queue, start, end)

@@ -15,9 +15,9 @@ from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 
-_QUEUE = "SELECT id, topic, head, tail, used_bytes FROM queues WHERE name = ?"
+_QUEUE = "SELECT id, topic, head, tail, used_bytes, settled FROM queues WHERE name = ?"
 _HELD = """
-SELECT q.id, q.topic, q.head, q.tail, q.used_bytes, l.queue IS NOT NULL
+SELECT q.id, q.topic, q.head, q.tail, q.used_bytes, q.settled, l.queue IS NOT NULL
 FROM queues AS q LEFT JOIN locks AS l
 ON l.queue = q.id AND l.entity = ? AND l.cookie = ? AND l.boot = ? AND l.until_ns > ?
 WHERE q.name = ? AND q.incarnation = ?
@@ -25,13 +25,15 @@ WHERE q.name = ? AND q.incarnation = ?
 
 
 class QueueRow(NamedTuple):
-    """A queue as it is now: entries have the positions from `head` up to `tail`."""
+    """A queue as it is now: entries have the positions from `head` up to `tail`; those from `settled` on are in the
+    log."""
 
     id: int
     topic: int
     head: int
     tail: int
     used_bytes: int
+    settled: int
 
 
 class SqlitePart:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
+from remora.storage.sqlite import recent
 from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
@@ -25,11 +26,11 @@ _ROWS_AT_ONCE = 32
 
 # The casts change nothing but where a row is damaged so that its values have other types.
 _LIST = """
-SELECT ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entries WHERE id >= ? AND id < ? ORDER BY id
+SELECT ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM settled WHERE id >= ? AND id < ? ORDER BY id
 """
-_COUNT = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
-_SIZE = "SELECT total(length(data)) FROM entries WHERE id >= ? AND id < ?"
-_DELETE = "DELETE FROM entries WHERE id >= ? AND id < ?"
+_COUNT = "SELECT count(*) FROM settled WHERE id >= ? AND id < ?"
+_SIZE = "SELECT total(length(data)) FROM settled WHERE id >= ? AND id < ?"
+_DELETE = "DELETE FROM settled WHERE id >= ? AND id < ?"
 _MOVE_FRONT = """
 UPDATE queues SET head = ?, used_bytes = ?, delivered = delivered + ?, dead_lettered = dead_lettered + ?,
     expired = expired + ?, dropped = dropped + ?, removed_elsewhere = removed_elsewhere + ?
@@ -118,31 +119,59 @@ def read_page(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, sta
 
 def _data(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> tuple[list[bytes], dict[int, str]]:
     """What is stored from a position on, up to `end` or until it is a lot, and what is corrupt of it."""
-    cursor = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end)))
     entries: list[bytes] = []
     corrupt: dict[int, str] = {}
     nbytes = 0
-    while nbytes < MOST_BYTES and (rows := cursor.fetchmany(_ROWS_AT_ONCE)):
+    for rows in _stored(connection, queue, first, end):
         more = [data for data, _ in rows]
         nbytes += sum(map(len, more))
         for i, why in changed(queue.id, first + len(entries), rows).items():
             corrupt[len(entries) + i] = why
         entries += more
+        if nbytes >= MOST_BYTES:
+            break
     return entries, corrupt
+
+
+def _stored(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> Iterator[Sequence[recent.Entry]]:
+    """What is stored from one position up to another, a few entries at a time: what has settled, then the log.
+
+    Nothing of the log where entries before it are missing.
+    """
+    place = first
+    if first < queue.settled:
+        cursor = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, min(end, queue.settled))))
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            place += len(rows)
+            yield rows
+    if place >= queue.settled:
+        yield from recent.entries(connection, queue.id, place, end)
+
+
+def present(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> int:
+    """How many entries are there from one position up to another."""
+    found = 0
+    if first < queue.settled:
+        (found,) = connection.execute(
+            _COUNT, (rowid(queue.id, first), rowid(queue.id, min(end, queue.settled)))
+        ).fetchone()
+    return int(found) + recent.count(connection, queue.id, max(first, queue.settled), end)
 
 
 def _was_cut_short(connection: sqlite3.Connection, queue: QueueRow, first: int, entries: Sequence[bytes]) -> bool:
     """Whether these were a lot, and none is missing among them."""
-    span = rowid(queue.id, first), rowid(queue.id, first + len(entries))
-    (count,) = connection.execute(_COUNT, span).fetchone()
+    count = present(connection, queue, first, first + len(entries))
     return sum(map(len, entries)) >= MOST_BYTES and count == len(entries)
 
 
 def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Tally) -> None:
-    span = rowid(queue.id, queue.head), rowid(queue.id, end)
-    (nbytes,) = connection.execute(_SIZE, span).fetchone()
-    connection.execute(_DELETE, span)
-    freed = int(nbytes) + ENTRY_OVERHEAD * (end - queue.head)
+    freed = ENTRY_OVERHEAD * (end - queue.head)
+    if queue.head < queue.settled:
+        span = rowid(queue.id, queue.head), rowid(queue.id, min(end, queue.settled))
+        (nbytes,) = connection.execute(_SIZE, span).fetchone()
+        connection.execute(_DELETE, span)
+        freed += int(nbytes)
+    freed += recent.size(connection, queue.id, max(queue.head, queue.settled), end)
     counts = [count for _, count in tally.items()]
     connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from remora.model.errors import StoreDamaged, StoreFull, StoreMisconfigured
 from remora.model.store_files import Salvaged
-from remora.storage.sqlite import schema
+from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.checking import LETTERS, open_to_look, why
 from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, checksums
 from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
@@ -42,6 +42,7 @@ class _Range:
     queue: int
     name: str
     head: int
+    settled: int
     tail: int
 
 
@@ -108,6 +109,8 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvage
             raise StoreDamaged(found.lost[-1])
     if {"store", "files", "number"} - {name for (name,) in target.execute("SELECT key FROM meta")}:
         raise StoreDamaged("what it knows of itself cannot be read")
+    assert isinstance(source, recent.IndexedConnection)
+    source.index = recent.readable(source)
     queues = _copy_queues(source, target, found)
     found.lost += _of_no_queue(source, target)
     for each in queues:
@@ -132,8 +135,9 @@ def _copy_queues(source: sqlite3.Connection, target: sqlite3.Connection, found: 
     _copy_rows(source, target, "queues", found)
     if len(found.lost) > lost:
         raise StoreDamaged(found.lost[-1])
-    target.execute("UPDATE queues SET reservations = 0, reserved_entries = 0, reserved_bytes = 0")
-    return [_Range(*row) for row in target.execute("SELECT id, name, head, tail FROM queues ORDER BY id").fetchall()]
+    ranges = target.execute("SELECT id, name, head, settled, tail FROM queues ORDER BY id").fetchall()
+    target.execute("UPDATE queues SET reservations = 0, reserved_entries = 0, reserved_bytes = 0, settled = tail")
+    return [_Range(*row) for row in ranges]
 
 
 def _of_no_queue(source: sqlite3.Connection, target: sqlite3.Connection) -> list[str]:
@@ -150,7 +154,7 @@ def _of_no_queue(source: sqlite3.Connection, target: sqlite3.Connection) -> list
     known = {queue for (queue,) in target.execute("SELECT id FROM queues")}
     with suppress(sqlite3.Error):
         known |= {queue for (queue,) in source.execute("SELECT queue FROM leftovers")}
-        for queue, count in source.execute("SELECT id >> ?, count(*) FROM entries GROUP BY 1", (schema.POSITION_BITS,)):
+        for queue, count in source.execute("SELECT id >> ?, count(*) FROM settled GROUP BY 1", (schema.POSITION_BITS,)):
             if queue not in known:
                 lost.append(f"{count} entries are of queue number {queue}, which is not there")
     return lost
@@ -175,21 +179,23 @@ def _copy_entries(source: sqlite3.Connection, target: sqlite3.Connection, queue:
             found.entries += not why
             found.unproven += checksum is None
             copied.append((schema.rowid(queue.queue, position), data, checksum))
-        target.executemany("INSERT INTO entries (id, data, checksum) VALUES (?, ?, ?)", copied)
+        target.executemany("INSERT INTO settled (id, data, checksum) VALUES (?, ?, ?)", copied)
     target.execute("UPDATE queues SET used_bytes = ? WHERE id = ?", (used, queue.queue))
 
 
 def _check_range(source: sqlite3.Connection, queue: _Range, found: Salvaged) -> None:
     """Note entries outside of the queue's range; StoreDamaged for a range that cannot be right."""
-    inside = (schema.rowid(queue.queue, queue.head), schema.rowid(queue.queue, queue.tail))
+    inside = (schema.rowid(queue.queue, queue.head), schema.rowid(queue.queue, min(queue.settled, queue.tail)))
     whole = (schema.rowid(queue.queue, 0), schema.rowid(queue.queue, schema.END_OF_QUEUE))
-    count = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
+    count = "SELECT count(*) FROM settled WHERE id >= ? AND id < ?"
     there = 0
     with suppress(sqlite3.Error):
         (there,) = source.execute(count, inside).fetchone()
         (every,) = source.execute(count, whole).fetchone()
         if every > there:
             found.lost.append(f"queue {queue.name}: {every - there} entries lie before its beginning or behind its end")
+    with suppress(sqlite3.Error):
+        there += recent.count(source, queue.queue, max(queue.head, queue.settled), queue.tail)
     if not 0 <= queue.head <= queue.tail <= schema.END_OF_QUEUE or queue.tail - queue.head - there > MOST_MISSING:
         raise StoreDamaged(
             f"queue {queue.name} reaches from {queue.head} to {queue.tail}, and {there} entries are there"
@@ -205,19 +211,30 @@ def _reason(queue: int, position: int, rows: dict[int, tuple[bytes, int | None]]
 
 def _read(source: sqlite3.Connection, queue: _Range, begin: int, end: int) -> dict[int, tuple[bytes, int | None]]:
     """Entries by position, those left out that cannot be read: together, else one by one."""
-    sql = "SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entries WHERE id >= ? AND id < ?"
+    sql = "SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM settled WHERE id >= ? AND id < ?"
 
     def between(first: int, last: int) -> dict[int, tuple[bytes, int | None]]:
         rows = source.execute(sql, (schema.rowid(queue.queue, first), schema.rowid(queue.queue, last))).fetchall()
         return {rowid & schema.END_OF_QUEUE: (data, checksum) for rowid, data, checksum in rows}
 
     found: dict[int, tuple[bytes, int | None]] = {}
+    behind = min(end, queue.settled)
     with suppress(sqlite3.Error):
-        found = between(begin, end)
-    if len(found) < end - begin:
-        for position in range(begin, end):
+        found = between(begin, behind)
+    if len(found) < behind - begin:
+        for position in range(begin, behind):
             with suppress(sqlite3.Error):
                 found |= between(position, position + 1)
+    return found | _in_log(source, queue, max(begin, queue.settled), end)
+
+
+def _in_log(source: sqlite3.Connection, queue: _Range, begin: int, end: int) -> dict[int, tuple[bytes, int | None]]:
+    """The same of those that lie in the log."""
+    found: dict[int, tuple[bytes, int | None]] = {}
+    for position in range(begin, end):
+        with suppress(sqlite3.Error):
+            if (entry := recent.entry(source, queue.queue, position)) is not None:
+                found[position] = entry
     return found
 
 

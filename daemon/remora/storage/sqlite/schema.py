@@ -13,7 +13,7 @@ APPLICATION_ID = 0x72_65_6D_71
 """`remq`, in the header of each file: tells it from another program's database."""
 
 POSITION_BITS = 40
-"""An entry's rowid is its queue's id followed by its position, so that a queue is one range of the table."""
+"""A settled entry's rowid is its queue's id followed by its position, so that a queue is one range of the table."""
 
 LAST_QUEUE_ID = (1 << 63 - POSITION_BITS) - 1
 END_OF_QUEUE = (1 << POSITION_BITS) - 1
@@ -205,6 +205,18 @@ _SEQUENCES = """
 ALTER TABLE topics ADD COLUMN sequence INTEGER;
 """
 
+_RECENT = """
+-- Renamed, so that every statement of an older process that would store, read or remove an entry fails. The entries in
+-- it stay where they are: to that extent each queue's have settled.
+ALTER TABLE entries RENAME TO settled;
+
+-- What transactions have committed and what has not settled yet, in their order; see `recent.py`. Of a queue the
+-- positions from `settled` on lie here, those before it in the table `settled`.
+CREATE TABLE recent (id INTEGER PRIMARY KEY, parts BLOB NOT NULL, data BLOB NOT NULL);
+ALTER TABLE queues ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
+UPDATE queues SET settled = tail;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -242,6 +254,10 @@ def _add_letter_checksums(connection: sqlite3.Connection) -> None:
     run_script(connection, _LETTER_CHECKSUMS)
 
 
+def _log_first(connection: sqlite3.Connection) -> None:
+    run_script(connection, _RECENT)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Sequence[Migration] = (
@@ -254,6 +270,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_logs,
     _add_letter_checksums,
     _add_sequences,
+    _log_first,
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
@@ -271,5 +288,5 @@ def run_script(connection: sqlite3.Connection, script: str) -> None:
 
 
 def rowid(queue: int, position: int) -> int:
-    """Where an entry lies in the table of entries."""
+    """Where an entry lies in the table of those that have settled."""
     return queue << POSITION_BITS | position

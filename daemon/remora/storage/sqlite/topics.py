@@ -12,6 +12,7 @@ from remora.model.errors import NotSequenced, StoreError, TopicRefused, TopicUnk
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
+from remora.storage.sqlite import recent
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
@@ -29,7 +30,7 @@ _CHANGE = "UPDATE topics SET closed = ?, attributes = ? WHERE id = ?"
 _CATALOGUE_CHANGED = "UPDATE meta SET value = value + 1 WHERE key = 'catalogue'"
 _LAST_QUEUE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queues'"
 _WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ?"
-_LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, tail FROM queues WHERE topic = ? AND tail > head"
+_LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, settled FROM queues WHERE topic = ? AND settled > head"
 _REMOVE = (
     "DELETE FROM locks WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM attempts WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
@@ -40,14 +41,14 @@ _REMOVE = (
 )
 
 _FRONTS = f"""
-SELECT q.id, q.head, CAST(e.data AS BLOB), CAST(e.checksum AS INTEGER) FROM queues AS q
-LEFT JOIN entries AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
+SELECT q.id, q.head, q.settled, CAST(e.data AS BLOB), CAST(e.checksum AS INTEGER) FROM queues AS q
+LEFT JOIN settled AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
 WHERE q.topic = ? AND q.tail > q.head
 """  # noqa: S608 - a constant of the schema
 
 _SWEPT_AT_ONCE = 1000
 _LEFT = "SELECT queue, head, tail FROM leftovers LIMIT 1"
-_DELETE_ENTRIES = "DELETE FROM entries WHERE id >= ? AND id < ?"
+_DELETE_ENTRIES = "DELETE FROM settled WHERE id >= ? AND id < ?"
 _LESS_LEFT = "UPDATE leftovers SET head = ? WHERE queue = ?"
 _NOTHING_LEFT = "DELETE FROM leftovers WHERE queue = ?"
 
@@ -158,6 +159,7 @@ def _sweep(file: File) -> None:
     def some(connection: sqlite3.Connection) -> None:
         left = connection.execute(_LEFT).fetchone()
         if left is None:
+            recent.give_back(connection)
             return
         queue, head, tail = left
         end = min(head + _SWEPT_AT_ONCE, tail)
@@ -175,7 +177,9 @@ def _check_origin(topic: Topic) -> None:
 
 def _passed(connection: sqlite3.Connection, topic: int) -> Iterator[int]:
     """For each queue that has entries: the last number before that of its oldest one, 0 where that is unreadable."""
-    for queue, head, data, checksum in connection.execute(_FRONTS, (topic,)):
+    for queue, head, settled, data, checksum in connection.execute(_FRONTS, (topic,)).fetchall():
+        if head >= settled:
+            data, checksum = recent.entry(connection, queue, head) or (None, None)
         number = None if data is None or changed(queue, head, [(data, checksum)]) else number_of(data)
         yield 0 if number is None else number - 1
 

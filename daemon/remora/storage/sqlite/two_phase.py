@@ -9,10 +9,10 @@ from itertools import count
 from remora.codec.sequence import NUMBER_BYTES, with_number
 from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
-from remora.storage.sqlite.checksums import checksums
+from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.part import QueueRow, SqlitePart, queue_row
-from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD
 
 _HAS_ROOM = """
 SELECT used_bytes + reserved_bytes + :overhead * (reserved_entries + :entries) + :nbytes <= capacity_bytes
@@ -29,7 +29,6 @@ UPDATE queues SET reservations = reservations + 1, reserved_entries = reserved_e
 WHERE id = :queue
 """
 _FIND = "SELECT entries, nbytes FROM queue_reservations WHERE id = ? AND queue = ?"
-_APPEND = "INSERT INTO entries (id, data, checksum) VALUES (?, ?, ?)"
 _MOVE_END = "UPDATE queues SET tail = tail + ?, used_bytes = used_bytes + ? WHERE id = ?"
 _STALE = """
 SELECT id, entries, nbytes FROM queue_reservations
@@ -78,8 +77,7 @@ class TwoPhase(SqlitePart):
             nbytes = sum(map(len, entries))
             if len(entries) > reserved[0] or nbytes > reserved[1]:
                 raise StoreError(f"{what}: the payloads are larger than their reservation")
-            sums = checksums(queue.id, queue.tail, entries)
-            connection.executemany(_APPEND, zip(count(rowid(queue.id, queue.tail)), entries, sums, strict=False))
+            recent.append(connection, [(queue.id, queue.tail, entries)])
             used = nbytes + ENTRY_OVERHEAD * len(entries)
             connection.execute(_MOVE_END, (len(entries), used, queue.id))
             _end(connection, queue, reservation, *reserved)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,9 +19,10 @@ from remora.codec.sequence import NUMBER_BYTES
 from remora.model.errors import OnceConflict, QueueFull, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.topic import Topic
-from remora.storage.sqlite.checksums import checksums
+from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.rows import insert
+from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD
 
 REMEMBERED_NS = 11 * 60 * 1_000_000_000
 """How long the outcome of a request is kept. The ten minutes that are promised count from the answer, these from the
@@ -31,9 +32,6 @@ AGE = "(CASE boot WHEN :boot THEN :now - since_ns ELSE :now END)"
 """How old a row is, in ns. What an earlier start of the host has left is at least as old as this one."""
 
 _FEW_SHARDS = 64
-_CHUNKS = tuple(1 << n for n in range(9, -1, -1))
-_CHUNK_BYTES = 256 << 10
-"""How much goes into one statement at most, about: the driver keeps it in memory until the statement's next use."""
 
 _TOPIC = "SELECT id, uid, shards, closed, sequence FROM topics WHERE name = ?"
 _TOPIC_OF_ID = "SELECT id, uid, shards, closed, sequence FROM topics WHERE id = ?"
@@ -98,7 +96,6 @@ class QueueUpdate:
     reserved_bytes: int
     capacity_bytes: int
     payloads: list[bytes] = field(default_factory=list)
-    added_bytes: int = 0
     is_changed: bool = False
 
     def has_room(self, need: Need) -> bool:
@@ -111,7 +108,6 @@ class QueueUpdate:
         """Add entries behind the last one."""
         self.payloads += payloads
         self.used_bytes += need.cost
-        self.added_bytes += need.nbytes
         self.is_changed = True
 
     def reserve(self, need: Need, sign: int = 1) -> None:
@@ -206,11 +202,11 @@ class WriteBatch:
         """Write what was decided."""
         known = chain.from_iterable(each.values() for each in self._queues.values())
         touched = sorted((each for each in known if each.is_changed), key=lambda each: each.id)
-        values = list(chain.from_iterable(map(_flat_entries, touched)))
-        self._insert("entries (id, data, checksum)", 3, values, sum(queue.added_bytes for queue in touched))
+        if added := [(queue.id, queue.tail, queue.payloads) for queue in touched if queue.payloads]:
+            recent.append(self.connection, added)
         for queue in touched:
             queue.tail += len(queue.payloads)
-            queue.payloads, queue.added_bytes, queue.is_changed = [], 0, False
+            queue.payloads, queue.is_changed = [], False
         if touched:
             self.connection.execute(_UPDATE, (_json([_figures(queue) for queue in touched]),))
         for topic_id, last in self._sequences.items():
@@ -222,33 +218,9 @@ class WriteBatch:
         """Write what is to be remembered, and forget twice as much of what is old: so it never piles up."""
         boot, now = self.clock["boot"], self.clock["now"]
         rows = [(*key, *value, boot, now) for key, value in self._once.items()]
-        self._insert("once (topic, key, digest, events, boot, since_ns)", 6, list(chain.from_iterable(rows)))
+        insert(self.connection, "once (topic, key, digest, events, boot, since_ns)", 6, list(chain.from_iterable(rows)))
         self.connection.execute(_FORGET, self.clock | {"most": 2 * len(rows)})
         self._once = {}
-
-    def _insert(self, into: str, columns: int, values: list[Any], nbytes: int = 0) -> None:
-        """Insert rows, given one behind the other, many by one statement; `nbytes` is about their size."""
-        most = _CHUNK_BYTES * (len(values) // columns) // nbytes if nbytes else _CHUNKS[0]
-        start = 0
-        for rows in _CHUNKS:
-            size = rows * columns
-            while len(values) - start >= size and (rows <= most or rows == 1):
-                self.connection.execute(_insertion(into, columns, rows), values[start : start + size])
-                start += size
-
-
-def _insertion(into: str, columns: int, rows: int) -> str:
-    """The statement. A row that is there already undoes the whole job, so that the statement need not undo itself: with
-    OR FAIL, SQLite keeps no copy of each page that it changes for that.
-    """
-    row = f"({','.join(repeat('?', columns))})"
-    return f"INSERT OR FAIL INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants of this module
-
-
-def _flat_entries(queue: QueueUpdate) -> Iterable[int | bytes]:
-    first = rowid(queue.id, queue.tail)
-    sums = checksums(queue.id, queue.tail, queue.payloads)
-    return chain.from_iterable(zip(range(first, first + len(queue.payloads)), queue.payloads, sums, strict=True))
 
 
 def _figures(queue: QueueUpdate) -> tuple[int, ...]:

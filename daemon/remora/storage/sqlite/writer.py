@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.storage.sqlite.connecting import connect
 from remora.storage.sqlite.kept_log import log_of
+from remora.storage.sqlite.recent import IndexedConnection
 from remora.storage.sqlite.refusals import ends_transaction, is_busy, translated
 from remora.storage.sqlite.room import Room
 
@@ -68,6 +69,20 @@ class _QueuedJob:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What belongs to the file's transactions: `begun` raises in one that must not be; `tidy` runs in one of its own
+    after each in which `is_due`; `give_back` frees pages without taking any."""
+
+    begun: Callable[[sqlite3.Connection], None] = lambda _: None
+    is_due: Callable[[sqlite3.Connection], bool] = lambda _: False
+    tidy: Callable[[sqlite3.Connection], None] = lambda _: None
+    give_back: Callable[[sqlite3.Connection], None] = lambda _: None
+
+
+_NOTHING_AROUND = Around()
+
+
 class Writer:
     """Runs jobs in the order of their arrival, in a thread that starts with the first of them.
 
@@ -81,6 +96,7 @@ class Writer:
         on_damage: Callable[[StoreDamaged], None],
         room: Room,
         check: Callable[[], None] = lambda: None,
+        around: Around = _NOTHING_AROUND,
     ) -> None:
         self.stats = WriterStats()
         self._path = path
@@ -88,6 +104,7 @@ class Writer:
         self._room = room
         self._on_damage = on_damage
         self._check = check
+        self._around = around
         self._orders: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -189,6 +206,7 @@ class Writer:
         # The loop may be closed already when a call was given up.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, batch)
+        self._tidy_up()
 
     def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:
         """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
@@ -207,6 +225,32 @@ class Writer:
         self.stats.jobs += len(batch)
         self._keep_log_small()
 
+    def _tidy_up(self) -> None:
+        while self._connection is not None and self._around.is_due(self._connection) and self._tidy():
+            pass
+
+    def _tidy(self) -> bool:
+        """Do what keeps the file small, which no order waits for; what fails now is done after the next one."""
+        return self._aside(self._around.tidy)
+
+    def _give_back(self) -> bool:
+        return self._aside(self._around.give_back)
+
+    def _aside(self, job: Job[None]) -> bool:
+        """Run a job of the file's own in a transaction of its own; whether that was done."""
+        try:
+            connection = self._begin(durable=False)
+            job(connection)
+            self._room.cover(connection)
+            connection.execute("COMMIT")
+        except Exception as exc:
+            error = self._recover(exc)
+            if isinstance(error, StoreDamaged):
+                with suppress(RuntimeError):  # the loop may be closed already
+                    self._loop.call_soon_threadsafe(self._on_damage, error)
+            return False
+        return True
+
     def _one(self, connection: sqlite3.Connection, order: _QueuedJob, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
         order.result = order.error = None
@@ -224,6 +268,7 @@ class Writer:
                 raise
             if shared:
                 connection.execute("ROLLBACK TO job")
+                _forget(connection)
             else:
                 self._roll_back(connection)
             order.error = exc
@@ -233,9 +278,10 @@ class Writer:
     def _alone(self, order: _QueuedJob) -> None:
         """Run an order again, of a transaction that found no room.
 
-        What needs little may find it in the log, once that was copied; and upkeep in the ballast.
+        What needs little may find it in the log, once that was copied; and upkeep in what can be given back, or in the
+        ballast.
         """
-        ways = (self._copy_log, self._begin_log_anew, self._give_ballast_up)
+        ways = (self._copy_log, self._begin_log_anew, self._give_back, self._give_ballast_up, self._tidy)
         for make_room in ways if order.upkeep else ways[:1]:
             make_room()
             try:
@@ -289,6 +335,7 @@ class Writer:
             self._is_durable = durable
         self._room.limit_growth(connection)
         connection.execute("BEGIN IMMEDIATE")
+        self._around.begun(connection)
         self._room.keep_log()
         return connection
 
@@ -297,8 +344,10 @@ class Writer:
         error = translated(exc, self._path)
         self.stats.last_error = str(error)
         try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._roll_back(self._connection)
+            if self._connection is not None:
+                _forget(self._connection)
+                if self._connection.in_transaction:
+                    self._roll_back(self._connection)
         except sqlite3.Error:
             self._disconnect()
         if not isinstance(error, StoreFull):
@@ -307,6 +356,7 @@ class Writer:
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         self._room.undone()
+        _forget(connection)
         connection.execute("ROLLBACK")
 
     def _keep_log_small(self) -> None:
@@ -320,6 +370,12 @@ class Writer:
             with suppress(sqlite3.Error):
                 self._connection.close()
         self._connection, self._is_durable = None, None
+
+
+def _forget(connection: sqlite3.Connection) -> None:
+    """What was written before a rollback is not in the log."""
+    if isinstance(connection, IndexedConnection):
+        connection.forget()
 
 
 def _checkpoint(connection: sqlite3.Connection, mode: str) -> bool:
