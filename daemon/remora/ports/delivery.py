@@ -58,7 +58,7 @@ class Releases(Protocol):
         ...
 
     async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
-        """Leave queues to radosgw from now on, or no more; ValueError for remora's own, which no radosgw serves."""
+        """Leave queues to radosgw from now on, or no longer; ValueError for remora's own, which no radosgw serves."""
         ...
 
 
@@ -95,8 +95,7 @@ class Locks(Protocol):
     async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
         """Break every lock whose holder's cookie is dead, of all registered queues; returns those that are free now.
 
-        `is_dead` is asked of cookies of any form. A queue that cannot be looked at now is passed over: its lease
-        decides.
+        `is_dead` is asked of cookies of any form. A queue that cannot be looked at now keeps its lock.
         """
         ...
 
@@ -149,12 +148,9 @@ class Queue(Protocol):
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Free the room of reservations older than this, in several queues; their commits are refused from then on.
 
-        The answer has for each queue, in order, None or its error. A lost lock need not be noticed where there is
-        nothing to expire.
-
-        No wall clock counts. A reservation's age is counted from when it was made, on a clock that all who share the
-        store have in common, or from when this token's calls first saw it, on the monotonic clock. So it is never
-        taken for older than it is, and frequent calls free it in time.
+        The answer has for each queue, in order, None or its error; a lost lock may go unnoticed where nothing expires.
+        A reservation's age is counted from when it was made, on a clock that all who share the store have in common, or
+        from when this token's calls first saw it, on the monotonic clock: never as older than it is.
         """
         ...
 
@@ -185,8 +181,7 @@ class Arrivals(Protocol):
     async def wait(self) -> Sequence[Shard]:
         """Wait for commits, and answer which queues got entries since the last answer, each once.
 
-        Called again and again by one task; only where `notifies`. A queue may be named although its entries have been
-        read meanwhile, never the other way round.
+        Called again and again by one task; only where `notifies`. Entries of a named queue may have been read already.
         """
         ...
 
@@ -241,9 +236,8 @@ class Balances(Protocol):
     """What was committed to each held queue, measured independently of what is known to have left it."""
 
     async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
-        """The balances of held shards, each of one moment; for this to cost little however much waits, only the oldest
-        entries of each are looked at. Those that are lost, gone, or cannot be looked at now are left out.
-        """
+        """The balances of held shards, each of one moment and by its oldest entries, which costs little however much
+        waits. Those that are lost, gone, or cannot be looked at now are left out."""
         ...
 
 
