@@ -69,7 +69,7 @@ async def test_dead_letters(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
             place = f"{letter['incarnation']}:{letter['position']}"
             assert place in "".join(table)
             shown = await daemon.command("dlq", "show", topic, place)
-            assert shown.json == letter
+            assert {name: shown.json[name] for name in letter} == letter
             assert (await daemon.command("dlq", "show", topic, place, "--raw")).out == raw
         decoded = await remora("entry", "decode", stdin=large)
         assert json.loads(decoded.out)["Records"][0]["eventId"] == "id-1000"

@@ -263,7 +263,7 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     assert refused.code == Exit.FAILURE
     assert "1 entries" in refused.err
     assert changed.code == Exit.OK, changed.err
-    assert removed.out.decode() == f"topic {name} is removed with 3 shards; 1 entries were given up\n"
+    assert removed.out.decode() == f"topic {name} is removed with 3 shards; 1 entry was given up\n"
     assert [(each["topic"], each["origin"]) for each in left] == [(name, "radosgw")]
     assert queues.gateway.ioctx.read("pubsub.", 1 << 20) == before
     assert len(await queues.contents(name)) == 3
