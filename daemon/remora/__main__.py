@@ -40,7 +40,9 @@ def main() -> None:
 
 def shared_folder(package: str) -> str | None:
     """Returns the folder of this package where the other distribution has files in it, too; None where it has none."""
-    if not any(name.startswith(f"{OTHER}-") and name.endswith(".dist-info") for name in os.listdir(f"{package}/..")):
+    if not any(
+        name.startswith(f"{OTHER}-") and name.endswith(".dist-info") for name in os.listdir(os.path.dirname(package))
+    ):
         return None  # to ask the installed packages takes each command 20 ms
     from importlib.metadata import distributions
 

@@ -84,18 +84,20 @@ def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> Opening:
 
 
 class EndpointKind(NamedTuple):
-    """How an endpoint is made, and the arguments that its topics may have beside those of all kinds."""
+    """How an endpoint is made, the arguments that its topics may have beside those of all kinds, and the module that
+    tries the way to it step by step, if one does."""
 
     make: Callable[[Settings, Telemetry | None], Opening]
     arguments: Sequence[Argument[object]] = ()
+    probe: str = ""
 
 
 ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
-    "kafka": EndpointKind(_make_kafka, KAFKA),
-    "http": EndpointKind(_make_http, HTTP),
-    "https": EndpointKind(_make_http, HTTP),
-    "amqp": EndpointKind(_make_amqp, AMQP),
-    "amqps": EndpointKind(_make_amqp, AMQP),
+    "kafka": EndpointKind(_make_kafka, KAFKA, "remora.endpoints.kafka.probe"),
+    "http": EndpointKind(_make_http, HTTP, "remora.endpoints.http.probe"),
+    "https": EndpointKind(_make_http, HTTP, "remora.endpoints.http.probe"),
+    "amqp": EndpointKind(_make_amqp, AMQP, "remora.endpoints.amqp.probe"),
+    "amqps": EndpointKind(_make_amqp, AMQP, "remora.endpoints.amqp.probe"),
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 
@@ -360,9 +362,9 @@ class Probe(Protocol):
         ...
 
 
-def _probe_of(target: Target) -> Probe:
-    kind = {"https": "http", "amqps": "amqp"}.get(target.scheme, target.scheme)
-    found: Probe = import_module(f"remora.endpoints.{kind}.probe")
+def _probe_of(target: Target) -> Probe | None:
+    module = ENDPOINTS[target.scheme].probe
+    found: Probe | None = import_module(module) if module else None
     return found
 
 
@@ -373,9 +375,10 @@ def file_remarks(target: Target, settings: Settings) -> list[str]:
     """
     from remora.endpoints.probing import refuse_files
 
-    tls = _probe_of(target).tls_of(target)
+    if (found := _probe_of(target)) is None:
+        return []
     try:
-        refuse_files(tls, _tls_files(settings))
+        refuse_files(found.tls_of(target), _tls_files(settings))
     except EndpointMisconfigured as exc:
         if "not below a directory" in str(exc):
             raise
@@ -394,7 +397,9 @@ async def probe(topic: Topic, settings: Settings, *, sends_test: bool) -> AsyncI
     try:
         check_target(target, settings)
         by_operator = topic.origin is Origin.REMORA
-        parts = _probe_of(target).parts_of(target, settings, _tls_files(settings), by_operator=by_operator)
+        if (found := _probe_of(target)) is None:
+            raise EndpointMisconfigured(f"the way to {target.scheme}:// endpoints cannot be tried")
+        parts = found.parts_of(target, settings, _tls_files(settings), by_operator=by_operator)
     except EndpointMisconfigured as exc:
         yield ProbeStep("attributes", False, str(exc))
         return

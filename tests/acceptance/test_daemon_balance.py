@@ -132,7 +132,7 @@ async def test_queues_move_away_from_a_busy_worker_and_nothing_is_sent_twice(kaf
         queue = next(queue for queue, number in (await held(daemon)).items() if numbers[number] != giver)
         command = await daemon.command("shard", "move", queue, "--to", giver)
         assert command.code == Exit.OK, command.err
-        assert giver.encode() in command.out
+        assert giver[:8].encode() in command.out
         again = await daemon.command("shard", "move", queue, "--to", giver)
         assert again.code == Exit.FAILURE
         assert "already" in again.err

@@ -487,7 +487,7 @@ async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_eve
         del store.queues["t"]
         await asyncio.sleep(5)
         assert worker.shards == []
-        assert [each.levelname for each in caplog.records if "they are lost" in each.getMessage()] == ["WARNING"]
+        assert [each.levelname for each in caplog.records if "which are lost" in each.getMessage()] == ["WARNING"]
         arrived = len(endpoint.arrived)
         store.make("t", *(raw_entry("k", 10_000 + i) for i in range(30)))
         await drained(store, within_s=60)

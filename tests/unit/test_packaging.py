@@ -340,6 +340,7 @@ def test_a_purge_removes_queues_in_which_nothing_is(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(store / "queues-000.db")) as connection:
         for table in ("entries", "letters", "log_entries"):
             connection.execute(f"DELETE FROM {table}")
+        connection.execute("UPDATE queues SET head = tail")
         connection.commit()
 
     assert purged(tmp_path).stderr == ""

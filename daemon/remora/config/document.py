@@ -42,6 +42,10 @@ def file_of(given: Path | None) -> Path | None:
     return DEFAULT_FILE
 
 
+_GIVEN: dict[Path, list[str]] = {}
+"""The options that each file had when it was last loaded."""
+
+
 def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings that a file and the environment give; without a file, the environment over the defaults.
 
@@ -50,6 +54,7 @@ def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyT
     if path is None:
         return from_document({}, environment)
     file = read_toml(path, MOST_BYTES, "configuration file")
+    _GIVEN[Path(path)] = [f"{section}.{key}" for section, table in file.content.items() for key in table]
     try:
         return from_document(file.content, environment)
     except ConfigError as exc:
@@ -136,10 +141,11 @@ def from_document(document: Mapping[str, object], environment: Mapping[str, str]
 
 
 def retired(path: Path | None, environment: Mapping[str, str]) -> list[str]:
-    """What to say of options that a file, which can be loaded, or the environment has and that are none any longer."""
-    document = read_toml(path, MOST_BYTES, "configuration file").content if path else {}
-    given = [f"{section}.{key}" for section, table in document.items() for key in table]
-    found = dict.fromkeys([*given, *from_environment(environment).values()])
+    """What to say of options that a file, as it was last loaded, or the environment has and that are none any longer.
+
+    The file is not read a second time: it may be another one by now.
+    """
+    found = dict.fromkeys([*(_GIVEN.get(path, ()) if path else ()), *from_environment(environment).values()])
     return [f"{key} is no option any longer: {RETIRED[key]}" for key in found if key in RETIRED]
 
 

@@ -130,6 +130,7 @@ class FileRoute:
         """Append the records when nobody else writes."""
         if self._file.current is not None and not self._file.current.is_there:
             self._file.retire()
+        await asyncio.sleep(0)  # nothing of a file waits, and others are to have their turn
         with self._file.in_use():
             file = await self._file.ready()
             await self._locked(file, len(batch.records))
