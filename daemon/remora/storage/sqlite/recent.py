@@ -28,10 +28,10 @@ from remora.storage.sqlite.checksums import checksums
 from remora.storage.sqlite.rows import insert
 from remora.storage.sqlite.schema import rowid
 
-LONGEST = 2 << 20
+LONGEST = 8 << 20
 """When the log weighs more than this, its oldest rows are removed."""
 
-AT_ONCE = 1 << 20
+AT_ONCE = 2 << 20
 """So much weight of them is removed in one transaction: what settles together goes into few pages of each queue."""
 
 _LEAST_WEIGHT = 4096

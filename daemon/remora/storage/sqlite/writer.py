@@ -278,11 +278,13 @@ class Writer:
     def _alone(self, order: _QueuedJob) -> None:
         """Run an order again, of a transaction that found no room.
 
-        What needs little may find it in the log, once that was copied; and upkeep in what can be given back, or in the
+        What needs little may find it in the log, once that was copied, or in what can be given back; and upkeep in the
         ballast.
         """
-        ways = (self._copy_log, self._begin_log_anew, self._give_back, self._give_ballast_up, self._tidy)
-        for make_room in ways if order.upkeep else ways[:1]:
+        ways: tuple[Callable[[], object], ...] = (self._copy_log, self._give_back)
+        if order.upkeep:
+            ways = (self._copy_log, self._begin_log_anew, self._give_back, self._give_ballast_up, self._tidy)
+        for make_room in ways:
             make_room()
             try:
                 self._transact(deque([order]), [])
