@@ -390,7 +390,8 @@ class AmqpOutlet:
 class FileOutlet:
     """A file, with a topic's name in each line for each target. Who holds its lock freezes it."""
 
-    load, at_once, largest_bytes, has_addresses, hears_late = 800, 200, 1_000_000, False, False
+    # So much that a file, which takes it in no time, is stopped and frozen while some of it is still to come.
+    load, at_once, largest_bytes, has_addresses, hears_late = 20_000, 200, 1_000_000, False, False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "files"
