@@ -85,7 +85,8 @@ async def test_all_files_are_damaged(folder: Path) -> None:
         assert await says(daemon, "/-/ready/ingest", "is damaged")
         assert await says(daemon, "/-/ready/delivery", "is damaged")
         assert await daemon.metric("remora_store_connected") == 0
-        assert await daemon.metric("remora_store_failing", cause="damaged") == 1
+        # Each worker's own look at the store sets it, a moment after the request that found the damage.
+        await daemon.until(lambda: is_failing(daemon, "damaged"), "the metric")
         assert not (await daemon.status())["store"]["connected"]
 
 
@@ -99,8 +100,8 @@ async def stored(daemon: Daemon, *keys: str) -> int:
         return int((await answer.json())["stored"])
 
 
-async def is_failing(daemon: Daemon) -> bool:
-    return await daemon.metric("remora_store_failing", cause="gone") == 1
+async def is_failing(daemon: Daemon, cause: str = "gone") -> bool:
+    return await daemon.metric("remora_store_failing", cause=cause) == 1
 
 
 async def tells(daemon: Daemon, text: str) -> bool:
