@@ -240,9 +240,9 @@ def test_without_a_file_the_default_one_counts_or_what_is_built_in(
     said = f"{config} is good; it sets log.level" if is_there else f"built-in ({DEFAULT_FILE} is not there) is good"
     assert checked.exit_code == ran.exit_code == Exit.OK
     assert checked.output.startswith(said)
-    [(settings, given)] = started
+    [(settings, given, retired)] = started
     assert settings.log.level == ("debug" if is_there else "info")
-    assert given is None
+    assert (given, retired) == (None, [])
 
 
 def test_configuration_from_the_environment(remora: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,7 @@ def test_every_option_is_read_somewhere() -> None:
         ("[ownrship]\n", "ownrship", 'did you mean "ownership"?'),
         ("lease = '1s'", "lease", "there is no such section"),
         ("rados = 'x'", "rados", "expected a section [rados], not text"),
+        ("rados = 7", "rados", "expected a section [rados], not a number"),
         ("[ownership]\nlease = 90", "ownership.lease", 'expected a duration in quotes such as "30s", not a number'),
         ("[ownership]\nlease = '64MiB'", "ownership.lease", "expected a duration with a unit"),
         ("[ownership]\nlease = 1979-05-27", "ownership.lease", "not a date or time"),
@@ -795,13 +796,13 @@ def test_an_option_that_is_none_any_longer_is_taken_and_remarked_on(tmp_path: Pa
     file = written(tmp_path, "[balance]\nlower_boundary = true\ninterval = '30s'\n[sequencer]\nmax_registrations = 7\n")
     environment = {"REMORA_KAFKA_PRODUCERS_PER_ENDPOINT": "3"}
 
-    settings = config.load(file, environment)
+    settings, retired = config.loaded(file, environment)
 
     assert settings == config.from_document({"balance": {"interval": "30s"}})
-    assert config.retired(file, environment) == [
+    assert retired == [
         "balance.lower_boundary is no option any longer: no queue moves for its load while no worker is busy enough",
         "sequencer.max_registrations is no option any longer: 32 logs are registered side by side",
         "kafka.producers_per_endpoint is no option any longer: topics of an endpoint share one set of connections",
     ]
-    assert config.retired(None, {}) == []
+    assert config.loaded(None, {}).retired == []
     assert set(RETIRED).isdisjoint(dict(config.options()))

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
-from remora.cli.options import config_file_option, load
+from remora.cli.options import config_file_option
 from remora.cli.output import run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
@@ -44,10 +44,10 @@ def run(config_file: Path | None, workers: int | None) -> None:
     """
     # One that comes before the supervisor listens waits for it, and does not end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    settings = load(config_file)
+    settings, retired = config.loaded(config.file_of(config_file), os.environ)
     if workers is not None:
         settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))
-    sys.exit(supervisor.run(settings, config_file))
+    sys.exit(supervisor.run(settings, config_file, retired))
 
 
 async def _description(settings: Settings) -> str:
@@ -84,7 +84,7 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool, 
       REMORA_LOG_LEVEL=debug remora check-config
     """
     chosen = config.file_of(file or config_file)
-    settings = config.load(chosen, os.environ)
+    settings, retired = config.loaded(chosen, os.environ)
     changed = config.changes(Settings(), settings)
     keys = sorted((*changed.live, *changed.restart))
     name = chosen or f"{config.BUILT_IN} ({config.DEFAULT_FILE} is not there)"
@@ -95,7 +95,7 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool, 
     click.echo(said)
     if asks_store:
         click.echo(f"store: {run_async(_description(settings))}")
-    for remark in config.retired(chosen, os.environ):
+    for remark in retired:
         click.echo(f"remark: {remark}")
     for variable, why in config.strangers(os.environ):
         click.echo(f"remark: {variable} is passed over: {why}")

@@ -29,8 +29,8 @@ from remora.config.document import (
     file_of,
     from_document,
     load,
+    loaded,
     read_toml,
-    retired,
 )
 from remora.config.environment import PREFIX, from_environment, strangers
 from remora.config.ingest import IngestSettings, LimitSettings
@@ -122,6 +122,7 @@ __all__ = [
     "line_of",
     "lines_of",
     "load",
+    "loaded",
     "options",
     "own_host_id",
     "parse_duration",
@@ -129,7 +130,6 @@ __all__ = [
     "parse_size",
     "read_toml",
     "refuse",
-    "retired",
     "show_duration",
     "show_size",
     "strangers",

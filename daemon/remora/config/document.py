@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from remora.config.checked import refuse
 from remora.config.environment import PREFIX, from_environment, value_of
@@ -42,24 +42,31 @@ def file_of(given: Path | None) -> Path | None:
     return DEFAULT_FILE
 
 
-_GIVEN: dict[Path, list[str]] = {}
-"""The options that each file had when it was last loaded."""
+class Loaded(NamedTuple):
+    """Settings, and what to say of options that the file or the environment has and that are none any longer."""
+
+    settings: Settings
+    retired: list[str]
 
 
-def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
-    """The settings that a file and the environment give; without a file, the environment over the defaults.
+def loaded(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Loaded:
+    """What a file and the environment give; without a file, the environment over the defaults. The file is read once.
 
     Raises ConfigError with the key and the line of all problems, or with the file where it has none.
     """
     if path is None:
-        return from_document({}, environment)
+        return Loaded(from_document({}, environment), _retired({}, environment))
     file = read_toml(path, MOST_BYTES, "configuration file")
-    _GIVEN[Path(path)] = [f"{section}.{key}" for section, table in file.content.items() for key in table]
     try:
-        return from_document(file.content, environment)
+        return Loaded(from_document(file.content, environment), _retired(file.content, environment))
     except ConfigError as exc:
         refuse(_placed(exc.problems, path, file, environment))
         raise
+
+
+def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings alone, as `loaded` finds them."""
+    return loaded(path, environment).settings
 
 
 @dataclass(frozen=True)
@@ -140,12 +147,9 @@ def from_document(document: Mapping[str, object], environment: Mapping[str, str]
     return draft
 
 
-def retired(path: Path | None, environment: Mapping[str, str]) -> list[str]:
-    """What to say of options that a file, as it was last loaded, or the environment has and that are none any longer.
-
-    The file is not read a second time: it may be another one by now.
-    """
-    found = dict.fromkeys([*(_GIVEN.get(path, ()) if path else ()), *from_environment(environment).values()])
+def _retired(document: Mapping[str, Mapping[str, object]], environment: Mapping[str, str]) -> list[str]:
+    given = [f"{section}.{key}" for section, table in document.items() for key in table]
+    found = dict.fromkeys([*given, *from_environment(environment).values()])
     return [f"{key} is no option any longer: {RETIRED[key]}" for key in found if key in RETIRED]
 
 

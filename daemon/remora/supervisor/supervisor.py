@@ -75,14 +75,14 @@ MOST_DEAD = 100
 """How many cookies of ended workers are remembered for their successors."""
 
 
-def run(settings: Settings, file: Path | None) -> Exit:
+def run(settings: Settings, file: Path | None, retired: Sequence[str] = ()) -> Exit:
     """Deliver until a signal; returns the exit code. Raises WorkerFailed when a worker ends before it is ready.
 
-    `file` is the configuration file that was given.
+    `file` is the configuration file that was given, `retired` what to say of its options that are none any longer.
     """
     configure_logging(settings.log)
     with asyncio.Runner() as runner:
-        return runner.run(Supervisor(settings, file).run())
+        return runner.run(Supervisor(settings, file, retired=retired).run())
 
 
 @dataclass(slots=True)
@@ -99,9 +99,15 @@ class Supervisor:
     """See the module. `run` is called once."""
 
     def __init__(
-        self, settings: Settings, file: Path | None, spawn: Callable[[Sequence[int]], Spawned] = start_process
+        self,
+        settings: Settings,
+        file: Path | None,
+        spawn: Callable[[Sequence[int]], Spawned] = start_process,
+        retired: Sequence[str] = (),
     ) -> None:
+        """`retired` is what to say of options that the file has and that are none any longer."""
         self._settings = settings
+        self._retired = retired
         self._address = settings.admin.listen
         self._spawn = spawn
         self._file = file
@@ -144,8 +150,7 @@ class Supervisor:
             tokens.load(settings.admin.control_tokens, tokens.CONTROL)  # refused now, rather than at the first command
         self._telemetry.started(__version__, str(config.file_of(self._file) or config.BUILT_IN), len(self._slots))
         passed_over = [f"{name} is passed over: {why}" for name, why in config.strangers(os.environ)]
-        retired = config.retired(config.file_of(self._file), os.environ)
-        self._telemetry.config_remarks([*self._shaping.remarks, *retired, *passed_over])
+        self._telemetry.config_remarks([*self._shaping.remarks, *self._retired, *passed_over])
         self._watchdog.looked_at = asyncio.get_running_loop().time()
         with (
             self._notifier,
@@ -430,7 +435,7 @@ class Supervisor:
         self._notifier.reloading()
         try:
             file = config.file_of(self._file)
-            new = config.load(file, os.environ)
+            new, self._retired = config.loaded(file, os.environ)
             changed = config.changes(self._settings, new)
             self._settings = config.applied(self._settings, new)
         except ConfigError as exc:
@@ -450,9 +455,7 @@ class Supervisor:
             "reload",
             lambda: configure_logging(new.log),
             lambda: self._shaping.reload(self._settings.shaping, self._settings.ingest.limit),
-            lambda: self._telemetry.config_remarks(
-                [*self._shaping.remarks, *config.retired(config.file_of(self._file), os.environ)]
-            ),
+            lambda: self._telemetry.config_remarks([*self._shaping.remarks, *self._retired]),
             self._remember,
         )
         self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
