@@ -21,7 +21,7 @@ from remora.replay.pipeline.inventory import Plan as InventoryPlan
 from remora.replay.pipeline.inventory import take
 from remora.replay.pipeline.reconcile import Plan, plan_emission, reconcile
 from remora.replay.pipeline.reconciling import ReconciledDirectory
-from remora.replay.pipeline.s3_listing import looking, s3_client
+from remora.replay.pipeline.s3_listing import looking, s3_reader
 from remora.replay.run.targets.s3 import Gateway
 from replay.test_pipeline_inventory import PUT, Told, land
 from replay.test_reconcile_emit import Server
@@ -46,7 +46,7 @@ class Writer:
     rounds: int = 0
 
     async def run(self) -> None:
-        async with s3_client(self.gateway) as client:
+        async with s3_reader(self.gateway) as client:
             while not self.over.is_set():
                 key = f"busy/{self.rounds % 20}"
                 await client.put_object(Bucket=self.bucket, Key=key, Body=b"y" * (self.rounds % 9))
@@ -130,7 +130,7 @@ async def older_than(at: datetime) -> None:
 
 async def fill(gateway: Gateway, bucket: str, keys: list[str]) -> dict[str, tuple[str, datetime]]:
     """Put an object of one byte under each key; ETags and times as they are listed."""
-    async with s3_client(gateway) as client:
+    async with s3_reader(gateway) as client:
         await client.create_bucket(Bucket=bucket)
         for key in keys:
             await client.put_object(Bucket=bucket, Key=key, Body=b"x")
@@ -143,7 +143,7 @@ async def fill(gateway: Gateway, bucket: str, keys: list[str]) -> dict[str, tupl
 async def send(gateway: Gateway, bucket: str, out: Path, server: Server) -> EmitProgress:
     """Send what was found, after one of the missing objects was overwritten and one that was gone is there again."""
     plan_emission(out)
-    async with s3_client(gateway, 16) as client:
+    async with s3_reader(gateway, 16) as client:
         await client.put_object(Bucket=bucket, Key="z", Body=b"other")
         await client.put_object(Bucket=bucket, Key="gone/1", Body=b"again")
         look = looking(client, gateway, bucket)

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,17 @@ master_option = click.option(
     "--master", metavar="URL", help="Spark's master.  [default: what spark-submit gave, else this host's processors]"
 )
 
+memory_option = click.option(
+    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
+)
+
+region_option = click.option(
+    "--region",
+    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
+    default="default",
+    show_default=True,
+    help="The S3 endpoint's region; of a radosgw its zonegroup.",
+)
 
 token_file_option = click.option(
     "--token-file", type=FILE, help="A file with a control token: ask over admin.listen, not over the control socket."
@@ -142,3 +154,15 @@ def seconds(_context: click.Context, _option: click.Parameter, value: str | None
         return length_of_time(value)
     except ValueError as exc:
         raise click.BadParameter(str(exc)) from exc
+
+
+def instant(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """A callback for options with a time: microseconds of `2026-11-21T02:14:07Z`, or another time of ISO 8601; without
+    a zone it is UTC. None without a value."""
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError as exc:
+        raise click.BadParameter(f"{value!r} is not a time such as 2026-11-21T02:14:07Z") from exc
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)

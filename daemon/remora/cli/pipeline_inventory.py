@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option
+from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
 from remora.replay.pipeline.inventory import Plan, take
 
@@ -32,9 +32,7 @@ class _Options:
 @click.option(
     "--keep", type=click.IntRange(1), default=2, show_default=True, help="Snapshots to keep, the new one included."
 )
-@click.option(
-    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
-)
+@memory_option
 @master_option
 @json_option
 @gathered_into(_Options)

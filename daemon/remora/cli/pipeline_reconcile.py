@@ -7,13 +7,23 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
 
-from remora.cli.options import FILE, FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, seconds
+from remora.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FOLDER,
+    gathered_into,
+    instant,
+    json_option,
+    master_option,
+    memory_option,
+    region_option,
+    seconds,
+)
 from remora.cli.output import print_json, print_table
 from remora.client import IngestClient
 from remora.model.exits import Exit
@@ -27,16 +37,6 @@ from remora.replay.steps import told
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
 _PATH = click.Path(exists=True, path_type=Path)
-
-
-def _instant(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError as exc:
-        raise click.BadParameter(f"{value!r} is not a time such as 2026-11-21T02:14:07Z") from exc
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,7 @@ class _Options:
     help="The bucket's S3 endpoint, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: list it there. Beside a file,"
     " only look at objects before their events are sent.",
 )
-@click.option(
-    "--region",
-    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-    default="default",
-    show_default=True,
-    help="The endpoint's region, radosgw's zonegroup.",
-)
+@region_option
 @click.option(
     "--listing", type=_PATH, help="A listing: .parquet, .csv with a head, .json lines; key, size, last_modified, ..."
 )
@@ -91,7 +85,7 @@ class _Options:
     "--listed-at",
     "listed_at_us",
     metavar="TIME",
-    callback=_instant,
+    callback=instant,
     help="When --listing was begun.  [default: its age]",
 )
 @click.option("--out", required=True, type=NEW_FOLDER, help="Folder of what is found; a new one each time.")
@@ -115,9 +109,7 @@ class _Options:
     show_default=True,
     help="Most events a second.",
 )
-@click.option(
-    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
-)
+@memory_option
 @master_option
 @json_option
 @gathered_into(_Options)
@@ -182,7 +174,7 @@ def _gateway(url: str, region: str) -> Gateway:
 
 
 def _sent(plan: Plan, found: Reconcile, asked: _Options, tell: Callable[[str], None]) -> EmitProgress:
-    from remora.replay.pipeline.s3_listing import looking, s3_client  # its libraries take a second to load
+    from remora.replay.pipeline.s3_listing import looking, s3_reader  # its libraries take a second to load
 
     plan_emission(plan.out, master=asked.master)
     gateway = plan.gateway
@@ -191,7 +183,7 @@ def _sent(plan: Plan, found: Reconcile, asked: _Options, tell: Callable[[str], N
 
     async def send() -> EmitProgress:
         ca_file = str(asked.ca_file) if asked.ca_file else None
-        async with IngestClient(asked.ingest, token=token, ca_file=ca_file) as client, s3_client(gateway, 16) as s3:
+        async with IngestClient(asked.ingest, token=token, ca_file=ca_file) as client, s3_reader(gateway, 16) as s3:
             look = looking(s3, gateway, found.bucket)
             emission = Emission(asked.topic or "", asked.rate)
             return await emit(ReconciledDirectory(plan.out), client, look, emission, tell)

@@ -14,7 +14,16 @@ from pathlib import Path
 
 import click
 
-from remora.cli.options import FILE, FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, seconds
+from remora.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FOLDER,
+    gathered_into,
+    json_option,
+    master_option,
+    region_option,
+    seconds,
+)
 from remora.cli.output import print_json
 from remora.replay.errors import ReplayError
 from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
@@ -149,13 +158,7 @@ class _Options:
 @click.option(
     "--create-buckets", is_flag=True, help="Create the buckets that are not there, and have them notify --topic (S3)."
 )
-@click.option(
-    "--region",
-    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-    default="default",
-    show_default=True,
-    help="The gateway's zonegroup (S3).",
-)
+@region_option
 @click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
 @master_option
 @json_option

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +19,11 @@ from remora.cli.options import (
     FOLDER,
     NEW_FOLDER,
     gathered_into,
+    instant,
     json_option,
     kafka_config_option,
     master_option,
+    memory_option,
     seconds,
 )
 from remora.cli.output import print_json, print_table
@@ -44,17 +45,6 @@ _CODES = {FAIL: 3, INVALID: 4}
 _COUNTED_FIRST = (
     "in_trace", "offered", "sent", "acked", "rejected", "unknown", "dropped", "in_kafka", "outside", "distinct",
 )  # fmt: skip
-
-
-def _instant(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """Microseconds of `2026-11-21T02:14:07Z`, or another time of ISO 8601; without a zone it is UTC."""
-    if value is None:
-        return None
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError as exc:
-        raise click.BadParameter(f"{value!r} is not a time such as 2026-11-21T02:14:07Z") from exc
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
 def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -99,12 +89,10 @@ class _Options:
     "--from",
     "from_us",
     metavar="TIME",
-    callback=_instant,
+    callback=instant,
     help="Judge records from this time on, by Kafka's stamps; UTC without a zone.  [default: when RUN began, or all]",
 )
-@click.option(
-    "--to", "to_us", metavar="TIME", callback=_instant, help="Judge records before this time.  [default: all]"
-)
+@click.option("--to", "to_us", metavar="TIME", callback=instant, help="Judge records before this time.  [default: all]")
 @click.option(
     "--since", "since_s", metavar="DURATION", callback=seconds, help="The same as --from, this long before now: 24h."
 )
@@ -151,9 +139,7 @@ class _Options:
 )
 @kafka_config_option
 @master_option
-@click.option(
-    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
-)
+@memory_option
 @click.option(
     "--no-series",
     "draws",

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any
 
 import botocore.exceptions as errors
 import pyarrow as pa
-from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.emit import Look, ObjectNow
 from remora.replay.pipeline.findings import LISTED
-from remora.replay.run.targets.s3 import Gateway
+from remora.replay.run.targets.s3 import Gateway, s3_client
 
 MOST_RANGES = 256
 _GONE = frozenset({"404", "NoSuchKey", "NotFound"})
@@ -30,27 +28,9 @@ _ARROW = to_arrow_schema(LISTED, timezone="UTC")
 _RANGE = "after string, upto string"
 
 
-@asynccontextmanager
-async def s3_client(gateway: Gateway, connections: int = 4) -> AsyncIterator[Any]:
+def s3_reader(gateway: Gateway, connections: int = 4) -> AbstractAsyncContextManager[Any]:
     """A client that tries again by itself: it only reads."""
-    config = AioConfig(
-        s3={"addressing_style": "path"},
-        signature_version="s3v4",
-        retries={"total_max_attempts": 8, "mode": "standard"},
-        max_pool_connections=connections,
-        connect_timeout=10,
-        read_timeout=60,
-    )
-    async with get_session().create_client(
-        "s3",
-        region_name=gateway.region,
-        endpoint_url=gateway.url,
-        aws_access_key_id=gateway.access_key,
-        aws_secret_access_key=gateway.secret_key,
-        aws_session_token=gateway.session_token or None,
-        config=config,
-    ) as client:
-        yield client
+    return s3_client(gateway, connections, retries={"total_max_attempts": 8, "mode": "standard"})
 
 
 def listed_by_s3(spark: SparkSession, gateway: Gateway, bucket: str) -> DataFrame:
@@ -74,7 +54,7 @@ async def _bounds(gateway: Gateway, bucket: str) -> list[str]:
     """Common prefixes of a bucket's keys, the first of them where there are many."""
     found: list[str] = []
     try:
-        async with s3_client(gateway) as client:
+        async with s3_reader(gateway) as client:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Delimiter="/")
             async for page in pages:
                 found += [each["Prefix"] for each in page.get("CommonPrefixes", ())]
@@ -106,7 +86,7 @@ async def _pages(gateway: Gateway, bucket: str, after: str, upto: str) -> AsyncI
     asked = {"Bucket": bucket} | ({"KeyMarker": after} if after else {})
     end = upto.encode()
     try:
-        async with s3_client(gateway) as client:
+        async with s3_reader(gateway) as client:
             async for page in client.get_paginator("list_object_versions").paginate(**asked):
                 versions = page.get("Versions", ())
                 yield [_row(each) for each in versions if each["IsLatest"] and (not end or each["Key"].encode() <= end)]

@@ -57,18 +57,15 @@ class _OneAttempt(AIOHTTPSession):  # type: ignore[misc]  # it has no types
 
 
 @asynccontextmanager
-async def _client(gateway: Gateway, concurrency: int) -> AsyncIterator[Any]:
+async def s3_client(gateway: Gateway, connections: int, **options: Any) -> AsyncIterator[Any]:
+    """A client of a gateway; `options` are further ones of botocore's Config, such as how often it tries again."""
     config = AioConfig(
         s3={"addressing_style": "path"},
         signature_version="s3v4",
-        retries={"total_max_attempts": 1},
-        max_pool_connections=concurrency,
+        max_pool_connections=connections,
         connect_timeout=10,
         read_timeout=60,
-        parameter_validation=False,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        http_session_cls=_OneAttempt,
+        **options,
     )
     async with get_session().create_client(
         "s3",
@@ -78,6 +75,20 @@ async def _client(gateway: Gateway, concurrency: int) -> AsyncIterator[Any]:
         aws_secret_access_key=gateway.secret_key,
         aws_session_token=gateway.session_token or None,
         config=config,
+    ) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _client(gateway: Gateway, concurrency: int) -> AsyncIterator[Any]:
+    async with s3_client(
+        gateway,
+        concurrency,
+        retries={"total_max_attempts": 1},
+        parameter_validation=False,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        http_session_cls=_OneAttempt,
     ) as client:
         client.meta.events.register("before-call.s3.CompleteMultipartUpload", _repeat_metadata)
         yield client
