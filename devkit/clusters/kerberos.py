@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from devkit.clusters.kerberos_realm import configure_kdc, kdc_environment, kerberos_program
 from devkit.processes.ports import free_port
 from devkit.waits import until
 
@@ -71,10 +72,8 @@ class Kdc:
         self._process.send_signal(signal.SIGCONT)
 
     def _launched(self) -> subprocess.Popen[bytes]:
-        places = {"KRB5_CONFIG": self._folder / "krb5.conf", "KRB5_KDC_PROFILE": self._folder / "kdc.conf"}
-        program = shutil.which("krb5kdc", path=SBIN)
-        assert program
-        return subprocess.Popen([program, "-n"], env=os.environ | places, start_new_session=True)
+        command = [kerberos_program("krb5kdc"), "-n"]
+        return subprocess.Popen(command, env=os.environ | kdc_environment(self._folder), start_new_session=True)
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
@@ -87,10 +86,7 @@ async def second_kdc(kafka: Kafka, folder: Path, monkeypatch: pytest.MonkeyPatch
     """Runs a second KDC, which this process asks instead of the first; its files lie in `folder`."""
     join_realm(kafka, monkeypatch)
     port = free_port()
-    first, shared = str(kafka.env["ports"]["kdc"]), Path(kafka.env["krb5_config"]).parent
-    for name in ("krb5.conf", "kdc.conf"):
-        text = (shared / name).read_text().replace(f"127.0.0.1:{first}", f"127.0.0.1:{port}")
-        (folder / name).write_text(text.replace(str(Path(kafka.env["logs"]) / "kdc.log"), str(folder / "kdc.log")))
+    configure_kdc(folder, port, database=Path(kafka.env["krb5_config"]).parent, log=folder / "kdc.log")
     monkeypatch.setenv("KRB5_CONFIG", str(folder / "krb5.conf"))
     kdc = Kdc(folder, port)
     await kdc.start()

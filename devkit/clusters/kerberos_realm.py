@@ -72,9 +72,7 @@ class Realm:
     def create(self, port: int) -> None:
         """Make the KDC's database, a principal for the brokers and those for clients, each with its keytab."""
         self.folder.mkdir(mode=0o700)
-        places = {"realm": REALM, "port": port, "folder": self.folder, "log": self.state / f"log/{KDC}.log"}
-        (self.folder / "krb5.conf").write_text(KRB5_CONF.format(**places))
-        (self.folder / "kdc.conf").write_text(KDC_CONF.format(**places))
+        configure_kdc(self.folder, port, database=self.folder, log=self.state / f"log/{KDC}.log")
         self._run(["kdb5_util", "create", "-s", "-W", "-r", REALM], "password\npassword\n")
         self._run(["kadmin.local"], PRINCIPALS.format(folder=self.folder))
         for name in ("broker", *CLIENTS):
@@ -82,7 +80,9 @@ class Realm:
                 raise DevError(f"kadmin.local made no keytab for {name}")
 
     def start(self) -> None:
-        daemons.start(self.state, KDC, [_program("krb5kdc"), "-n"], env=dict(os.environ) | self._places())
+        daemons.start(
+            self.state, KDC, [kerberos_program("krb5kdc"), "-n"], env=dict(os.environ) | kdc_environment(self.folder)
+        )
 
     def keytab(self, name: str) -> Path:
         return self.folder / f"{name}.keytab"
@@ -100,9 +100,9 @@ class Realm:
 
     def _run(self, argv: list[str], text: str) -> None:
         done = subprocess.run(
-            [_program(argv[0]), *argv[1:]],
+            [kerberos_program(argv[0]), *argv[1:]],
             input=text,
-            env=dict(os.environ) | self._places(),
+            env=dict(os.environ) | kdc_environment(self.folder),
             capture_output=True,
             text=True,
             check=False,
@@ -110,11 +110,21 @@ class Realm:
         if done.returncode != 0:
             raise DevError(f"{argv[0]} failed:\n{done.stderr[-2000:]}")
 
-    def _places(self) -> dict[str, str]:
-        return {"KRB5_CONFIG": str(self.folder / "krb5.conf"), "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf")}
+
+def configure_kdc(into: Path, port: int, *, database: Path, log: Path) -> None:
+    """Writes the configuration of a KDC at this port, and of its clients; `database` is the realm's folder."""
+    places = {"realm": REALM, "port": port, "folder": database, "log": log}
+    (into / "krb5.conf").write_text(KRB5_CONF.format(**places))
+    (into / "kdc.conf").write_text(KDC_CONF.format(**places))
 
 
-def _program(name: str) -> str:
+def kdc_environment(folder: Path) -> dict[str, str]:
+    """The variables by which Kerberos' programs find the configuration in this folder."""
+    return {"KRB5_CONFIG": str(folder / "krb5.conf"), "KRB5_KDC_PROFILE": str(folder / "kdc.conf")}
+
+
+def kerberos_program(name: str) -> str:
+    """The path of one of Debian's Kerberos programs."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if found is None:
         raise DevError(f"{name} is missing: Debian's packages krb5-kdc and krb5-admin-server have it")

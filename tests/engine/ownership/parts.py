@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic
+from remora.engine.catalogue import Catalogue
 from remora.engine.lease import Lease
+from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.taker import Taken
+from remora.engine.ownership.worker_info import WorkerInfo
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.policy.condition import State
+from remora.policy.eligible import Schemes
 from remora.policy.lease import Term
 
 ME = "remora/h/b/w1"
@@ -73,3 +78,20 @@ def service_of(roster: Roster, queue: str) -> ScriptedService:
     service = roster.owned[Shard(queue)].service
     assert isinstance(service, ScriptedService)
     return service
+
+
+@asynccontextmanager
+async def coordinating(
+    store: FakeStore, serve: Callable[[Lease], ScriptedService] = ScriptedService
+) -> AsyncIterator[Coordinator]:
+    """A coordinator at work, which finishes at the end of the block."""
+    catalogue = Catalogue(store, Telemetry(), QUICK.discovery_interval_s)
+    worker = WorkerInfo(ME, Schemes(frozenset({"kafka"})))
+    coordinator = Coordinator(store, catalogue, Telemetry(), QUICK, worker, serve)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(catalogue.run())
+        running = tasks.create_task(coordinator.run())
+        yield coordinator
+        coordinator.finish()
+        await running
+        reading.cancel()

@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from devkit.clock import in_virtual_time
-from engine.fakes import FakeStore
-from engine.ownership.parts import ME, ScriptedService, a_store
-from engine.runs import QUICK, until
-from remora.engine.catalogue import Catalogue
+from engine.ownership.parts import ME, ScriptedService, a_store, coordinating
+from engine.runs import until
 from remora.engine.lease import Lease
-from remora.engine.ownership.coordinator import Coordinator
-from remora.engine.ownership.worker_info import WorkerInfo
-from remora.metrics import Telemetry
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.eligible import Schemes
 
 T, OTHER = Shard("t"), "remora/h/b/w2"
-
-
-@asynccontextmanager
-async def coordinating(store: FakeStore, served: list[Lease] | None = None) -> AsyncIterator[Coordinator]:
-    """A coordinator at work; what it serves is added to `served`."""
-    catalogue = Catalogue(store, Telemetry(), QUICK.discovery_interval_s)
-
-    def serve(lease: Lease) -> ScriptedService:
-        if served is not None:
-            served.append(lease)
-        return ScriptedService(lease)
-
-    worker = WorkerInfo(ME, Schemes(frozenset({"kafka"})))
-    coordinator = Coordinator(store, catalogue, Telemetry(), QUICK, worker, serve)
-    async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(catalogue.run())
-        running = tasks.create_task(coordinator.run())
-        yield coordinator
-        coordinator.finish()
-        await running
-        reading.cancel()
 
 
 @in_virtual_time
@@ -55,8 +26,12 @@ async def test_a_lock_that_comes_while_a_drain_begins_is_given_back_unserved() -
         asked.set()
         return 5
 
+    def serve(lease: Lease) -> ScriptedService:
+        served.append(lease)
+        return ScriptedService(lease)
+
     store.before = before
-    async with coordinating(store, served) as coordinator:
+    async with coordinating(store, serve) as coordinator:
         await asked.wait()
         coordinator.drain(True)
         await until(lambda: store.calls["release"])

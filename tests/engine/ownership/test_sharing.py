@@ -7,18 +7,14 @@ import asyncio
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeStore
-from engine.ownership.parts import ME, ScriptedService, a_store
-from engine.runs import QUICK, a_topic, until
-from remora.engine.catalogue import Catalogue
-from remora.engine.ownership.coordinator import Coordinator
+from engine.ownership.parts import ME, a_store, coordinating
+from engine.runs import a_topic, until
 from remora.engine.ownership.idle import DEAF_S, IdleShards
 from remora.engine.ownership.members import ANNOUNCEMENTS_IN_TTL, MemberRows
-from remora.engine.ownership.worker_info import WorkerInfo
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.eligible import Schemes
 from remora.policy.not_owned import Elsewhere, Foreign
 
 
@@ -95,13 +91,8 @@ async def test_a_coordinator_owns_what_is_free_and_ours() -> None:
     store = a_store("mine", "web", "theirs")
     store.metadata["web"] = a_topic("web", uri="http://h/")
     store.steal("theirs", "remora/h/b/w2", 1e6)
-    catalogue = Catalogue(store, Telemetry(), QUICK.discovery_interval_s)
-    worker = WorkerInfo(ME, Schemes(frozenset({"kafka"})))
-    coordinator = Coordinator(store, catalogue, Telemetry(), QUICK, worker, ScriptedService)
 
-    async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(catalogue.run())
-        running = tasks.create_task(coordinator.run())
+    async with coordinating(store) as coordinator:
         await until(lambda: coordinator.shards and len(coordinator.not_owned) == 2)
         assert coordinator.shards == [Shard("mine")]
         assert isinstance(coordinator.not_owned[Shard("web")], Foreign)
@@ -110,9 +101,6 @@ async def test_a_coordinator_owns_what_is_free_and_ours() -> None:
 
         store.queues["mine"].append(raw_entry("k", 1))
         await until(coordinator.active)
-        coordinator.finish()
-        await running
-        reading.cancel()
 
     assert store.queues["mine"].holder is None
     assert store.announced == {}
