@@ -19,7 +19,8 @@ from remora.config import SqliteSettings
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.sqlite import SqliteStore, recent
+from remora.storage.sqlite import SqliteStore
+from support.stores import settle_all
 
 pytestmark = pytest.mark.kafka
 
@@ -102,7 +103,7 @@ async def test_every_entry_is_accounted_for(kafka: Kafka, tmp_path: Path) -> Non
         changed = 0
         for path in directory.glob("queues-*.db"):
             with closing(sqlite3.connect(path)) as connection:
-                recent.settle_all(connection)
+                settle_all(connection)
                 where = "(SELECT id << 40 | head + 2 FROM queues WHERE tail > head)"
                 changed += connection.execute(f"DELETE FROM settled WHERE id IN {where}").rowcount
                 connection.commit()

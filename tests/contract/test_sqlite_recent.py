@@ -20,7 +20,7 @@ from remora.storage.sqlite import SqliteStore, recent, schema
 from remora.storage.sqlite.checking import check_directory
 from remora.storage.sqlite.connecting import PAGE_BYTES
 from support.sqlite import append, held
-from support.stores import by_shard, change, own_topic, spread
+from support.stores import by_shard, change, own_topic, settle_all, spread
 
 EVENTS = 60
 BALLAST_BYTES = 1 << 20
@@ -31,7 +31,7 @@ async def some_settled(store: SqliteStore, topic: Topic, requests: int = 4) -> l
     for number in range(requests):
         await store.ingest.publish(topic, spread(topic, EVENTS, f"{number}-"))
         if number == requests // 2 - 1:
-            await store._files.file_of(topic.name).write(recent.settle_all)
+            await store._files.file_of(topic.name).write(settle_all)
     return by_shard(topic, *(spread(topic, EVENTS, f"{number}-") for number in range(requests)))
 
 
@@ -275,7 +275,7 @@ async def test_numbers_of_a_sequence_are_found_in_the_log(store: SqliteStore) ->
         await store.queue.remove(token, page.positions[-1], 2, delivered(page))
 
     before = await store.own_topics.sequence(topic)
-    await store._files.file_of("t").write(recent.settle_all)
+    await store._files.file_of("t").write(settle_all)
 
     assert before == await store.own_topics.sequence(topic)
     assert (before.tail, before.delivered) == (8, 4)

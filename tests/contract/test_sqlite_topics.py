@@ -17,8 +17,8 @@ from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.sqlite import SqliteStore, recent, schema, topics
-from support.stores import QUIET_S, own_topic, spread
+from remora.storage.sqlite import SqliteStore, schema, topics
+from support.stores import QUIET_S, own_topic, settle_all, spread
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_room_of_discarded_entries_comes_back(store: SqliteStore, monkeypa
     )
     await store.ingest.publish(topic, spread(topic, 100))
     await store.ingest.publish(same_file, spread(same_file, 7))
-    await store._files.file_of("t").write(recent.settle_all)
+    await store._files.file_of("t").write(settle_all)
 
     assert await store.own_topics.remove(topic, discard=True) == Removed(3, 100)
     assert await store.own_topics.find("t") is None
@@ -125,7 +125,7 @@ async def test_removal_that_was_cut_short(settings: SqliteSettings, monkeypatch:
     async with SqliteStore(settings) as store:
         topic = await store.own_topics.create(own_topic("t"))
         await store.ingest.publish(topic, spread(topic, 100))
-        await store._files.file_of("t").write(recent.settle_all)
+        await store._files.file_of("t").write(settle_all)
         with monkeypatch.context() as patched:
             patched.setattr(topics, "_sweep", lambda file: None)  # as if the process had died here
             await store.own_topics.remove(topic, discard=True)

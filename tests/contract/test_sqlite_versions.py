@@ -20,9 +20,9 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite import SqliteStore, recent, schema
+from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.checking import check_directory
-from support.stores import QUIET_S, by_shard, own_topic, spread
+from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread
 
 DATA = Path(__file__).parents[1] / "data"
 """The stores in it are what `scripts/try-upgrade --fixture` keeps: those of killed daemons of earlier commits."""
@@ -42,7 +42,7 @@ def as_version(path: Path, version: int) -> None:
     so an older one would have stored these very values.
     """
     with closing(sqlite3.connect(path)) as connection:
-        recent.settle_all(connection)
+        settle_all(connection)
         connection.commit()
     older = path.with_suffix(".older")
     with closing(sqlite3.connect(older, isolation_level=None)) as connection:

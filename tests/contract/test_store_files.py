@@ -32,13 +32,13 @@ from remora.model.ingest import ReservedRoom
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
-from remora.storage.sqlite import SqliteStore, recent, salvaging
+from remora.storage.sqlite import SqliteStore, salvaging
 from remora.storage.sqlite.checking import LETTERS, check_directory, check_file
 from remora.storage.sqlite.checksums import changed, changed_letter
 from remora.storage.sqlite.salvaging import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
 from support.sqlite import append, held
-from support.stores import change, own_topic, spread, unhurried
+from support.stores import change, own_topic, settle_all, spread, unhurried
 
 ENTRIES = 40
 
@@ -153,7 +153,7 @@ async def test_what_can_be_read_is_salvaged_and_delivered(
         folder.mkdir(mode=0o700)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(damaged)) as target:
         source.backup(target)
-        recent.settle_all(target)
+        settle_all(target)
         (queue, head) = target.execute("SELECT id, head FROM queues WHERE name = 't'").fetchone()
         target.execute("DELETE FROM settled WHERE id = ?", (queue << 40 | head + 2,))
         target.execute("UPDATE settled SET data = x'00' WHERE id = ?", (queue << 40 | head + 4,))
@@ -220,7 +220,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     path = folder / "queues-000.db"
     with closing(sqlite3.connect(path)) as connection:
         if request.param == "settled":
-            recent.settle_all(connection)
+            settle_all(connection)
             connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -384,7 +384,7 @@ def _settled(path: Path) -> list[tuple[int, bytes, int | None]]:
     """All entries of a file with their places and checksums, as they would lie once they have settled."""
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(":memory:")) as copy:
         source.backup(copy)
-        recent.settle_all(copy)
+        settle_all(copy)
         return copy.execute("SELECT id, data, checksum FROM settled ORDER BY id").fetchall()
 
 

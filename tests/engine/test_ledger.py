@@ -22,8 +22,8 @@ from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.ports.endpoint import Batch
-from remora.storage.sqlite import SqliteStore, recent
-from support.stores import own_topic
+from remora.storage.sqlite import SqliteStore
+from support.stores import own_topic, settle_all
 
 GARBAGE = b"\x07no entry"
 
@@ -198,6 +198,6 @@ def damage(store: SqliteStore, statement: str) -> None:
     """Change the store's only file as no remora would."""
     [path] = [Path(store.description.removeprefix("embedded store in ")) / name for name in store.writers]
     with closing(sqlite3.connect(path, timeout=300)) as connection:
-        recent.settle_all(connection)
+        settle_all(connection)
         connection.execute(statement)
         connection.commit()

@@ -30,7 +30,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, recent, topics, writer
 from remora.storage.sqlite import directory as opened_by
-from support.stores import QUIET_S, by_shard, own_topic, spread, unhurried
+from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread, unhurried
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
 REMOVED = 7
@@ -126,7 +126,7 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     """Remove a topic with its entries, until the last of these is deleted."""
     topics._SWEPT_AT_ONCE = 6
     await store.ingest.publish(topic, spread(topic, EVENTS))
-    await store._files.file_of(topic.name).write(recent.settle_all)
+    await store._files.file_of(topic.name).write(settle_all)
 
     async def act() -> None:
         await store.own_topics.remove(topic, discard=True)
@@ -140,7 +140,7 @@ async def settle(store: SqliteStore, topic: Topic, directory: Path) -> Callable[
     token = await _held(store, topic)
     page = await store.queue.read(token, b"", REMOVED)
     await store.queue.remove(token, page.positions[-1], REMOVED, Tally(delivered=REMOVED))
-    return lambda: store._files.file_of(topic.name).write(recent.settle_all)
+    return lambda: store._files.file_of(topic.name).write(settle_all)
 
 
 async def give_back(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:

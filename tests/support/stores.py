@@ -183,6 +183,11 @@ def own_topic(name: str, shards: int = 3) -> Topic:
     return Topic(name, "", name, Target("kafka://127.0.0.1:9092", "", name), shards=shards, origin=Origin.REMORA)
 
 
+def settle_all(connection: sqlite3.Connection) -> None:
+    """Within a transaction, have everything in the log of an embedded file settle."""
+    recent.settle(connection, 1 << 62)
+
+
 def change(settings: SqliteSettings, *statements: str) -> None:
     """Change the first file of an embedded store as no remora would; `unhexed` undoes SQLite's `hex`.
 
@@ -190,7 +195,7 @@ def change(settings: SqliteSettings, *statements: str) -> None:
     """
     with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
         if any(" settled" in statement for statement in statements):
-            recent.settle_all(connection)
+            settle_all(connection)
         connection.create_function("unhexed", 1, bytes.fromhex)
         for statement in statements:
             connection.execute(statement)

@@ -321,11 +321,6 @@ def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
     index_of(connection).weight = newest - rows[-1][0]
 
 
-def settle_all(connection: sqlite3.Connection) -> None:
-    """Within a transaction, have everything in the log settle."""
-    settle(connection, 1 << 62)
-
-
 def give_back(connection: sqlite3.Connection) -> None:
     """Within a transaction, remove the oldest rows of the log of which nothing waits any more."""
     oldest, _ = connection.execute(_ENDS).fetchone()
