@@ -8,9 +8,9 @@ import sys
 from typing import NoReturn
 
 COLLECT_AFTER = 50_000
-"""This many objects are made before Python looks for garbage in cycles. A listing makes thousands, all of which go by
-themselves, and so do the imports of a start, which make only what stays: by default, seven hundred, that was a tenth
-of a start's processor time, and of a busy worker's."""
+"""Python looks for garbage in cycles after this many new objects. A listing makes thousands, which are freed without
+that, and the imports of a start make only what stays. After 700, Python's default, that took a tenth of the processor
+time of a start, and of a busy worker."""
 
 OTHER = "remora"
 """A distribution of the package index that has nothing to do with this one, and whose import package has the same name.

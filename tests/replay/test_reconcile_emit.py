@@ -45,7 +45,7 @@ NOW = ObjectNow(7, "e1", "", 0, {"colour": "blau"})
 
 
 def row(key: str = "k", kind: str = MISSING, **changes: Any) -> dict[str, Any]:
-    """A finding; by default an object of which no event tells."""
+    """A finding; by default an object that no event names."""
     listed = {"version_id": "", "size": 7, "etag": "e1", "last_modified": AT} if kind != EXTRA else {}
     return dict.fromkeys(FINDING.names) | {"kind": kind, "key": key, "differs": []} | listed | changes
 

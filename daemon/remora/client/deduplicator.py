@@ -30,7 +30,7 @@ from remora.model.errors import RemoraError
 SHARD, POSITION, NEXT, AFTER = "remora-shard", "remora-pos", "remora-next", "remora-after"
 
 MOST_SHARDS = 200_000
-"""The most shards of which a Deduplicator keeps its place, unless it is given another number."""
+"""A Deduplicator keeps its place in this many shards at most, unless it is given another number."""
 
 _NOT_BEGUN = -1
 
@@ -123,7 +123,7 @@ class Deduplicator:
 
     Gaps: each record names the next position, so that the records of a shard, over all partitions, are a chain.
     Partitions are read side by side, and a record may come before others that stand in front of it. `ahead` is how many
-    records may wait so, over all shards, before GapFound is raised for the shard of which most do: 0 where the topic
+    records may wait in all shards together before GapFound is raised for the shard with the most: 0 where the topic
     has one partition; with several the records that are read from one before those that stand beside them in another.
     None looks for no gaps: for the member of a consumer group, which sees a part of each shard's records.
 
@@ -148,7 +148,7 @@ class Deduplicator:
         self.copies = 0
         """Records that were passed over."""
         self.unmarked = 0
-        """Records without remora's headers, of which nothing can be said: each counts as new."""
+        """Records without remora's headers: each counts as new, since nothing tells copies apart."""
         for each in (checkpoint,) if isinstance(checkpoint, bytes) else checkpoint:
             for progress in of_json(each):
                 self._restore(progress)
@@ -169,7 +169,7 @@ class Deduplicator:
                 yield record
 
     def fresh_messages(self, messages: Iterable[M]) -> Iterator[M]:
-        """As `fresh`, of confluent-kafka's messages, none of which may be an error."""
+        """As `fresh`, of confluent-kafka's messages; none may be an error."""
         is_new = self.is_new
         for message in messages:
             if is_new(message.partition() or 0, message.headers() or ()):
@@ -268,7 +268,7 @@ class Deduplicator:
         return queue
 
     def _begin(self, shard: bytes, incarnation: bytes) -> _Queue:
-        """A queue of which nothing was read. The one before it is kept, as copies of its records may still come."""
+        """A queue from which nothing was read. The one before it is kept, as copies of its records may still come."""
         if shard not in self._queues and len(self._queues) >= self._most_shards:
             told = f"records name more than {self._most_shards} shards: give most_shards"
             raise TooManyShards(f"{shard.decode()}: {told}")

@@ -31,7 +31,7 @@ RESERVED_AT = 94
 """Where in a queue object its `reserved_size` stands, in every form of the head that is known."""
 
 URGENT_VERSIONS = (1, 2, 3)
-"""The known forms of a head's urgent data: before Squid, Squid, and OSDs of which reservations leak no room."""
+"""The known forms of a head's urgent data: before Squid, Squid, and OSDs whose reservations leak no room."""
 
 HEAD_MAGIC = 0xDEAD
 

@@ -32,7 +32,7 @@ from remora.model.topic import UNSET, Target, Topic
 __all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "Unconfirmed", "place"]
 
 _STEP_BYTES = 128 << 10  # of records in the compiled way that make one part, which is below a millisecond
-_MOST_COMPILED = 4 * _STEP_BYTES  # of which all may be pairs
+_MOST_COMPILED = 4 * _STEP_BYTES  # all of them may be pairs
 _PLAIN_BYTES = 64 << 10  # of records in the plain way that make one part, which is some milliseconds
 _STEP_RECORDS = 256
 

@@ -68,7 +68,7 @@ class Owner(Protocol):
 
 
 class BacklogMonitor:
-    """Polls the owned shards every 15 s; a topic that is owned no more is forgotten.
+    """Polls the owned shards every 15 s; a topic that is no longer owned is forgotten.
 
     It notifies ownership of the queues that have entries, so that a shard that missed their arrival becomes active.
     """

@@ -25,7 +25,7 @@ class OwnershipEvents(EventGroup):
         self._members = gauge("remora_members", "Workers that share the queues, this one included.")
         self._target = gauge("remora_target_shards", "Queues that are this process's share of all.")
         self._moves = counter(
-            "remora_shard_moves", "Queues taken from another worker, by why it held them no more.", "kind"
+            "remora_shard_moves", "Queues taken from another worker, by why it no longer held them.", "kind"
         )
         self._usage = gauge("remora_usage_ratio", "What this process uses of a resource, as a fraction.", "resource")
         self._usage_history = gauge("remora_usage_history_ratio", "Its busiest resource over time.")

@@ -219,7 +219,7 @@ class RoomLeft:
 
     @property
     def of_queue(self) -> QueueRoom:
-        """A queue with this room, of which nothing is reserved but what is leaked."""
+        """A queue with this room, in which only what is leaked is reserved."""
         used = max(0, self.capacity_bytes - self.room_bytes - self.leaked_bytes)
         return QueueRoom(self.capacity_bytes, used, self.capacity_bytes - self.room_bytes - used, 0)
 
@@ -409,7 +409,7 @@ class LetterGauge(Collector):
         return merged
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge, without topics of which no letter is stored."""
+        """One gauge, of the topics that have stored letters."""
         family = GaugeMetricFamily(
             "remora_dead_letters",
             "Dead letters that the store has now, until they are re-driven or dropped; each host shows all of them.",

@@ -200,7 +200,7 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A bound of `limit` bytes, of which `held` are taken, where a shard of this priority needs `need` more."""
+    """A bound of `limit` bytes with `held` taken, where a shard of this priority needs `need` more."""
 
     limit: int
     held: int
@@ -210,7 +210,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """A shard's pages of which nothing was sent: their bytes, the oldest first."""
+    """A shard's unsent pages: their bytes, the oldest first."""
 
     priority: Priority
     pages: tuple[int, ...]

@@ -159,7 +159,7 @@ def cause_of(reason: str, place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FailingShard:
-    """A shard that fails: of which topic, where its entries go, what failed last, and how it does."""
+    """A shard that fails: its topic, where its entries go, what failed last, and how it does."""
 
     topic: str
     endpoint: str

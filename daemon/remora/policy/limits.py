@@ -46,7 +46,7 @@ class CreditLimit:
 
 
 class EntryLimit:
-    """Entries that are asked for, or read and not done, of which there may be as many as `most` says, 0 for any number.
+    """Entries that are asked for, or read and not done: as many as `most` says at most, 0 for any number.
 
     Full of read ones, it goes on at half of them, so that not each acknowledgement wakes a reader. What was read is
     sent, so there may be more. `name` is that of the bound in the metrics.
@@ -172,7 +172,7 @@ class ByteLimit:
 
 @dataclass(slots=True)
 class Unacked:
-    """Records under way, of which there may be `most` (0: any number), and entries that reads have asked for.
+    """Records under way, `most` of them at most (0: any number), and entries that reads have asked for.
 
     Full at that number, it goes on at half of it.
     """

@@ -89,7 +89,7 @@ def _place(failed: dict[str, Any]) -> str:
 
 
 def topics_shown(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is counted of each topic, and how it does; those of which this host holds nothing are in no state."""
+    """What is counted of each topic, and how it does; topics without a queue on this host are in no state."""
     held: dict[str, list[Condition]] = {}
     for each in shards:
         held.setdefault(_label(each), []).append(condition_of(each))

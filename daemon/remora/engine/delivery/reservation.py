@@ -1,6 +1,6 @@
 """What one session holds: credit for what it may send, entries that it asked for or read, and bytes in memory.
 
-CreditLimit is taken before a page is read. What is granted is settled when the page's records are known, and what the
+Credit is taken before a page is read. What is granted is settled when the page's records are known, and what the
 session has not handed to its endpoint comes back when it ends, whatever ended it.
 """
 
@@ -22,7 +22,7 @@ from remora.policy.admission import Demand
 from remora.policy.limits import mean_records
 
 LONG_WAIT_S = 1.0
-"""After so long a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""
+"""After this time a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""
 
 
 class SessionReservation:

@@ -3,7 +3,7 @@
 ::
 
     RECONCILED/emit/
-      plan/*.parquet   findings without the keys of which something has landed since
+      plan/*.parquet   findings without the keys whose events have landed since
       plan.json        Planned: written when all of it is there; `plan` is empty where nothing has landed since
       pending.json     PendingEmission: the request that is under way, written before it is sent
       progress.json    EmitProgress: how many findings are behind us, and what became of them

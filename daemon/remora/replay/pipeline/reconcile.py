@@ -108,7 +108,7 @@ def reconcile(plan: Plan, *, master: str | None = None, tell: Callable[[str], No
 
 
 def plan_emission(out: Path, *, master: str | None = None) -> None:
-    """Find out which findings are to be sent: none of which an event has landed since they were found."""
+    """Find out which findings are to be sent: those whose keys have no event that has landed since."""
     directory = ReconciledDirectory(out)
     found = directory.made()
     assert found is not None, "there is a reconcile whose findings are sent"

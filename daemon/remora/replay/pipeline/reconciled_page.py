@@ -11,7 +11,7 @@ from remora.replay.report.tables import Cell, ReportTable, TableRow
 from remora.replay.report.texts import count, moment, visible
 
 _WORDS = {
-    "missing": ("missing", "objects of which no event tells that they are there"),
+    "missing": ("missing", "objects that no event names"),
     "extra": ("extra", "objects that are there by the events, and are gone"),
     "differing": ("differing", "objects whose size, ETag or version is another one than the events tell"),
     "changing": ("left out", "keys that changed from the grace before the listing on"),

@@ -85,7 +85,7 @@ class BodyBudget:
         return self._intake.is_paused
 
     def admit(self, share: Share, nbytes: int) -> bool:
-        """Whether a request may have its body read, of which `nbytes` are announced; 0: its length is unknown.
+        """Whether a request may have its body read, with `nbytes` announced; 0: its length is unknown.
 
         Where it may not, it has to `wait`.
         """

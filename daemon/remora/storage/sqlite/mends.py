@@ -14,7 +14,7 @@ class NoMends:
         self._inspection = inspection
 
     async def look(self, shard: Shard) -> Mend:
-        """The queue's room, of which nothing is leaked."""
+        """The queue's room; nothing of it is leaked."""
         return Mend((await self._inspection.stats(shard)).room)
 
     async def mend(self, token: LockToken) -> Mend:

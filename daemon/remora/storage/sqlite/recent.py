@@ -322,7 +322,7 @@ def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
 
 
 def give_back(connection: sqlite3.Connection) -> None:
-    """Within a transaction, remove the oldest rows of the log of which nothing waits any more."""
+    """Within a transaction, remove the oldest rows of the log in which nothing waits."""
     oldest, _ = connection.execute(_ENDS).fetchone()
     rows = connection.execute("SELECT id, parts FROM recent WHERE id <= ? ORDER BY id", ((oldest or 0) + AT_ONCE,))
     known = [(row, list(unpacked(row, packed))) for row, packed in rows if not is_damaged(packed)]
