@@ -19,6 +19,7 @@ from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
+from remora.model.host_limits import HostLimits
 from remora.model.member import COMMAND_COOKIE, Ask, Member
 from remora.model.shard import Shard
 from support.scripts import run
@@ -48,7 +49,7 @@ class Fleet:
         meters = Meters(settings or self.settings)
         last = asyncio.get_running_loop().time()
 
-        def probe(_: BalanceSettings) -> dict[str, float]:
+        def probe(_: HostLimits) -> dict[str, float]:
             nonlocal last
             now = asyncio.get_running_loop().time()
             for shard in worker.ownership.shards:

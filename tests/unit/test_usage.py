@@ -40,9 +40,9 @@ def test_percents_are_of_the_time_since_the_last_look(tmp_path: Path, monkeypatc
     used = Usage(1, host(tmp_path, "100 0 100 700 100 0 0 0 50 50", pages=0))
 
     host(tmp_path, "150 0 125 760 165 0 0 0 90 50", pages=(16 << 20) // PAGE_BYTES)
-    assert used.percents(settings) == {"cpu": 50.0, "host_cpu": 37.5, "memory": 25.0, **idle}
+    assert used.percents(used.limits(settings)) == {"cpu": 50.0, "host_cpu": 37.5, "memory": 25.0, **idle}
     host(tmp_path, "250 0 125 760 165 0 0 0 90 50", pages=(32 << 20) // PAGE_BYTES)
-    assert used.percents(settings) == {"cpu": 20.0, "host_cpu": 100.0, "memory": 50.0, **idle}
+    assert used.percents(used.limits(settings)) == {"cpu": 20.0, "host_cpu": 100.0, "memory": 50.0, **idle}
 
 
 @pytest.mark.parametrize(("used_s", "cpu"), [(0.0, 30.0), (1.0, 30.0), (3.0, 30.0), (4.0, 40.0)])
@@ -69,7 +69,7 @@ async def test_time_that_a_process_is_kept_from_running_counts_as_used(
         await asyncio.sleep(10.0)
         counting.cancel()
 
-    assert used.percents(BalanceSettings())["cpu"] == pytest.approx(cpu, abs=0.3)
+    assert used.percents(used.limits(BalanceSettings()))["cpu"] == pytest.approx(cpu, abs=0.3)
 
 
 def test_what_cannot_be_read_counts_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_counts_as_nothing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "memory_limit", lambda **_: 0)
     used = Usage(2, tmp_path / "none")
 
-    percents = used.percents(BalanceSettings())
+    percents = used.percents(used.limits(BalanceSettings()))
 
     assert (percents["host_cpu"], percents["memory"], percents["host_network_in"]) == (0.0, 0.0, 0.0)
     assert used.limits(BalanceSettings()) == HostLimits()
@@ -140,7 +140,7 @@ def test_the_card_s_traffic_is_of_what_it_can_carry(tmp_path: Path, monkeypatch:
     used = Usage(1, proc, sys)
     network(proc, sys, {"eth0": (1000, 62_500_000, 12_500_000)}, route="eth0")
 
-    percents = used.percents(BalanceSettings())
+    percents = used.percents(used.limits(BalanceSettings()))
 
     assert (percents["host_network_in"], percents["host_network_out"]) == (50.0, 10.0)
     assert used.limits(BalanceSettings()).network == 125_000_000

@@ -49,7 +49,7 @@ class Usage:
         self._workers = max(1, workers)
         self._last = self._times()
 
-    def percents(self, settings: BalanceSettings) -> Mapping[str, float]:
+    def percents(self, limits: HostLimits) -> Mapping[str, float]:
         """Returns the percentages of `cpu`, of one core, `host_cpu`, of all cores, `memory`, of its limit, and
         `host_network_in` and `host_network_out`, of what the card of the default route can carry.
 
@@ -58,7 +58,6 @@ class Usage:
         """
         last, self._last = self._last, self._times()
         now, passed_s, ticks = self._last, self._last.clock_s - last.clock_s, self._last.all - last.all
-        limits = self.limits(settings)
         came, went = _passed(last.card, now.card)
         carried = limits.network * passed_s
         return {

@@ -178,8 +178,8 @@ class Process:
         usage = Usage(self._start.workers, kept_s=lambda: self._kept.seconds)
         meters = Meters(
             settings.balance,
-            probe=usage.percents,
             limits=usage.limits,
+            probe=usage.percents,
             taken_in=lambda: self._telemetry.taken_in_bytes,
         )
         start = self._start

@@ -92,10 +92,10 @@ class Shedder:
             return
         if elapsed_s <= 0:
             return
-        probed = meters.probe(settings)
-        network = meters.limits(settings).network * elapsed_s
+        limits = meters.limits(settings)
+        network = limits.network * elapsed_s
         self._percents = {
-            **probed,
+            **meters.probe(limits),
             "held": 100 * meters.held(),
             "network_in": 100 * (passed.read + came) / network if network else 0.0,
             "network_out": 100 * passed.acknowledged / network if network else 0.0,

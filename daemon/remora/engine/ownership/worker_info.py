@@ -16,7 +16,7 @@ from remora.policy.eligible import Schemes
 class Meters:
     """What a worker's load is measured by. `settings` are replaced by a reload, and read anew at each use.
 
-    `probe` gives the percentages of the host's resources since it was last asked, `limits` what they are measured by,
+    `limits` are what the host's resources are measured by, `probe` gives their percentages since it was last asked,
     `held` that of the bytes of
     entries which may be held, and `taken_in` how many bytes of events the ingest API has taken in so far.
     `quarantined` are the destinations that this worker leaves to others.
@@ -24,8 +24,8 @@ class Meters:
 
     settings: BalanceSettings = field(default_factory=BalanceSettings)
     traffic: Traffic = field(default_factory=Traffic)
-    probe: Callable[[BalanceSettings], Mapping[str, float]] = lambda _: {}
     limits: Callable[[BalanceSettings], HostLimits] = lambda _: HostLimits()
+    probe: Callable[[HostLimits], Mapping[str, float]] = lambda _: {}
     held: Callable[[], float] = lambda: 0.0
     taken_in: Callable[[], int] = lambda: 0
     quarantined: Callable[[], tuple[str, ...]] = tuple
