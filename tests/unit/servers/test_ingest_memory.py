@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.process.host_load import HostLoad, clear, shared_memory
 from remora.servers.ingest import handler, server
+from remora.servers.ingest.begun import begin
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.problems import SLOW_DOWN, Problem
 from support.ingest import Answer, ScriptedStore, Site, ingest_site, own_topic, records
@@ -262,6 +263,24 @@ async def test_a_stop_answers_those_that_wait(store: ScriptedStore, tmp_path: Pa
         store.gate.set()
         assert (await first).status == 200
     assert keys(store) == ["first"]
+
+
+async def test_a_request_is_let_in_before_its_task_begins() -> None:
+    """What ends between a request's refusal at its headers and the first step of its task lets it in all the same."""
+    budget, started = BodyBudget(10, HostLoad.alone(), Telemetry()), list[Coroutine[Any, Any, None]]()
+    first, second = budget.share(Socket()), budget.share(Socket())
+
+    async def waits() -> None:
+        with second:
+            assert not second.begin(10)
+            await second.wait(3600.0)
+
+    assert first.begin(10)
+    begin(waits(), started.append)
+    first.__exit__(None, None, None)
+
+    await asyncio.wait_for(started[0], PATIENT_S)
+    assert budget.waiting == 0
 
 
 class Clients:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
@@ -96,23 +97,32 @@ class BodyBudget:
         return True
 
     async def wait(self, share: Share, timeout_s: float) -> None:
-        """Return when a request that was not admitted may have its body read. Raises Problem after `timeout_s`."""
-        await in_task()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wait(share, self._at_headers)
-        except TimeoutError as exc:
-            raise no_memory(timeout_s) from exc
+        """Return when a request that was not admitted may have its body read. Raises Problem after `timeout_s`.
+
+        It stands among those that wait before its task begins: a request that ends in between may let it in.
+        """
+        with self._held_up(share, self._at_headers) as waiter:
+            await in_task()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await waiter
+            except TimeoutError as exc:
+                raise no_memory(timeout_s) from exc
+            share.is_waiting = False
 
     async def grow(self, share: Share, nbytes: int) -> None:
         """Return when a body of unknown length may have `nbytes` more, and count them."""
         self._observe()
         while not self._intake.grow(share, nbytes, is_oldest=self._is_oldest(share)):
-            await self._wait(share, self._growing)
+            with self._held_up(share, self._growing) as waiter:
+                await waiter
+                share.is_waiting = False
             self._observe()
         self._let_in(())
 
-    async def _wait(self, share: Share, among: dict[Share, asyncio.Future[None]]) -> None:
+    @contextmanager
+    def _held_up(self, share: Share, among: dict[Share, asyncio.Future[None]]) -> Iterator[asyncio.Future[None]]:
+        """What is set when the share may go on; until then its connection is not read."""
         waiter = among[share] = self._loop.create_future()
         began = self._loop.time()
         share.reader.hold_for_memory()
@@ -120,8 +130,7 @@ class BodyBudget:
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look_again)
         try:
-            await waiter
-            share.is_waiting = False
+            yield waiter
         finally:
             del among[share]
             self._telemetry.ingest_waited(self._loop.time() - began)
