@@ -71,9 +71,9 @@ async def test_messages_of_confluent_kafka(kafka: Kafka) -> None:
     try:
         consumer.assign([confluent.TopicPartition(topic, 0, 0)])
         while len(messages) < 1 + len(PLACES):
-            found = consumer.consume(num_messages=100, timeout=PATIENT_S)
+            found = consumer.poll(PATIENT_S)
             assert found, "no message comes"
-            messages += found
+            messages.append(found)
     finally:
         consumer.close()
     dedupe = Deduplicator(ahead=0)
