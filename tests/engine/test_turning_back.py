@@ -19,7 +19,7 @@ from engine.places import Place
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.codec.topic import TRAFFIC_CLASS
 from remora.config import DeliverySettings
-from remora.engine.admission.givers import Givers, PageAhead
+from remora.engine.admission.givers import Giver, Givers, PageAhead
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
@@ -138,6 +138,45 @@ async def test_a_live_shard_finds_room_beside_others(how: str, mode: Delivery, w
     )
     assert listed - sum(len(store.queues[name].entries) for name in BACKLOGS) == turned_back(telemetry, priority)
     assert (worker.budget.held, worker.entries.held) == (0, 0)
+
+
+class StoreThatHoldsOn(NotedStore):
+    """One page comes when the gate is open: one behind others, of which nothing was begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
+        if len(self.pages) == 8 and not self.asked.is_set():
+            self.asked.set()
+            await self.gate.wait()
+        return await super().read(token, start, limit)
+
+
+@pytest.mark.parametrize("mode", list(Delivery))
+@in_virtual_time
+async def test_a_page_is_thrown_away_that_is_read_while_those_before_it_are_turned_back(mode: Delivery) -> None:
+    """Nothing that was read behind pages which gave way is sent before these: all arrives once and in order, and no
+    session fails."""
+    store, endpoint, telemetry = StoreThatHoldsOn(), SlowEndpoint(), Telemetry()
+    settings = replace(settings_of(mode), transaction_time_s=3600)
+    givers: dict[Giver, None] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Givers, "join", lambda _, giver, __: givers.setdefault(giver))
+        async with running(a_worker(store, endpoint, settings, telemetry=telemetry)):
+            store.add(BACKLOGS[0], 300)
+            await store.asked.wait()
+            (giver,) = givers
+            pages = len(giver.ahead())
+            assert pages > 0
+            giver.turn_back(pages, Priority.CLIENT_LOW)
+            store.gate.set()
+            await drained(store, within_s=36_000)
+
+    assert endpoint.numbers(BACKLOGS[0]) == list(range(300))
+    assert turned_back(telemetry, Priority.CLIENT_LOW) > 0
+    assert store.calls["acquire"] == 1
 
 
 @in_virtual_time

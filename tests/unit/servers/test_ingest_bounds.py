@@ -19,6 +19,7 @@ import zstandard
 
 from devkit.waits import PATIENT_S, until
 from remora.servers.ingest import handler, server
+from remora.servers.ingest.pipeline import MOST
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
@@ -292,6 +293,23 @@ async def test_requests_sent_ahead_are_left_in_the_socket(store: ScriptedStore, 
             store.gate.set()
             await asyncio.wait_for(loop.sock_sendall(eager, ahead[sent:]), PATIENT_S)
             await until(lambda: len(store.published) == 61)
+
+
+async def test_a_bounded_number_of_requests_sent_ahead_is_begun(tmp_path: Path) -> None:
+    """Of two hundred small ones on one connection a few wait for the store at a time, and all are answered later."""
+    store = PromptStore(own_topic("t"))
+    async with ingest_site(store, tmp_path) as site, connected(tmp_path) as (_, writer):
+        assert (await site.ask("POST", EVENTS, BODY)).status == 200  # from now on the topic is known
+        store.gate.clear()
+        writer.write(with_length(BODY) * 200)
+        await until(lambda: site.server.held_bytes >= MOST * len(BODY))
+        for _ in range(20):
+            await site.ask("GET", "/v1/health")
+        held = site.server.held_bytes
+        store.gate.set()
+        await until(lambda: len(store.published) == 201)
+
+    assert held == MOST * len(BODY)
 
 
 async def test_a_body_too_large_is_refused_before_it_is_sent(store: ScriptedStore, tmp_path: Path) -> None:
