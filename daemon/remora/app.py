@@ -248,6 +248,30 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
     return salvage(damaged, new)
 
 
+def back_up_store(settings: Settings, target: Path) -> Sequence[Report]:
+    """Copy the files of the embedded store as they are at one moment; what is in each copy; blocks.
+
+    Raises StoreMisconfigured where there is no store or `target` cannot be used, StoreUnavailable and StoreFull.
+    """
+    from remora.storage.sqlite.backup import back_up
+
+    directory = _embedded(settings)
+    _become_owner(directory)
+    return back_up(directory, target)
+
+
+def restore_store(settings: Settings, copies: Path) -> Sequence[Report]:
+    """Make the embedded store that the settings name out of copies; what is in each file; blocks.
+
+    Raises StoreMisconfigured where the copies are not one whole and sound store, or where there is a store already.
+    """
+    from remora.storage.sqlite.backup import restore
+
+    directory = _embedded(settings)
+    _become_owner(directory)
+    return restore(copies, directory)
+
+
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
         _become_owner(

@@ -1,4 +1,4 @@
-"""`remora store`: check the files of the embedded store, and copy what is left of a damaged one."""
+"""`remora store`: check, back up and restore the files of the embedded store; copy what is left of a damaged one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.model.store_files import Report
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 
 @click.group(cls=Group)
 def store() -> None:
-    """Check the files of the embedded store, and copy what can be read of a damaged one."""
+    """Check, back up and restore the files of the embedded store, and copy what can be read of a damaged one."""
 
 
 @store.command("check")
@@ -39,6 +40,11 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
       remora store check /var/lib/remora/queues/queues-003.db
     """
     reports = app.check_files(settings, files)
+    _tell(reports, as_json)
+
+
+def _tell(reports: Sequence[Report], as_json: bool) -> None:
+    """Print what is in each file; exits with 1 when something is wrong with one."""
     if as_json:
         print_json(
             [
@@ -101,3 +107,43 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
             click.echo(f"  lost: {each}")
     if found.lost:
         sys.exit(Exit.FAILURE)
+
+
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+@store.command("backup")
+@click.argument("directory", type=DIRECTORY)
+@config_option
+@json_option
+def backup_command(settings: Settings, directory: Path, as_json: bool) -> None:
+    """Copy all files of the store to DIRECTORY, as they are at one moment, while the daemon runs or not.
+
+    DIRECTORY is made, or is empty, and belongs to the store's user. Events and deliveries go on; for some milliseconds
+    they wait. Each copy is checked. Exit code 1 when something is wrong with one: damage is copied as it is.
+
+    \b
+    Example:
+      remora store backup /var/backups/remora-2026-11-27
+    """
+    _tell(app.back_up_store(settings, directory), as_json)
+
+
+@store.command("restore")
+@click.argument("copies", type=click.Path(file_okay=False, exists=True, path_type=Path), metavar="DIRECTORY")
+@config_option
+@json_option
+def restore_command(settings: Settings, copies: Path, as_json: bool) -> None:
+    """Make the store of sqlite.directory out of the copies in DIRECTORY, which stay as they are.
+
+    There must be no store in sqlite.directory: stop the daemon, and move what is there elsewhere. Queues get new
+    incarnations, so that consumers do not take new events for copies of others. What was delivered since the backup is
+    delivered again, and what came in since is not there. When the command is cut short no daemon starts until it is
+    repeated.
+
+    \b
+    Example, with the daemon stopped:
+      mkdir /root/damaged && mv /var/lib/remora/queues-* /root/damaged/
+      remora store restore /var/backups/remora-2026-11-27
+    """
+    _tell(app.restore_store(settings, copies), as_json)

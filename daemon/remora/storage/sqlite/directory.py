@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 _LEAST_SQLITE = (3, 38)
 """The first with the `->>` operator."""
 
+RESTORING = "restoring"
+"""The file in the directory that says that its files are being made out of copies."""
+
 _LOCK = "lock"
 _LOCK_WITHIN_S = 30.0
 _PAUSE_S = 0.01
@@ -68,7 +71,7 @@ def make_directory(path: Path) -> None:
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
             with suppress(PermissionError):  # what may be entered need not be readable
-                _sync(path.parent)
+                sync(path.parent)
     except OSError as exc:
         raise StoreMisconfigured(
             f"cannot make {path}: {exc.strerror}; run this as root, who makes it for the user of the daemon:"
@@ -86,6 +89,8 @@ def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict
     if sqlite3.sqlite_version_info < _LEAST_SQLITE:
         least = ".".join(map(str, _LEAST_SQLITE))
         raise StoreMisconfigured(f"SQLite {least} or newer is needed; Python here has {sqlite3.sqlite_version}")
+    if (directory / RESTORING).exists():
+        raise StoreMisconfigured(f"the restore of {directory} was cut short: repeat `remora store restore`")
     found = sorted(directory.glob("queues-*.db"))
     for path in found:
         _check(path, 0o600)
@@ -106,7 +111,7 @@ def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict
             raise StoreMisconfigured(f"{path} belongs to another directory, or had another name: move it elsewhere")
         if path not in damaged:
             _migrate(path, schema.MIGRATIONS, damaged)
-    _sync(directory)
+    sync(directory)
     return paths, damaged
 
 
@@ -268,7 +273,7 @@ def name_of(uid: int) -> str:
         return str(uid)
 
 
-def _sync(directory: Path) -> None:
+def sync(directory: Path) -> None:
     """Make the files' names durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,0 +1,188 @@
+"""Copies a whole store while it is in use, and makes a store of such a copy.
+
+All files are copied as they are at one moment: their writers are held up together for the milliseconds in which each
+file gets a reader whose snapshot begins there. SQLite's backup copies what that reader sees, page by page. VACUUM INTO
+was weighed: it makes a smaller copy, but runs in no transaction, so each file would be of a moment of its own.
+
+What is restored gets new incarnations: positions that were given out since the copy are given out again, and must not
+be taken for copies of what consumers have seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from remora.model.errors import StoreFull, StoreMisconfigured, StoreUnavailable
+from remora.model.store_files import Report
+from remora.storage.sqlite import schema
+from remora.storage.sqlite.checking import check_directory, check_file, open_to_look, why
+from remora.storage.sqlite.connecting import connect, snapshot, transaction
+from remora.storage.sqlite.directory import RESTORING, locked, make_directory, migrate, path_of, sync
+from remora.storage.sqlite.refusals import is_busy, lacks_room, translated
+
+_HELD_UP_S = 0.5
+"""So long one file may keep all writers waiting for the moment of the copy; after a pause it is tried again."""
+
+_TRIES = 60
+_PAUSE_S = 0.1
+
+_ANEW = """
+UPDATE queues SET incarnation = lower(hex(randomblob(8)));
+DELETE FROM locks;
+DELETE FROM members;
+"""
+
+
+def back_up(directory: Path, target: Path) -> list[Report]:
+    """Copy all files of a store into `target`, which is made, or is empty; what is in each copy, and wrong with it.
+
+    A damaged page is copied as it is. Raises StoreMisconfigured where there is no whole store, or `target` cannot be
+    used, StoreUnavailable where others keep a file busy, and StoreFull. `target` is empty then.
+    """
+    paths = whole(directory)
+    make_directory(target)
+    if any(target.iterdir()):
+        raise StoreMisconfigured(f"{target} is not empty: name a directory that is, or that is not there")
+    copies = [target / path.name for path in paths]
+    with _undone(copies):
+        with _of_one_moment(paths) as sources:
+            for source, copy in zip(sources, copies, strict=True):
+                _copy(source, copy)
+        sync(target)
+    return check_directory(target)
+
+
+def restore(copies: Path, directory: Path) -> list[Report]:
+    """Make the store of `directory` out of what `back_up` has copied; what is in each of its files.
+
+    Raises StoreMisconfigured where `copies` is not one whole store that is sound, or where a store is in the directory.
+    Nothing has changed then. When it is cut short no daemon opens the directory until it is repeated.
+    """
+    sources = whole(copies)
+    make_directory(directory)
+    with locked(directory):
+        mark, new = directory / RESTORING, [directory / f"{path.name}.new" for path in sources]
+        if not mark.exists():
+            if found := sorted(directory.glob("queues-*.db*")):
+                raise StoreMisconfigured(f"{found[0]} is there already: move what is in {directory} elsewhere")
+            mark.touch(0o600)
+        _discard(new)
+        is_begun = any(directory.glob("queues-*.db"))  # by one that was cut short: the mark stays whatever comes
+        with _undone(new if is_begun else [*new, mark]):
+            sync(directory)
+            reports = [_restored(source, copy) for source, copy in zip(sources, new, strict=True)]
+        for copy in new:
+            copy.replace(copy.with_suffix(""))
+        sync(directory)
+        mark.unlink()
+        sync(directory)
+    return reports
+
+
+def whole(directory: Path) -> list[Path]:
+    """All files of the store in a directory. Raises StoreMisconfigured where there is none, or not all of one."""
+    found = sorted(directory.glob("queues-*.db"))
+    if not found:
+        raise StoreMisconfigured(f"there is no store in {directory}: queues-000.db is missing")
+    known = {path: _identity(path) for path in found}
+    store, count, _ = known[found[0]]
+    paths = [path_of(directory, number) for number in range(count)]
+    for number, path in enumerate(paths):
+        if path not in known:
+            raise StoreMisconfigured(f"{path} is missing: its store has {count} files")
+        if known[path] != (store, count, number):
+            raise StoreMisconfigured(f"{path} belongs to another store, or had another name")
+    if strange := sorted(set(found) - set(paths)):
+        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {count} files")
+    return paths
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    """The store that a file belongs to, of how many files, and its number. Raises StoreMisconfigured."""
+    try:
+        with closing(open_to_look(path)) as connection:
+            if connection.execute("PRAGMA application_id").fetchone() != (schema.APPLICATION_ID,):
+                raise StoreMisconfigured(f"{path} is another program's database, or its first page is damaged")
+            meta = dict(connection.execute("SELECT key, value FROM meta"))
+            return str(meta["store"]), int(meta["files"]), int(meta["number"])
+    except (sqlite3.Error, OSError, LookupError) as exc:
+        raise StoreMisconfigured(f"{path} cannot be read: {why(exc)}") from exc
+
+
+@contextmanager
+def _of_one_moment(paths: Sequence[Path]) -> Iterator[list[sqlite3.Connection]]:
+    """Readers that see all files as they are at one moment."""
+    with ExitStack() as stack:
+        sources = [stack.enter_context(closing(connect(path, reader=True, patience_s=_HELD_UP_S))) for path in paths]
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                with ExitStack() as held:
+                    for path in paths:
+                        writer = held.enter_context(closing(connect(path, reader=False, patience_s=_HELD_UP_S)))
+                        held.enter_context(transaction(writer))
+                    for each in sources:
+                        stack.enter_context(snapshot(each))
+                        each.execute("SELECT count(*) FROM meta").fetchone()  # its snapshot begins
+                break
+            except sqlite3.Error as exc:
+                if not is_busy(exc):
+                    raise
+                if not tries_left:
+                    where = paths[0].parent
+                    raise StoreUnavailable(f"{where}: others keep its files too busy for a copy of one moment") from exc
+            for each in sources:
+                if each.in_transaction:
+                    each.execute("COMMIT")
+            time.sleep(_PAUSE_S)
+        yield sources
+
+
+def _copy(source: sqlite3.Connection, copy: Path) -> None:
+    """Copy what a connection sees to a file that is not there; synced, and with no log beside it."""
+    os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(copy, isolation_level=None)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")
+
+
+def _restored(source: Path, copy: Path) -> Report:
+    """Make a file that is to be used out of a copy, of the newest version. Raises StoreMisconfigured for damage."""
+    with closing(open_to_look(source)) as connection, snapshot(connection):
+        _copy(connection, copy)
+    with closing(sqlite3.connect(copy, isolation_level=None)) as target:
+        migrate(target, source, schema.MIGRATIONS)
+        with transaction(target):
+            schema.run_script(target, _ANEW)
+    report = check_file(copy)
+    if report.problems:
+        first = report.problems[0]
+        raise StoreMisconfigured(
+            f"{source}: {first.what}: {first.text}; `remora store salvage` copies what can be read of it"
+        )
+    return report
+
+
+@contextmanager
+def _undone(made: Sequence[Path]) -> Iterator[None]:
+    """These files are not there when what is done fails; errors are the store's."""
+    try:
+        yield
+    except BaseException as exc:
+        _discard(made)
+        if isinstance(exc, sqlite3.Error) and lacks_room(exc):
+            raise StoreFull(f"{made[0].parent}: no room for a copy of the store") from exc
+        if isinstance(exc, sqlite3.Error | OSError):
+            raise translated(exc, made[0]) from exc
+        raise
+
+
+def _discard(files: Sequence[Path]) -> None:
+    for path in files:
+        for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(name).unlink()
