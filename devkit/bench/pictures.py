@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ def draw(name: str, figures: Figures, file: Path) -> None:
         _draw_axes(figures, file)
     elif name == "fleet":
         _draw_minutes(figures["turns"], file)
+    elif name == "shards" and "latencies" in figures:
+        _draw_latencies(figures["rows"], file)
     elif name == "shards":
         _draw_shards(figures["rows"], file)
     elif name in _PANELS:
@@ -94,6 +97,35 @@ def _draw_shards(rows: Sequence[Figures], file: Path) -> None:
         slowest.set(xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks], yscale="log")
         slowest.set(xlabel="queues", ylabel=None if column else "p99 of a commit, ms")
         slowest.minorticks_off()
+    figure.savefig(file)
+
+
+def _draw_latencies(rows: Sequence[Figures], file: Path) -> None:
+    """A column for each kind of queues, a row for each work: events a second over queues, a line for each latency.
+
+    What is done without queues is a dashed line.
+    """
+    from matplotlib.figure import Figure
+
+    works = list(dict.fromkeys(row["work"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows if row["queues"]))
+    figure = Figure(figsize=(4 * len(kinds), 3 * len(works)), layout="constrained")
+    plots = figure.subplots(len(works), len(kinds), squeeze=False, sharex=True, sharey="row")
+    for (work, kind), plot in zip(itertools.product(works, kinds), plots.flat, strict=True):
+        here = [row for row in rows if row["work"] == work and row["kind"] == kind]
+        for place, asked_s in enumerate(dict.fromkeys(row["asked_s"] for row in rows)):
+            line = [row for row in here if row["asked_s"] == asked_s]
+            label, color = f"L = {asked_s * 1e3:g} ms", f"C{place}"
+            plot.plot([row["queues"] for row in line], [row["rate"] for row in line], marker="o", c=color, label=label)
+            for row in rows:
+                if here and (row["asked_s"], row["work"], row["queues"]) == (asked_s, work, 0):
+                    plot.axhline(row["rate"], linestyle="--", linewidth=1, color=color)
+        plot.set_visible(bool(here))
+        ticks = sorted({row["queues"] for row in here}) or [1]
+        plot.set(title=f"{work}: {kind}", xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks])
+        plot.set(ylim=(0, None), xlabel="queues", ylabel="events/s")
+        plot.minorticks_off()
+    plots[0][0].legend()
     figure.savefig(file)
 
 
