@@ -16,12 +16,12 @@ from typing import Any
 from devkit.bench.clusters import BenchError, running_clusters
 from devkit.paths import ROOT
 
-HERE, THERE = "here", "against"
+HERE, THERE = "here", "beside"
 
 
 def ingest_in_turns(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark of ingest in both checkouts, `rounds` times each, and compare the medians."""
-    checkouts = {HERE: ROOT, THERE: checkout(options.against)}
+    checkouts = {HERE: ROOT, THERE: checkout(options.beside)}
     turns: dict[str, list[dict[str, Any]]] = {HERE: [], THERE: []}
     with (
         running_clusters(options.name, options.keep, [] if options.only == "store" else ["kafka"]),
