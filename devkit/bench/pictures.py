@@ -279,6 +279,14 @@ def _replay_verify(figures: Figures) -> list[Panel]:
     ]
 
 
+def _against(figures: Figures) -> list[Panel]:
+    turns = figures["turns"]
+    return [
+        Panel("events/s", {sender: _each(each, "rate") for sender, each in turns.items()}),
+        Panel("CPU, us an event", {name: [turn["cpu_us"]["sender"] for turn in each] for name, each in turns.items()}),
+    ]
+
+
 def _enqueue(figures: Figures) -> list[Panel]:
     return [Panel("events/s", {"radosgw's reserve and commit": [figures["enqueued"]["rate"]]})]
 
@@ -316,4 +324,5 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "sequencer": _sequencer,
     "consume": _consume,
     "reconcile": _reconcile,
+    "against": _against,
 }

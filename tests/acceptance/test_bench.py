@@ -231,6 +231,26 @@ def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str
 
 
 @pytest.mark.kafka
+@pytest.mark.full("six deliveries, for a benchmark")
+def test_kcat_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
+    """Each sender has a rate and its costs, and after a SIGKILL all events are there, in order; once if asked."""
+    program("kcat", "kcat")
+    found = figures(tmp_path, "against", "kcat", "--entries", "60000", "--rounds", "1", "--name", name)
+
+    kcat, at_least_once, exactly_once = found["rows"]
+    assert [row["sender"] for row in found["rows"]] == ["kcat", "remora, at-least-once", "remora, exactly-once"]
+    for row in found["rows"]:
+        assert row["rate"] > 0
+        assert row["sender_cpu_us"] > 0
+        assert row["peak_rss_bytes"] > 1_000_000
+        assert (row["events"], row["inversions"]) == (60_000, 0)
+    assert kcat["copies"] > 0
+    assert at_least_once["copies"] < 60_000
+    assert exactly_once["copies"] == 0
+    assert "librdkafka" in found["version"]
+
+
+@pytest.mark.kafka
 def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
     """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
     found = figures(
