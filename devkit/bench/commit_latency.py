@@ -25,7 +25,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from devkit.bench.clusters import BenchError
@@ -172,20 +172,31 @@ def _flat(turn: SlowTurn) -> dict[str, Any]:
 
 
 def print_table(rows: Sequence[SlowRow]) -> None:
-    """All rows, as a table of Markdown."""
-    print("| L, ms | work | queues | events/s | to 1 queue | to none | p50, ms | p99, ms | waited | CPU, ms |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        queues = f"{row.what.queues} {row.what.kind}" if row.what.queues else row.what.kind
-        print(
-            f"| {row.what.asked_s * 1e3:g} | {row.what.work} | {queues} | {row.rate:,.0f} | {_ratio(row.gain)} | "
-            f"{_ratio(row.of_ceiling)} | {row.p50_s * 1e3:.1f} | {row.p99_s * 1e3:.1f} | {row.waited:.0%} | "
-            f"{row.cpu_ms:.2f} |"
-        )
+    """A line for each latency, work and kind of queues, as a table of Markdown: rates by the number of queues."""
+    counts = sorted({row.what.queues for row in rows} - {0})
+    print("| L, ms | work | queues | none | " + " | ".join(map(str, counts)), end=" | ")
+    print("11 to 1 | 11 to none | p50, p99 of 1, ms | of 11 | waited: 1 | 11 | CPU of 11, ms |")
+    print("|---" * (len(counts) + 11) + "|")
+    by_what = {row.what: row for row in rows}
+    for what in (each for each in by_what if each.kind != NONE and each.queues == counts[0]):
+        none = by_what.get(replace(what, kind=NONE, queues=0))
+        of = {count: by_what.get(replace(what, queues=count)) for count in counts}
+        one, many = of.get(FEW), of.get(MANY)
+        cells = [f"{what.asked_s * 1e3:g}", what.work, what.kind]
+        cells += [_shown("{0.rate:,.0f}", each) for each in (none, *of.values())]
+        cells += [_shown("{1.gain:.2f}", one, many), _shown("{1.of_ceiling:.2f}", none, many)]
+        cells += [_shown("{0:.0f}, {1:.0f}", *_times_ms(each)) for each in (one, many)]
+        cells += [_shown("{0.waited:.0%}", each) for each in (one, many)]
+        print("| " + " | ".join([*cells, _shown("{0.cpu_ms:.1f}", many)]) + " |")
 
 
-def _ratio(ratio: float) -> str:
-    return "" if math.isnan(ratio) else f"{ratio:.2f}"
+def _times_ms(row: SlowRow | None) -> tuple[float | None, float | None]:
+    return (row.p50_s * 1e3, row.p99_s * 1e3) if row else (None, None)
+
+
+def _shown(form: str, *figures: object) -> str:
+    """The figures in their form; nothing where they were not measured."""
+    return "" if None in figures else form.format(*figures)
 
 
 def _said(found: Verdict | None) -> str:
