@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
+
+LATENCIES_IN_A_LINE = 4
 
 
 @dataclass(frozen=True)
@@ -101,31 +102,31 @@ def _draw_shards(rows: Sequence[Figures], file: Path) -> None:
 
 
 def _draw_latencies(rows: Sequence[Figures], file: Path) -> None:
-    """A column for each kind of queues, a row for each work: events a second over queues, a line for each latency.
+    """A plot for each work and kind of queues: events a second over queues, a line for each latency.
 
     What is done without queues is a dashed line.
     """
     from matplotlib.figure import Figure
 
-    works = list(dict.fromkeys(row["work"] for row in rows))
-    kinds = list(dict.fromkeys(row["kind"] for row in rows if row["queues"]))
-    figure = Figure(figsize=(4 * len(kinds), 3 * len(works)), layout="constrained")
-    plots = figure.subplots(len(works), len(kinds), squeeze=False, sharex=True, sharey="row")
-    for (work, kind), plot in zip(itertools.product(works, kinds), plots.flat, strict=True):
-        here = [row for row in rows if row["work"] == work and row["kind"] == kind]
+    shown = list(dict.fromkeys((row["work"], row["kind"]) for row in rows if row["queues"]))
+    lines = -(-len(shown) // LATENCIES_IN_A_LINE)
+    figure = Figure(figsize=(3.6 * LATENCIES_IN_A_LINE, 3 * lines), layout="constrained")
+    for number, (work, kind) in enumerate(shown, 1):
+        plot = figure.add_subplot(lines, LATENCIES_IN_A_LINE, number)
+        here = [row for row in rows if (row["work"], row["kind"]) == (work, kind)]
         for place, asked_s in enumerate(dict.fromkeys(row["asked_s"] for row in rows)):
-            line = [row for row in here if row["asked_s"] == asked_s]
-            label, color = f"L = {asked_s * 1e3:g} ms", f"C{place}"
-            plot.plot([row["queues"] for row in line], [row["rate"] for row in line], marker="o", c=color, label=label)
+            line, color = [row for row in here if row["asked_s"] == asked_s], f"C{place}"
+            queues, rates = [row["queues"] for row in line], [row["rate"] for row in line]
+            plot.plot(queues, rates, marker="o", color=color, label=f"L = {asked_s * 1e3:g} ms")
             for row in rows:
-                if here and (row["asked_s"], row["work"], row["queues"]) == (asked_s, work, 0):
+                if (row["asked_s"], row["work"], row["queues"]) == (asked_s, work, 0):
                     plot.axhline(row["rate"], linestyle="--", linewidth=1, color=color)
-        plot.set_visible(bool(here))
-        ticks = sorted({row["queues"] for row in here}) or [1]
+        ticks = sorted({row["queues"] for row in here})
         plot.set(title=f"{work}: {kind}", xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks])
         plot.set(ylim=(0, None), xlabel="queues", ylabel="events/s")
         plot.minorticks_off()
-    plots[0][0].legend()
+        if number == 1:
+            plot.legend()
     figure.savefig(file)
 
 
