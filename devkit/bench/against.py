@@ -1,90 +1,286 @@
-"""Two checkouts of remora measured in turns, so that what else the host does falls on both alike.
+"""The daemon against a program that somebody would use instead: the same bodies to the same broker, in turns.
 
-Each runs its own `scripts/bench ingest`, with its own daemon, generator and interpreter, after one `scripts/setup`.
+`kcat` (librdkafka, C) reads a file of keys and bodies and sends it with `acks=all`, as an idempotent producer, with the
+daemon's compression and size of batches. The daemon delivers a backlog of the embedded store that has these bodies, in
+each of its modes. So kcat reads no queue, removes nothing, and remembers nothing: that is to its advantage.
+
+Rates count a whole run of kcat, and of the daemon the interval from the first entry that is seen to have left until
+none is there. Processor time is that of sender and broker, memory the sender's most. In a last turn of each the sender
+gets SIGKILL when half of the records have arrived, and is started again: kcat with its whole file. Every topic is read
+back; each object was written many times, so that a record behind a later one of its object shows.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import asyncio
+import os
+import re
+import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devkit.bench.clusters import BenchError, running_clusters
-from devkit.paths import ROOT
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
-HERE, THERE = "here", "against"
+from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
+from devkit.bench.clusters import BenchError, Clusters, running_clusters
+from devkit.bench.delivered import committed, kafka_topics
+from devkit.bench.load import Load, records
+from devkit.bench.programs import kill, remora_on
+from devkit.processes.processes import cpu_s
+from remora.config import KafkaSettings
+from remora.model.topic import Delivery, Target
+
+TITLE = "against: a backlog beside what another program sends (kcat)"
+
+KCAT = "kcat"
+OBJECTS = 990
+"""Objects that are written again and again; as many in each of the shards and buckets."""
+
+AT_ONCE = 10_000
+
+_EVENT = re.compile(rb'"key":"[^"]*img-(\d{10})\.jpg".*"eventId":"(\d{10})\.', re.DOTALL)
 
 
-def ingest_in_turns(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the benchmark of ingest in both checkouts, `rounds` times each, and compare the medians."""
-    checkouts = {HERE: ROOT, THERE: checkout(options.against)}
-    turns: dict[str, list[dict[str, Any]]] = {HERE: [], THERE: []}
+@dataclass
+class Arrivals:
+    """Events as they stand in a topic, by object and number: how many, copies too many, and those out of order."""
+
+    events: int = 0
+    copies: int = 0
+    inversions: int = 0
+    _seen: set[int] = field(default_factory=set)
+    _latest: dict[bytes, int] = field(default_factory=dict)
+
+    def add(self, bodies: Iterable[bytes]) -> None:
+        """The next records of a partition, in its order."""
+        for body in bodies:
+            found = _EVENT.search(body)
+            if found is None:
+                raise BenchError(f"a record of nobody's: {body[:200]!r}")
+            name, number = found[1], int(found[2])
+            if number in self._seen:
+                self.copies += 1
+                continue
+            self._seen.add(number)
+            self.events += 1
+            self.inversions += number < self._latest.get(name, -1)
+            self._latest[name] = max(number, self._latest.get(name, -1))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One turn; `cpu_us` for an event, of sender and broker."""
+
+    rate: float
+    cpu_us: dict[str, float]
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """The medians of a sender's turns, and what stood in the topic after a SIGKILL in the middle."""
+
+    sender: str
+    rate: float
+    sender_cpu_us: float
+    broker_cpu_us: float
+    peak_rss_bytes: float
+    events: int
+    copies: int
+    inversions: int
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `scripts/bench against` understands."""
+    parser.add_argument("peer", choices=[KCAT], help="the program (Debian's package of this name)")
+    parser.add_argument("--entries", type=int, default=300_000, help="of each turn (default: 300,000)")
+    parser.add_argument("--payload", type=int, default=1000, help="bytes of a body (default: 1000)")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the daemon (default: 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print; returns the figures."""
+    program = shutil.which(options.peer)
+    if program is None:
+        raise BenchError(f"{options.peer} is missing: install Debian's package of this name")
     with (
-        running_clusters(options.name, options.keep, [] if options.only == "store" else ["kafka"]),
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
+        running_clusters(options.name, options.keep, ["kafka"]) as clusters,
     ):
-        for number in range(options.rounds):
-            for which in (THERE, HERE) if number % 2 == 0 else (HERE, THERE):
-                print(f"== {which}, round {number + 1}", flush=True)
-                turns[which] += _ran(checkouts[which], options, Path(folder) / "figures.json")
-    return {"turns": turns, "compared": [_compared(load, turns) for load in _loads(turns[HERE])]}
+        turns, arrived = asyncio.run(_Comparison(clusters, Path(folder), program, options).run())
+    rows = [row(sender, each, arrived[sender]) for sender, each in turns.items()]
+    print_table(rows)
+    return {
+        "version": _version(program),
+        "turns": {sender: [asdict(turn) for turn in each] for sender, each in turns.items()},
+        "rows": [asdict(each) for each in rows],
+    }
 
 
-def checkout(folder: Path) -> Path:
-    """The folder of a checkout that is set up. Raises BenchError for any other."""
-    found = folder.resolve()
-    if not (found / ".venv/bin/remora").exists() or not (found / "scripts/bench").exists():
-        raise BenchError(f"{folder} is no checkout of remora that scripts/setup has set up")
-    return found
+def _version(program: str) -> str:
+    """What kcat says of itself and of its librdkafka."""
+    said = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout
+    return next((line for line in said.splitlines() if line.startswith("Version")), said)
 
 
-def _ran(root: Path, options: argparse.Namespace, figures: Path) -> list[dict[str, Any]]:
-    given = {
-        "seconds": options.seconds,
-        "batch": options.batch,
-        "connections": ",".join(map(str, options.connections)),
-        "singles": options.singles,
-        "shards": options.shards,
-        "payload": options.payload,
-        "partitions": options.partitions,
-        "nice": options.nice,
-        "name": options.name,
-        "json": figures,
-    } | ({"only": options.only} if options.only else {})
-    command = [str(root / "scripts/bench"), "ingest", "--without-radosgw"]
-    if subprocess.run([*command, *(f"--{name}={value}" for name, value in given.items())], check=False).returncode:
-        raise BenchError(f"the benchmark in {root} failed")
-    turns: list[dict[str, Any]] = json.loads(figures.read_text())["turns"]
-    return turns
+def row(sender: str, turns: Sequence[Sent], arrived: Arrivals) -> Row:
+    """The medians of the turns."""
+
+    def median(figure: Callable[[Sent], float]) -> float:
+        return statistics.median(map(figure, turns))
+
+    return Row(
+        sender,
+        median(lambda turn: turn.rate),
+        median(lambda turn: turn.cpu_us["sender"]),
+        median(lambda turn: turn.cpu_us["broker"]),
+        median(lambda turn: turn.peak_rss_bytes),
+        arrived.events,
+        arrived.copies,
+        arrived.inversions,
+    )
 
 
-def _loads(turns: list[dict[str, Any]]) -> list[tuple[str, bool]]:
-    return list(dict.fromkeys((turn["load"], turn["delivering"]) for turn in turns))
+def print_table(rows: Sequence[Row]) -> None:
+    """All rows, as a table of Markdown; the ratios are to the first one."""
+    print("| sender | events/s | ratio | CPU, µs an event | ratio | broker, µs | MB | after a SIGKILL: events | copies "
+          "| out of order |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for each in rows:
+        print(
+            f"| {each.sender} | {each.rate:,.0f} | {each.rate / rows[0].rate:.2f} | {each.sender_cpu_us:.1f} | "
+            f"{each.sender_cpu_us / rows[0].sender_cpu_us:.1f} | {each.broker_cpu_us:.1f} | "
+            f"{each.peak_rss_bytes / 1e6:.0f} | {each.events:,} | {each.copies:,} | {each.inversions:,} |"
+        )
 
 
-def _compared(load: tuple[str, bool], turns: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The medians of one load in both checkouts, printed and returned."""
-    found: dict[str, Any] = {"load": load[0], "delivering": load[1]}
-    for which, all_turns in turns.items():
-        own = [turn for turn in all_turns if (turn["load"], turn["delivering"]) == load]
-        found[which] = {
-            "rate": statistics.median(turn["rate"] for turn in own),
-            "cpu_us": statistics.median(turn["cpu_s_per_1000"]["daemon"] for turn in own) * 1e3,
-            "p99_s": statistics.median(turn["p99_s"] for turn in own),
-            "peak_rss_bytes": max(turn["peak_rss_bytes"] for turn in own),
-        }
-    before, now = found[THERE], found[HERE]
-    found["ratio"] = now["rate"] / before["rate"]
+class _Comparison:
+    """One run of the benchmark."""
+
+    def __init__(self, clusters: Clusters, folder: Path, program: str, options: argparse.Namespace) -> None:
+        self._clusters, self._folder, self._program, self._options = clusters, folder, program, options
+        self._address, self._broker = clusters.kafka["bootstrap"], clusters.kafka["pids"]["broker.1"]
+        self._shapes = {
+            f"remora, {mode}": Shape(
+                workers=options.workers, payload=options.payload, delivery=mode, objects=OBJECTS
+            )
+            for mode in Delivery
+        }  # fmt: skip
+
+    async def run(self) -> tuple[dict[str, list[Sent]], dict[str, Arrivals]]:
+        """The turns of each sender, and what stood in its topic after a SIGKILL."""
+        file = self._write_file()
+        turns: dict[str, list[Sent]] = {KCAT: [], **{sender: [] for sender in self._shapes}}
+        for _ in range(self._options.rounds):
+            turns[KCAT].append(await self._kcat(file))
+            _print_turn(KCAT, turns[KCAT][-1])
+            for sender, shape in self._shapes.items():
+                async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
+                    turns[sender].append(await self._remora(stored))
+                    self._check(sender, await self._arrivals(stored.name))
+                _print_turn(sender, turns[sender][-1])
+        arrived = {KCAT: await self._killed_kcat(file)}
+        for sender, shape in self._shapes.items():
+            async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
+                arrived[sender] = await self._killed_remora(stored)
+        return turns, arrived
+
+    def _write_file(self) -> Path:
+        """Keys and bodies, one record a line."""
+        file, load = self._folder / "records", Load(0, Target("kafka://nobody", "", "bench"), self._options.payload,
+                                                    objects=OBJECTS)  # fmt: skip
+        with file.open("wb") as lines:
+            for first in range(0, self._options.entries, AT_ONCE):
+                made = records(list(load.entries(first, min(AT_ONCE, self._options.entries - first))))
+                lines.write(b"".join([record.key + b"\t" + record.body + b"\n" for record in made]))
+        return file
+
+    async def _kcat(self, file: Path) -> Sent:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        async with kafka_topics(self._address, [name], PARTITIONS):
+            before, began = cpu_s(self._broker), time.monotonic()
+            process = self._started(name, file)
+            _, status, used = await asyncio.to_thread(os.wait4, process.pid, 0)
+            seconds, broker_s = time.monotonic() - began, cpu_s(self._broker) - before
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode:
+                raise BenchError(f"kcat ended with {process.returncode}")
+            self._check(KCAT, await self._arrivals(name))
+        per_event = 1e6 / self._options.entries
+        cpu_us = {"sender": (used.ru_utime + used.ru_stime) * per_event, "broker": broker_s * per_event}
+        return Sent(self._options.entries / seconds, cpu_us, used.ru_maxrss * 1024)
+
+    def _started(self, name: str, file: Path) -> subprocess.Popen[bytes]:
+        ours = KafkaSettings()
+        properties = {
+            "acks": "all", "enable.idempotence": "true", "compression.codec": ours.compression,
+            "batch.size": ours.max_batch_bytes, "message.max.bytes": ours.max_batch_bytes, "linger.ms": 5,
+        }  # fmt: skip
+        argv = [self._program, "-q", "-P", "-b", self._address, "-t", name, "-K", "\t", "-l", str(file)]
+        given = [word for each in properties.items() for word in ("-X", "{}={}".format(*each))]
+        return subprocess.Popen([*argv, *given], stdin=subprocess.DEVNULL)
+
+    async def _remora(self, stored: Backlog) -> Sent:
+        with remora_on(stored.embedded) as process:
+            pids = {"daemon": process.pid, "broker": self._broker}
+            turn = await measured(stored.store, stored.topics, self._options.entries, pids)
+        cpu_us = {"sender": turn.daemon_cpu_s_per_1000 * 1e3, "broker": turn.broker_cpu_s_per_1000 * 1e3}
+        return Sent(turn.rate, cpu_us, turn.peak_rss_bytes)
+
+    async def _killed_kcat(self, file: Path) -> Arrivals:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        async with kafka_topics(self._address, [name], PARTITIONS):
+            process = self._started(name, file)
+            try:
+                await self._half_arrived(name)
+            finally:
+                process.kill()
+            if process.wait() != -signal.SIGKILL:
+                raise BenchError("kcat had ended before it was killed: take more --entries")
+            if await asyncio.to_thread(self._started(name, file).wait):
+                raise BenchError("kcat failed")
+            return await self._arrivals(name)
+
+    async def _killed_remora(self, stored: Backlog) -> Arrivals:
+        with remora_on(stored.embedded) as process:
+            await self._half_arrived(stored.name)
+            kill(process)
+        with remora_on(stored.embedded) as process:
+            await measured(stored.store, stored.topics, self._options.entries, {"daemon": process.pid})
+        return await self._arrivals(stored.name)
+
+    async def _half_arrived(self, name: str) -> None:
+        places = [TopicPartition(name, number) for number in range(PARTITIONS)]
+        async with AIOKafkaConsumer(bootstrap_servers=self._address, enable_auto_commit=False) as consumer:
+            while sum((await consumer.end_offsets(places)).values()) < self._options.entries / 2:
+                pass  # each look asks the broker
+
+    async def _arrivals(self, name: str) -> Arrivals:
+        found = Arrivals()
+        async for part in committed(self._address, [name], PARTITIONS):
+            found.add([record.value for record in part])
+        return found
+
+    def _check(self, sender: str, found: Arrivals) -> None:
+        if (found.events, found.copies, found.inversions) != (self._options.entries, 0, 0):
+            raise BenchError(
+                f"{sender}: {found.events:,} events, {found.copies} copies, {found.inversions} out of order"
+            )
+
+
+def _print_turn(sender: str, turn: Sent) -> None:
     print(
-        f"{load[0]}, {'delivering' if load[1] else 'storing only'}:"
-        f" {before['rate']:,.0f} -> {now['rate']:,.0f} events/s"
-        f" = {found['ratio']:.2f} times; the daemon's CPU {before['cpu_us']:.1f} -> {now['cpu_us']:.1f} us an event;"
-        f" p99 {before['p99_s'] * 1e3:.1f} -> {now['p99_s'] * 1e3:.1f} ms;"
-        f" peak RSS {before['peak_rss_bytes'] / 1e6:.0f} -> {now['peak_rss_bytes'] / 1e6:.0f} MB",
+        f"{sender:22} {turn.rate:9,.0f} events/s   CPU us an event: {turn.cpu_us['sender']:.1f}, "
+        f"broker {turn.cpu_us['broker']:.1f}   {turn.peak_rss_bytes / 1e6:,.0f} MB",
         flush=True,
     )
-    return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +32,8 @@ PATIENCE_S = 180.0
 class Shape:
     """What waits, and for whom. All topics have the same Kafka topic; `payload` are bytes of a record's body.
 
-    `more` are further sections of the daemon's configuration.
+    `more` are further sections of the daemon's configuration. So many `objects` are written again and again, each in
+    one shard where that many divide among the shards; with 0 each entry has an object of its own.
     """
 
     topics: int = 1
@@ -40,6 +42,7 @@ class Shape:
     workers: int = 1
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     more: str = ""
+    objects: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,19 @@ class Turn:
     copies: int
 
 
-async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) -> Turn:
-    """Store a backlog of this many entries, evenly over all shards, have it delivered, and read it back.
+@dataclass(frozen=True)
+class Backlog:
+    """What waits in a store for a daemon on it; `name` is that of the Kafka topic."""
+
+    name: str
+    store: ShardStore
+    embedded: Embedded
+    topics: Sequence[Topic]
+
+
+@asynccontextmanager
+async def backlog(clusters: Clusters, folder: Path, entries: int, shape: Shape) -> AsyncIterator[Backlog]:
+    """A store with this many entries, evenly over all shards, and an empty Kafka topic for them.
 
     The store and the daemon's files go into a folder of their own in this one.
     """
@@ -64,15 +78,22 @@ async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) 
     place.mkdir()
     more = f"\n[supervisor]\nworkers = {shape.workers}\n{shape.more}"
     embedded = Embedded(place, queue_bytes=1 << 30, more=more)
-    broker = clusters.kafka["pids"]["broker.1"]
     async with kafka_topics(address, [name], PARTITIONS), embedded.store() as store:
         topics = [await _made(store, name, number, address, shape) for number in range(shape.topics)]
         for number, topic in enumerate(topics):
             share = entries // shape.topics + (number < entries % shape.topics)
-            await store_backlog(store, topic, share, shape.payload, number)
-        with programs.remora_on(embedded) as process:
-            turn = await measured(store, topics, entries, {"daemon": process.pid, "broker": broker})
-        found = await read_back(address, [name], PARTITIONS)
+            await store_backlog(store, topic, share, shape.payload, number, shape.objects)
+        yield Backlog(name, store, embedded, topics)
+
+
+async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) -> Turn:
+    """Store a backlog of this many entries, evenly over all shards, have it delivered, and read it back."""
+    kafka = clusters.kafka
+    async with backlog(clusters, folder, entries, shape) as stored:
+        with programs.remora_on(stored.embedded) as process:
+            pids = {"daemon": process.pid, "broker": kafka["pids"]["broker.1"]}
+            turn = await measured(stored.store, stored.topics, entries, pids)
+        found = await read_back(kafka["bootstrap"], [stored.name], PARTITIONS)
     if found.events != entries:
         raise BenchError(f"{found.events:,} of {entries:,} events are in the Kafka topic")
     return replace(turn, copies=found.copies)
@@ -84,9 +105,11 @@ async def _made(store: ShardStore, name: str, number: int, address: str, shape: 
     return await store.own_topics.create(replace(topic, target=target))
 
 
-async def store_backlog(store: ShardStore, topic: Topic, entries: int, payload: int, number: int) -> None:
+async def store_backlog(
+    store: ShardStore, topic: Topic, entries: int, payload: int, number: int, objects: int = 0
+) -> None:
     """Store this many entries, evenly over the shards; `number` tells loads apart."""
-    load, at_once = Load(number, topic.target, payload), max(1, STORED_BYTES // payload)
+    load, at_once = Load(number, topic.target, payload, objects=objects), max(1, STORED_BYTES // payload)
     for first in range(0, entries, at_once):
         made = enumerate(load.entries(first, min(at_once, entries - first)), first)
         await store.ingest.publish(topic, [RoutedEvent(n % topic.shards, b"bench:%d" % n, entry) for n, entry in made])

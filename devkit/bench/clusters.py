@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +45,10 @@ class Clusters:
     def start(self, kind: str, daemon: str) -> None:
         """Start a daemon; returns when it serves."""
         _dev(kind, "start", daemon, "--name", self.name)
+
+    def restart(self, kind: str, daemon: str, environment: Mapping[str, str]) -> None:
+        """Start a daemon anew that has this in its environment, too; returns when it serves."""
+        _dev(kind, "restart", daemon, "--name", self.name, environment=environment)
 
     def stop(self, kind: str, daemon: str, signal: str = "TERM") -> None:
         """Send a signal to a daemon; the ones that end it are waited for."""
@@ -113,13 +118,18 @@ class Clusters:
 
 @contextmanager
 def running_clusters(
-    name: str, keep: bool, kinds: Sequence[str] = ("ceph", "kafka"), kafka: Sequence[str] = (), release: int = 16
+    name: str,
+    keep: bool,
+    kinds: Sequence[str] = ("ceph", "kafka"),
+    kafka: Sequence[str] = (),
+    ceph: Sequence[str] = (),
+    release: int = 16,
 ) -> Iterator[Clusters]:
     """Clusters that run; those that were made for this are removed again, unless they are to be kept.
 
-    `kafka` are further options of a Kafka cluster that is made, `release` is Ceph's.
+    `kafka` and `ceph` are further options of a cluster of that kind that is made, `release` is Ceph's.
     """
-    options = {"ceph": ["--release", str(release)], "kafka": ["--heap", "1g", *kafka]}
+    options = {"ceph": ["--release", str(release), *ceph], "kafka": ["--heap", "1g", *kafka]}
     with ExitStack() as stack:
         for kind in kinds:
             is_new = not _is_running(kind, name)
@@ -145,8 +155,14 @@ def _is_running(kind: str, name: str) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode in (0, 3)
 
 
-def _dev(kind: str, *arguments: str) -> str:
-    done = subprocess.run([ROOT / f"scripts/dev-{kind}", *arguments], capture_output=True, text=True, check=False)
+def _dev(kind: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [ROOT / f"scripts/dev-{kind}", *arguments],
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise BenchError(f"dev-{kind} {' '.join(arguments)} failed: {done.stderr.strip()[-1000:]}")
     return done.stdout

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -63,6 +64,16 @@ async def arrived(address: str, names: Sequence[str], partitions: int, events: i
 
 async def read_back(address: str, names: Sequence[str], partitions: int) -> Delivered:
     """Read everything that is committed in these topics and count it by the event id in the headers."""
+    seen: Counter[bytes] = Counter()
+    body_bytes = 0
+    async for records in committed(address, names, partitions):
+        seen.update([dict(record.headers)["remora-event-id"] for record in records])
+        body_bytes += sum([len(record.value) for record in records])
+    return Delivered(len(seen), seen.total() - len(seen), body_bytes)
+
+
+async def committed(address: str, names: Sequence[str], partitions: int) -> AsyncIterator[Sequence[Any]]:
+    """Everything that is committed in these topics: records of one partition at a time, each partition in order."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=address,
         enable_auto_commit=False,
@@ -77,14 +88,10 @@ async def read_back(address: str, names: Sequence[str], partitions: int) -> Deli
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         left = {place for place in places if ends[place]}
-        seen: Counter[bytes] = Counter()
-        body_bytes = 0
         while left:
             for records in (await consumer.getmany(*left, timeout_ms=1000, max_records=10_000)).values():
-                seen.update([dict(record.headers)["remora-event-id"] for record in records])
-                body_bytes += sum([len(record.value) for record in records])
+                yield records
             # A partition may end in the mark of a transaction, which is passed without any record.
             left = {place for place in left if await consumer.position(place) < ends[place]}
-        return Delivered(len(seen), seen.total() - len(seen), body_bytes)
     finally:
         await consumer.stop()

@@ -8,27 +8,17 @@ that no radosgw looks at. The programs share this host's processors.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
-import threading
 import time
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import rados
-
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
+from devkit.bench.writers import new_queues, writing
 from devkit.processes.processes import preferred, spent
-from remora.codec.queue_ops import encode_commit, encode_init, encode_reserve
 
 TITLE = "enqueue-radosgw: events reserved and committed one by one, as radosgw does"
-
-RING_BYTES = 128_000_000
-CONTENTS = 64
-"""Different payloads that are used in turn."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +56,22 @@ def measure(
     osds = {name: pid for name, pid in clusters.ceph["pids"].items() if name.startswith("osd.")}
     with ExitStack() as stack:
         stack.enter_context(preferred([*osds.values(), os.getpid()], niceness))
-        producers = stack.enter_context(_producers(clusters, queues, threads, payload))
-        time.sleep(1)
-        began, before, cpu = time.monotonic(), producers.committed(), spent(osds)
-        time.sleep(seconds)
-        took_s, events, now = time.monotonic() - began, producers.committed() - before, spent(osds)
+        ioctx = stack.enter_context(clusters.queue_objects())
+        made = stack.enter_context(new_queues(ioctx, queues, payload))
+        done = [0] * threads
+
+        def store(number: int) -> bool:
+            queue = (number + done[number]) % queues
+            made.reserve(queue)
+            made.commit(queue)
+            done[number] += 1
+            return True
+
+        writers = stack.enter_context(writing(threads, store))
+        writers.watch(1)
+        began, before, cpu = time.monotonic(), sum(done), spent(osds)
+        writers.watch(seconds)
+        took_s, events, now = time.monotonic() - began, sum(done) - before, spent(osds)
     if not events:
         raise BenchError("nothing was committed")
     used = {name: now[name] - cpu[name] for name in now}
@@ -93,70 +94,3 @@ def print_enqueued(found: Enqueued) -> None:
         f"client {cpu['client'] * 1e3:.0f}   others {found.others:.2f} processors",
         flush=True,
     )
-
-
-class _Producers:
-    """Threads that reserve and commit until they are told to end."""
-
-    def __init__(self, ioctx: rados.Ioctx, queues: Sequence[str], threads: int, payload: int) -> None:
-        self._ioctx = ioctx
-        self._queues = queues
-        # Librados' C interface keeps to itself which id a reservation got. The queue counts them from 1, and all
-        # reservations are alike: a client that has made one commits the lowest that nobody has taken.
-        self._ids = [itertools.count(1) for _ in queues]
-        self._request = encode_reserve(payload, 1)
-        self._payloads = [os.urandom(payload) for _ in range(CONTENTS)]
-        self._done = [0] * threads
-        self._ended = threading.Event()
-        self._problem: Exception | None = None
-        self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def committed(self) -> int:
-        """Events so far. Raises BenchError when a thread has failed."""
-        if self._problem:
-            raise BenchError(f"reserving or committing failed: {self._problem}")
-        return sum(self._done)
-
-    def end(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self, number: int) -> None:
-        try:
-            for turn in itertools.count(number):
-                if self._ended.is_set():
-                    return
-                place = turn % len(self._queues)
-                queue = self._queues[place]
-                self._ioctx.execute(queue, "2pc_queue", "2pc_queue_reserve", self._request)
-                commit = encode_commit(next(self._ids[place]), [self._payloads[turn % CONTENTS]])
-                self._ioctx.execute(queue, "2pc_queue", "2pc_queue_commit", commit)
-                self._done[number] += 1
-        except rados.Error as error:
-            self._problem = error
-            self._ended.set()
-
-
-@contextmanager
-def _producers(clusters: Clusters, queues: int, threads: int, payload: int) -> Iterator[_Producers]:
-    names = [f"bench-{uuid.uuid4().hex[:8]}-{place}" for place in range(queues)]
-    with clusters.queue_objects() as ioctx:
-        ioctx.set_namespace("bench")
-        try:
-            for name in names:
-                ioctx.execute(name, "2pc_queue", "2pc_queue_init", encode_init(RING_BYTES))
-            producers = _Producers(ioctx, names, threads, payload)
-            producers.start()
-            try:
-                yield producers
-            finally:
-                producers.end()
-        finally:
-            for name in names:
-                with suppress(rados.Error):  # a clean-up that fails must not hide why
-                    ioctx.remove_object(name)

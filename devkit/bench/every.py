@@ -42,6 +42,8 @@ RUNS: dict[str, list[str]] = {
     "shaping": ["shaping", "--only", "hold", "--workers", "2", "--seconds", "16"],
     "traces": ["traces", "--entries", "200000", "--rounds", "2"],
     "shards": ["shards", "--seconds", "1", "--writers", "1,32,128", "--queues", "1,4,11"],
+    "shards-latency": ["shards", "--commit-latency", "10ms", "--seconds", "1", "--queues", "1,11"],
+    "against-kcat": ["against", "kcat", "--entries", "100000", "--rounds", "1"],
     "fleet": ["fleet", "--seeds", "1"],
     "consume": ["consume"],
     "reconcile": ["reconcile", "--objects", "1000000"],

@@ -26,7 +26,7 @@ from typing import Any
 
 import uvloop
 
-from devkit.bench import against, disk, enqueue, programs
+from devkit.bench import beside, disk, enqueue, programs
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import Delivered, arrived, kafka_topics, read_back
 from devkit.bench.embedded import NOBODY, Embedded
@@ -109,10 +109,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="store batches in topics with and without --sequence instead, in turn, and compare (with --only store)",
     )  # fmt: skip
     parser.add_argument(
-        "--against", type=Path, metavar="CHECKOUT",
+        "--beside", type=Path, metavar="CHECKOUT",
         help="run in another checkout, too, in turns with this one, and compare; without radosgw",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=3, help="of each checkout, with --against (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each checkout, with --beside (default: 3)")
     parser.add_argument(
         "--half", action="store_true",
         help="send each load again at half of its rate, and time each request from when it is due",
@@ -127,10 +127,10 @@ def _numbers(text: str) -> list[int]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
-    if options.against:
+    if options.beside:
         if options.half:
-            raise BenchError("--half and --against do not go together")
-        return against.ingest_in_turns(options)
+            raise BenchError("--half and --beside do not go together")
+        return beside.ingest_in_turns(options)
     kinds = [] if options.without_radosgw else ["ceph"]
     kinds += [] if options.only == "store" else ["kafka"]
     with running_clusters(options.name, options.keep, kinds) as clusters:

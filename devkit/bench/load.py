@@ -10,7 +10,7 @@ from dataclasses import replace
 from remora.codec.event_entry import encode
 from remora.codec.rendering_cached import Renderer
 from remora.model.entry import EventEntry, S3Event, Time
-from remora.model.record import Page
+from remora.model.record import Page, Record
 from remora.model.topic import UNSET, Target
 
 BUCKETS = 3
@@ -39,12 +39,13 @@ _NOTE_OVERHEAD = len('{"key":"x-amz-meta-note","val":""},')
 class Load:
     """The entries of one queue. Entry n is the same for every queue's place and every endpoint, save for names."""
 
-    def __init__(self, place: int, target: Target, payload_bytes: int, release: int = 16) -> None:
+    def __init__(self, place: int, target: Target, payload_bytes: int, release: int = 16, *, objects: int = 0) -> None:
         """Bodies that are smaller than `payload_bytes` (about 1,000 is the least) get a note that fills them up.
 
-        `release` is that of the radosgw which commits such entries: 16.2.15 or 20.2.4.
+        `release` is that of the radosgw which commits such entries: 16.2.15 or 20.2.4. So many `objects` are written
+        again and again, in turn; with 0 each entry has an object of its own.
         """
-        self._place = place
+        self._place, self._objects = place, objects
         self._began = time.time_ns()
         self._moulds = [_mould(_template(place, bucket, target, b"", release)) for bucket in range(BUCKETS)]
         missing = payload_bytes - len(bodies([self._entry(0)])[0]) - _NOTE_OVERHEAD
@@ -64,7 +65,7 @@ class Load:
         values = (
             when,
             b"%020d" % int(sha[:15], 16),
-            b"%010d" % number,
+            b"%010d" % (number % self._objects if self._objects else number),
             (number * 7919 % 50_000_000).to_bytes(8, "little"),
             etag,
             when.hex().upper().encode(),
@@ -139,7 +140,12 @@ def _mould(template: bytes) -> Sequence[bytes]:
 
 def bodies(entries: Sequence[bytes]) -> list[bytes]:
     """What is delivered of these entries."""
-    records, refused = Renderer().render(Page([b""] * (len(entries) + 1), list(entries), truncated=False))
+    return [record.body for record in records(entries)]
+
+
+def records(entries: Sequence[bytes]) -> Sequence[Record]:
+    """These entries as they are delivered."""
+    found, refused = Renderer().render(Page([b""] * (len(entries) + 1), list(entries), truncated=False))
     if refused:
         raise ValueError(f"entries that cannot be decoded: {refused}")
-    return [record.body for record in records]
+    return found

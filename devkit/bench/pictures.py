@@ -11,6 +11,8 @@ from typing import Any
 
 Figures = Mapping[str, Any]
 
+LATENCIES_IN_A_LINE = 4
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -34,6 +36,8 @@ def draw(name: str, figures: Figures, file: Path) -> None:
         _draw_axes(figures, file)
     elif name == "fleet":
         _draw_minutes(figures["turns"], file)
+    elif name == "shards" and "latencies" in figures:
+        _draw_latencies(figures["rows"], file)
     elif name == "shards":
         _draw_shards(figures["rows"], file)
     elif name in _PANELS:
@@ -94,6 +98,35 @@ def _draw_shards(rows: Sequence[Figures], file: Path) -> None:
         slowest.set(xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks], yscale="log")
         slowest.set(xlabel="queues", ylabel=None if column else "p99 of a commit, ms")
         slowest.minorticks_off()
+    figure.savefig(file)
+
+
+def _draw_latencies(rows: Sequence[Figures], file: Path) -> None:
+    """A plot for each work and kind of queues: events a second over queues, a line for each latency.
+
+    What is done without queues is a dashed line.
+    """
+    from matplotlib.figure import Figure
+
+    shown = list(dict.fromkeys((row["work"], row["kind"]) for row in rows if row["queues"]))
+    lines = -(-len(shown) // LATENCIES_IN_A_LINE)
+    figure = Figure(figsize=(3.6 * LATENCIES_IN_A_LINE, 3 * lines), layout="constrained")
+    for number, (work, kind) in enumerate(shown, 1):
+        plot = figure.add_subplot(lines, LATENCIES_IN_A_LINE, number)
+        here = [row for row in rows if (row["work"], row["kind"]) == (work, kind)]
+        for place, asked_s in enumerate(dict.fromkeys(row["asked_s"] for row in rows)):
+            line, color = [row for row in here if row["asked_s"] == asked_s], f"C{place}"
+            queues, rates = [row["queues"] for row in line], [row["rate"] for row in line]
+            plot.plot(queues, rates, marker="o", color=color, label=f"L = {asked_s * 1e3:g} ms")
+            for row in rows:
+                if (row["asked_s"], row["work"], row["queues"]) == (asked_s, work, 0):
+                    plot.axhline(row["rate"], linestyle="--", linewidth=1, color=color)
+        ticks = sorted({row["queues"] for row in here})
+        plot.set(title=f"{work}: {kind}", xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks])
+        plot.set(ylim=(0, None), xlabel="queues", ylabel="events/s")
+        plot.minorticks_off()
+        if number == 1:
+            plot.legend()
     figure.savefig(file)
 
 
@@ -247,6 +280,14 @@ def _replay_verify(figures: Figures) -> list[Panel]:
     ]
 
 
+def _against(figures: Figures) -> list[Panel]:
+    turns = figures["turns"]
+    return [
+        Panel("events/s", {sender: _each(each, "rate") for sender, each in turns.items()}),
+        Panel("CPU, us an event", {name: [turn["cpu_us"]["sender"] for turn in each] for name, each in turns.items()}),
+    ]
+
+
 def _enqueue(figures: Figures) -> list[Panel]:
     return [Panel("events/s", {"radosgw's reserve and commit": [figures["enqueued"]["rate"]]})]
 
@@ -284,4 +325,5 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "sequencer": _sequencer,
     "consume": _consume,
     "reconcile": _reconcile,
+    "against": _against,
 }

@@ -9,6 +9,9 @@ has a random key, whose hash chooses the queue. Writers, OSDs and disk share thi
 one then waits for the other, inside of the OSD or of the file's writer, cannot be seen from outside: it is the most
 that can have waited.
 `slower` is the median of a commit beside that of a lone writer into one queue of the same store.
+
+With --commit-latency the OSDs' syncs wait, so that waiting is the limit and not this host's processors; see
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import argparse
 import asyncio
 import itertools
 import os
-import random
 import shutil
 import statistics
 import tempfile
@@ -26,27 +28,25 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import rados
-
-from devkit.bench import disk
+from devkit.bench import commit_latency, disk
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.embedded import NOBODY, own_topic
+from devkit.bench.writers import new_queues, random_key, writing
 from devkit.processes.processes import spent
-from remora.codec.queue_ops import encode_commit, encode_init, encode_reserve
 from remora.codec.shard_hash import shard
-from remora.config import SqliteSettings
+from remora.config import SqliteSettings, parse_duration
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 
 TITLE = "shards: events stored by many writers into one queue and into several, on both stores"
 
-RING_BYTES = 128_000_000
 WARM_UP_S = 0.3
+WRITERS, QUEUES = [1, 8, 32, 128], [1, 2, 4, 11, 64]
+"""What is measured unless the options say otherwise."""
 
 
 @dataclass
@@ -117,15 +117,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench shards` understands."""
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each is counted (default: 3)")
     parser.add_argument("--rounds", type=int, default=1, help="times that all is measured (default: 1)")
-    parser.add_argument("--writers", type=_numbers, default=[1, 8, 32, 128], help="default: 1,8,32,128")
-    parser.add_argument("--queues", type=_numbers, default=[1, 2, 4, 11, 64], help="default: 1,2,4,11,64")
+    parser.add_argument("--writers", type=_numbers, help="default: 1,8,32,128; with --commit-latency: 64")
+    parser.add_argument("--queues", type=_numbers, help="default: 1,2,4,11,64; with --commit-latency: 1,2,4,11,32,64")
     parser.add_argument("--payload", type=int, default=630, help="bytes of an entry (default: 630)")
     parser.add_argument("--store", choices=["sqlite", "rados", "both"], default="both", help="default: both")
     parser.add_argument("--directory", type=Path, help="where the embedded store lies (default: a temporary one)")
+    parser.add_argument(
+        "--commit-latency",
+        type=_durations,
+        metavar="TIMES",
+        help="such as 1ms,2ms,5ms: on OSDs whose commits take so long, beside requests to a radosgw",
+    )
+    parser.add_argument(
+        "--nice", type=int, default=0, help="with --commit-latency, of all measured processes; -20 on a shared host"
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    if options.commit_latency:
+        return commit_latency.run(options)
     turns: list[Turn] = []
     figures: dict[str, Any] = {}
     if options.store != "rados":
@@ -199,9 +210,18 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
+def _durations(text: str) -> list[float]:
+    try:
+        return [parse_duration(each) for each in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+
+
 def _all_turns(options: argparse.Namespace, measure: Callable[[int, int], Turn]) -> Iterator[Turn]:
     """All combinations, those of the same writers side by side."""
-    for _, writers, queues in itertools.product(range(options.rounds), options.writers, options.queues):
+    for _, writers, queues in itertools.product(
+        range(options.rounds), options.writers or WRITERS, options.queues or QUEUES
+    ):
         turn = measure(writers, queues)
         busy = "  ".join(f"{who} {count:.2f}" for who, count in turn.processors.items())
         print(
@@ -234,13 +254,6 @@ class _Window:
         return Turn(store, writers, queues, rate, cuts[49], cuts[98], share, processors)
 
 
-def _choices(queues: int) -> Iterator[tuple[bytes, int]]:
-    """Random keys, and the queue that each belongs into."""
-    while True:
-        key = b"bench:%020d" % random.getrandbits(60)
-        yield key, shard(key, queues)
-
-
 # ---------------------------------------------------------------------------------------- embedded
 
 
@@ -251,7 +264,9 @@ async def _embedded(options: argparse.Namespace, folder: Path, writers: int, que
         topic = await store.own_topics.create(own_topic("bench", NOBODY, queues))
 
         async def write() -> None:
-            for key, queue in _choices(queues):
+            while True:
+                key = random_key()
+                queue = shard(key, queues)
                 met, began = account.begin(queue), time.monotonic()
                 await store.ingest.publish(topic, [RoutedEvent(queue, key, payload)])
                 account.end(queue, time.monotonic() - began, met)
@@ -281,75 +296,19 @@ def _is_failure(outcome: object) -> bool:
 
 def _rados(options: argparse.Namespace, clusters: Clusters, writers: int, queues: int) -> Turn:
     osds = {name: pid for name, pid in clusters.ceph["pids"].items() if name.startswith("osd.")}
-    with clusters.queue_objects() as ioctx, _writing(ioctx, writers, queues, options.payload) as threads:
-        time.sleep(WARM_UP_S)
-        window = _Window(threads.account, osds)
-        time.sleep(options.seconds)
-        turn = window.close("rados", writers, queues)
-        threads.check()
-    return turn
+    account = Account()
+    with clusters.queue_objects() as ioctx, new_queues(ioctx, queues, options.payload) as made:
 
+        def store(_: int) -> bool:
+            queue = shard(random_key(), queues)
+            met, began = account.begin(queue), time.monotonic()
+            made.reserve(queue)
+            made.commit(queue)
+            account.end(queue, time.monotonic() - began, met)
+            return True
 
-class _Threads:
-    """Threads that reserve and commit until they are told to end."""
-
-    def __init__(self, ioctx: rados.Ioctx, names: Sequence[str], writers: int, payload: int) -> None:
-        self.account = Account()
-        self._ioctx, self._names = ioctx, names
-        # As in `enqueue`: the queue counts reservations from 1, all are alike, and a writer commits the lowest.
-        self._ids = [itertools.count(1) for _ in names]
-        self._request, self._payload = encode_reserve(payload, 1), os.urandom(payload)
-        self._ended = threading.Event()
-        self._problem: Exception | None = None
-        self._threads = [threading.Thread(target=self._write) for _ in range(writers)]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def check(self) -> None:
-        """Raise BenchError when a thread has failed."""
-        if self._problem:
-            raise BenchError(f"reserving or committing failed: {self._problem}")
-
-    def end(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _write(self) -> None:
-        try:
-            for _, queue in _choices(len(self._names)):
-                if self._ended.is_set():
-                    return
-                met, began = self.account.begin(queue), time.monotonic()
-                self._store(queue)
-                self.account.end(queue, time.monotonic() - began, met)
-        except rados.Error as error:
-            self._problem = error
-            self._ended.set()
-
-    def _store(self, queue: int) -> None:
-        self._ioctx.execute(self._names[queue], "2pc_queue", "2pc_queue_reserve", self._request)
-        commit = encode_commit(next(self._ids[queue]), [self._payload])
-        self._ioctx.execute(self._names[queue], "2pc_queue", "2pc_queue_commit", commit)
-
-
-@contextmanager
-def _writing(ioctx: rados.Ioctx, writers: int, queues: int, payload: int) -> Iterator[_Threads]:
-    """Writers into new queues, which are removed again."""
-    names = [f"bench-{uuid.uuid4().hex[:8]}-{place}" for place in range(queues)]
-    ioctx.set_namespace("bench")
-    try:
-        for name in names:
-            ioctx.execute(name, "2pc_queue", "2pc_queue_init", encode_init(RING_BYTES))
-        threads = _Threads(ioctx, names, writers, payload)
-        threads.start()
-        try:
-            yield threads
-        finally:
-            threads.end()
-    finally:
-        for name in names:
-            with suppress(rados.Error):  # a clean-up that fails must not hide why
-                ioctx.remove_object(name)
+        with writing(writers, store) as threads:
+            threads.watch(WARM_UP_S)
+            window = _Window(account, osds)
+            threads.watch(options.seconds)
+            return window.close("rados", writers, queues)

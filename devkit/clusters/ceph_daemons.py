@@ -381,10 +381,10 @@ class Cluster:
             return bool(self.ask(name, "version"))
         return False
 
-    def ask(self, name: str, command: str) -> Any:
+    def ask(self, name: str, command: str, patience_s: float = 5) -> Any:
         """A command to one daemon's admin socket. No monitor is involved, so it works while that is away."""
         with socket.socket(socket.AF_UNIX) as asok:
-            asok.settimeout(5)
+            asok.settimeout(patience_s)
             asok.connect(str(self.state / f"run/{'client.rgw' if name == RGW else name}.asok"))
             asok.sendall(json.dumps({"prefix": command, "format": "json"}).encode() + b"\0")
             with asok.makefile("rb") as answer:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import hashlib
-import hmac
 import http.client
 import json
 import os
@@ -24,6 +21,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
 from devkit.clusters.ceph import Ceph, Gateway
+from devkit.clusters.s3_signature import signed
 from devkit.paths import SCRIPTS
 from devkit.processes.daemon import PATIENT, Options, merged
 from remora.codec.lock_ops import encode_break
@@ -142,7 +140,7 @@ class Zone:
         """One signed request for a key of any bytes; a header's characters are its bytes. The status code."""
         path = f"/{bucket}/{urllib.parse.quote(key, safe='/~')}"
         host = self.env["s3"]["endpoint"].removeprefix("http://")
-        return await asyncio.to_thread(_send, method, path, host, body, _signed(method, path, host, self.env, headers))
+        return await asyncio.to_thread(_send, method, path, host, body, signed(method, path, host, self.env, headers))
 
 
 def _say_https(params: dict[str, Any], **_: object) -> None:
@@ -157,26 +155,6 @@ def _send(method: str, path: str, host: str, body: bytes, headers: Mapping[str, 
         return connection.getresponse().status
     finally:
         connection.close()
-
-
-def _signed(method: str, path: str, host: str, env: dict[str, Any], extra: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers of a request with Amazon's version 4 signature; its body is left out of it."""
-    now = datetime.datetime.now(datetime.UTC)
-    stamp, day, region = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d"), env["region"]
-    headers = dict(extra or {}) | {"host": host, "x-amz-date": stamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
-    names = ";".join(sorted(headers))
-    lines = "".join(f"{name}:{headers[name].strip()}\n" for name in sorted(headers))
-    request = f"{method}\n{path}\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
-    scope = f"{day}/{region}/s3/aws4_request"
-    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(request.encode('latin-1')).hexdigest()}"
-    secret = f"AWS4{env['s3']['secret_key']}".encode()
-    for part in (day, region, "s3", "aws4_request"):
-        secret = hmac.digest(secret, part.encode(), "sha256")
-    signature = hmac.new(secret, text.encode(), "sha256").hexdigest()
-    credential = f"{env['s3']['access_key']}/{scope}"
-    return headers | {
-        "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
-    }
 
 
 class User:

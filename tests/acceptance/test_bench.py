@@ -28,7 +28,7 @@ def name() -> Iterator[str]:
         program("nginx", "nginx-light")
     chosen = f"bench-test-{os.getpid()}"
     yield chosen
-    for kind, of in (("ceph", chosen), ("kafka", chosen), ("kafka", f"{chosen}-doors")):
+    for kind, of in (("ceph", chosen), ("ceph", f"{chosen}-slow"), ("kafka", chosen), ("kafka", f"{chosen}-doors")):
         subprocess.run([BENCH.with_name(f"dev-{kind}"), "down", "--name", of], check=False, capture_output=True)
 
 
@@ -231,6 +231,26 @@ def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str
 
 
 @pytest.mark.kafka
+@pytest.mark.full("six deliveries, for a benchmark")
+def test_kcat_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
+    """Each sender has a rate and its costs, and after a SIGKILL all events are there, in order; once if asked."""
+    program("kcat", "kcat")
+    found = figures(tmp_path, "against", "kcat", "--entries", "60000", "--rounds", "1", "--name", name)
+
+    kcat, at_least_once, exactly_once = found["rows"]
+    assert [row["sender"] for row in found["rows"]] == ["kcat", "remora, at-least-once", "remora, exactly-once"]
+    for row in found["rows"]:
+        assert row["rate"] > 0
+        assert row["sender_cpu_us"] > 0
+        assert row["peak_rss_bytes"] > 1_000_000
+        assert (row["events"], row["inversions"]) == (60_000, 0)
+    assert kcat["copies"] > 0
+    assert at_least_once["copies"] < 60_000
+    assert exactly_once["copies"] == 0
+    assert "librdkafka" in found["version"]
+
+
+@pytest.mark.kafka
 def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
     """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
     found = figures(
@@ -311,6 +331,33 @@ def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> No
     assert (turn["records"], turn["verdict"]) == (2000, "PASS")
     assert turn["seconds"] > 0 < turn["cpu_s"]
     assert turn["peak_bytes"] > 100_000_000
+
+
+@pytest.mark.ceph
+@pytest.mark.full("starts a cluster of its own")
+def test_shards_are_measured_by_commit_latency(tmp_path: Path, name: str) -> None:
+    """One write to the cluster takes at least as long as its syncs wait, and each work has a rate with all its queues.
+
+    OSDs make an operation wait for the one before only where they hold the queue.
+    """
+    found = figures(
+        tmp_path, "shards", "--commit-latency", "20ms", "--seconds", "0.3", "--writers", "4", "--queues", "1,2",
+        "--name", name,
+    )  # fmt: skip
+
+    (latency,) = found["latencies"]
+    assert latency["sync_s"] > 0
+    assert min(latency["one_write_s"], latency["rados_bench_s"]) >= latency["sync_s"]
+    rows = {(row["work"], row["kind"], row["queues"]): row for row in found["rows"]}
+    every, one = ("plain", "held", "topic"), ("held",)
+    kinds = {"reserve, commit": every, "PUT 4 KB": every, "DELETE": one, "PUT 4 MB": one}
+    assert set(rows) == {
+        *((work, kind, queues) for work in kinds for kind in kinds[work] for queues in (1, 2)),
+        *((work, "none", 0) for work in ("PUT 4 KB", "DELETE", "PUT 4 MB")),
+    }
+    assert all(row["rate"] > 0 and 0 < row["p50_s"] <= row["p99_s"] for row in rows.values())
+    assert rows["reserve, commit", "held", 1]["waited"] > 0
+    assert rows["reserve, commit", "plain", 1]["waited"] == 0
 
 
 def test_a_consumer_is_measured_by_shards_and_partitions(tmp_path: Path) -> None:

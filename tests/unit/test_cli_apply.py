@@ -287,6 +287,20 @@ def test_another_number_of_shards_is_refused_before_anything_is_done(apply: Appl
     assert own(config).keys() == {"payments"}
 
 
+def test_a_table_without_a_number_of_shards_has_the_configured_one_when_it_is_made(
+    apply: Apply, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new topic has `topics.default_shards` queues; a changed default neither changes nor refuses one that exists."""
+    monkeypatch.setenv("REMORA_TOPICS_DEFAULT_SHARDS", "3")
+    apply(PAYMENTS)
+    monkeypatch.setenv("REMORA_TOPICS_DEFAULT_SHARDS", "5")
+
+    done = apply("[topic.new]\nendpoint = 'kafka://b'\n" + PAYMENTS)
+
+    assert done.code == Exit.OK, done.err
+    assert {name: found.shards for name, found in own(config).items()} == {"payments": 3, "new": 5}
+
+
 def test_a_file_makes_topics_that_number_their_events(apply: Apply, config: Path) -> None:
     """`sequence` is a topic's for good: a file that says otherwise later is refused as a whole."""
     first = apply(PAYMENTS + "sequence = true")

@@ -275,6 +275,22 @@ def test_looking_makes_no_store(topic: Callable[..., Any], tmp_path: Path, words
     assert not (tmp_path / "queues").exists()
 
 
+def test_a_topic_without_a_number_of_shards_has_the_configured_one(
+    topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new topic has `topics.default_shards` queues; one that exists keeps its number, and is no other for that."""
+    words = ("create", "orders", "--endpoint", ENDPOINT)
+    monkeypatch.setenv("REMORA_TOPICS_DEFAULT_SHARDS", "3")
+    made = topic(*words)
+    monkeypatch.setenv("REMORA_TOPICS_DEFAULT_SHARDS", "5")
+
+    again = topic(*words, "--if-not-exists")
+
+    assert made.out.decode().startswith("topic orders is made: 3 shards"), made.err
+    assert (again.code, again.out.decode().startswith("topic orders exists already: 3 shards")) == (Exit.OK, True)
+    assert topic("show", "orders", "--json").json["queues"] == ["orders", "orders.1", "orders.2"]
+
+
 def test_creating_again(topic: Callable[..., Any]) -> None:
     """It is refused; with --if-not-exists it is no error as long as the topic is just so, and says what is not."""
     words = ("create", "orders", "--endpoint", ENDPOINT, "--time-to-live", "1d")

@@ -91,6 +91,7 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
             tenant=was.tenant,
             queue=was.queue,
             source=was.source,
+            shards=was.shards if each.keeps_shards else each.topic.shards,
             closed=was.closed if each.closed is None else each.closed,
         )
         if was.shards != to.shards:

@@ -1,8 +1,8 @@
 """A file of topics: what each is to be, read and checked as a whole before any of it is carried out.
 
 A table `[topic.NAME]` has the options of `remora topic create` under the same names. What it leaves out has its
-default; only `closed`, which a drain sets too, is left as it is. msgspec checks the shape of a table, and the functions
-that read the options of commands check what a value means.
+default; only `closed`, which a drain sets too, and the number of shards are left as they are. msgspec checks the shape
+of a table, and the functions that read the options of commands check what a value means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from remora.cli.attributes import SECRETS, Given, has_password, read_password, u
 from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_name
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
-from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
+from remora.model.topic import MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
 
 MOST_BYTES = 16 << 20
 """A file beyond this size is a mistake and is not read."""
@@ -30,7 +30,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     """One `[topic.NAME]`, as it stands in the file."""
 
     endpoint: str
-    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
+    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] | None = None
     sequence: bool = False
     kafka_topic: str | None = None
     args: dict[str, Any] = {}
@@ -52,11 +52,15 @@ _OF_TARGET = ("endpoint", "kafka-topic", "args", "delivery", "password-file", "s
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A topic as the file wants it; `closed` is None where the file does not say."""
+    """A topic as the file wants it. `closed` is None where the file does not say.
+
+    `keeps_shards` where it does not say how many there are to be: the topic has the default number if it is new.
+    """
 
     topic: Topic
     closed: bool | None
     remarks: list[str]
+    keeps_shards: bool = False
 
 
 def load_topics(path: Path, settings: Settings) -> list[Declared]:
@@ -108,8 +112,9 @@ class _Reading:
     def topic(self, name: str, raw: Mapping[str, Any]) -> Declared | None:
         """The topic of a table; None where something is wrong with it."""
         table = self._table(raw)
+        shards = table.shards or self._settings.topics.default_shards
         plain = Topic(
-            name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA, is_sequenced=table.sequence
+            name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=table.sequence
         )
         topic, remarks = self._given(table).on(plain), list[str]()
         if self._is_target_read:
@@ -117,7 +122,7 @@ class _Reading:
                 remarks = app.check_target(topic.target, self._settings)
             except EndpointMisconfigured as exc:
                 self.problems.append(("", str(exc)))
-        return None if self.problems else Declared(topic, table.closed, remarks)
+        return None if self.problems else Declared(topic, table.closed, remarks, table.shards is None)
 
     def _table(self, raw: Mapping[str, Any]) -> Table:
         """The values of a table that have the right shape, and defaults for the others."""

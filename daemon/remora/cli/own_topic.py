@@ -34,7 +34,7 @@ from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
-from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, Target, Topic
+from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.ports.store import ShardStore
 
 ENDPOINTS = "kafka://BROKER[:PORT], http[s]://HOST[:PORT][/PATH] or amqp[s]://BROKER[:PORT][/VHOST]"
@@ -66,9 +66,8 @@ class Differs(RemoraError):
 @click.option(
     "--shards",
     type=click.IntRange(1, MOST_SHARDS),
-    default=DEFAULT_SHARDS,
-    show_default=True,
-    help="Queues of the topic, for good. Events of one object stay in one queue and in order.",
+    help="Queues of the topic, for good; topics.default_shards (11) unless given. Events of one object stay in one "
+    "queue and in order.",
 )
 @click.option(
     "--sequence",
@@ -80,7 +79,7 @@ class Differs(RemoraError):
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and does just the same, is no error.")
 @config_option
 def create_command(
-    settings: Settings, name: str, shards: int, sequence: bool, check: bool, if_not_exists: bool, **options: Any
+    settings: Settings, name: str, shards: int | None, sequence: bool, check: bool, if_not_exists: bool, **options: Any
 ) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
@@ -97,7 +96,8 @@ def create_command(
       remora topic create hooks --endpoint https://hooks.example.com/in --arg remora-credential=hooks
       remora topic create mail --endpoint amqps://broker/%2Fmail --arg amqp-exchange=events
     """
-    plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=sequence)
+    wanted = shards or settings.topics.default_shards
+    plain = Topic(name, "", name, Target("", "", name), shards=wanted, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
     remarks = checked_target(asked.target, settings)
     if check:
@@ -105,7 +105,9 @@ def create_command(
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:
-            made = await _made(store, asked, settings.delivery, if_not_exists=if_not_exists)
+            made = await _made(
+                store, asked, settings.delivery, if_not_exists=if_not_exists, keeps_shards=shards is None
+            )
             if any(
                 each.label == name and each.origin is Origin.RADOSGW for each in (await store.catalog.topics()).values()
             ):
@@ -121,15 +123,17 @@ def create_command(
 
 
 async def _made(
-    store: ShardStore, asked: Topic, delivery: DeliverySettings, *, if_not_exists: bool
+    store: ShardStore, asked: Topic, delivery: DeliverySettings, *, if_not_exists: bool, keeps_shards: bool
 ) -> tuple[Topic, bool]:
-    """The topic, and whether it is new."""
+    """The topic, and whether it is new; `keeps_shards` where one that exists may have any number of them."""
     try:
         return await store.own_topics.create(asked), True
     except TopicRefused:
         found = await store.own_topics.find(asked.name) if if_not_exists else None
         if found is None:
             raise
+    if keeps_shards:
+        asked = replace(asked, shards=found.shards)
     if different := differences(meant(found, delivery), meant(asked, delivery)):
         lasting = [LASTING[each] for each in different if each in LASTING]
         keeps = f"; {' and '.join(lasting)}" if lasting else ""
