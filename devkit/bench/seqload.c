@@ -5,8 +5,8 @@
 
    A Python client costs as much as the server and hides it, and load generators for HTTP do not speak this protocol.
    `run` keeps `depth` requests under way on each connection, over the logs in turn. At the end it compares with the
-   logs' tails: the positions of each log are exactly those between its tail before and its tail after, each once, and
-   they increase on each connection. Where that does not hold it says so and ends with exit code 1: there is no figure.
+   logs' tails: the positions of each log are exactly those between its tail before and its tail after, each once; they
+   increase on each connection, and each lies behind all that had come, on any connection, when it was asked for. Where that does not hold it says so and ends with exit code 1: there is no figure.
    It prints one JSON object; times are in seconds, those of `server` are of the process PID.
 
    `ping-pong` prints how many nanoseconds a cache line takes from one processor to the other, the median of many. */
@@ -47,6 +47,7 @@ typedef struct {
     uint64_t sent, answered; /* requests; the log of the n-th is n modulo the number of logs */
     uint64_t before[MOST_LOGS];
     int64_t times[MOST_DEPTH];
+    uint64_t floors[MOST_DEPTH]; /* the largest position of the log that had come on any connection when it was asked */
     uint8_t rest[64];
 } Connection;
 
@@ -246,8 +247,10 @@ static double percentile(double share, uint64_t all) {
 /* --------------------------------------------------------------------------------------------------- run */
 
 static void ask(Connection *of, int count, int64_t now) {
-    for (int n = 0; n < count; n++)
+    for (int n = 0; n < count; n++) {
         of->times[(of->sent + n) % MOST_DEPTH] = now;
+        of->floors[(of->sent + n) % MOST_DEPTH] = logs[(of->sent + n) % log_count].last;
+    }
     int from = of->sent % log_count;
     of->sent += count;
     send_all(of->socket, frames + (size_t)from * frame_size, (size_t)count * frame_size);
@@ -280,6 +283,9 @@ static int take(Connection *of, int64_t now) {
             fail("a reply that was not asked for");
         if (reply.position <= of->before[number])
             fail("position %" PRIu64 " came behind %" PRIu64, reply.position, of->before[number]);
+        if (reply.position <= of->floors[of->answered % MOST_DEPTH])
+            fail("position %" PRIu64 " was asked for when %" PRIu64 " had come", reply.position,
+                 of->floors[of->answered % MOST_DEPTH]);
         uint64_t count = reply.granted ? reply.granted : 1;
         of->before[number] = reply.position + count - 1;
         note(&logs[number], reply.position, count);

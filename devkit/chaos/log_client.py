@@ -18,20 +18,28 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from remora import app
 from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
 from remora.config import load
+from remora.log import AppendUnclear, Log, LogTimes, NotAppended
 from remora.model.errors import StoreError
 from remora.model.log import LogKind, LogName, PositionTaken, PositionTrimmed, StaleEpoch, Token
 from remora.ports.log import Logs
 
 POOL = b"default.rgw.log"
 LOGS, COUNTERS = ("orders", "audit"), ("ids",)
+JOURNAL = "journal"
+"""The log that is used through `remora.log.Log`, and judged by whether what was seen of it is linearizable."""
 APPENDERS_PER_LOG, COUNTING = 3, 3
 ANSWER_S, FINISH_S = 1.5, 60.0
+JOURNALING, FOLLOWED = 4, 40
+"""Tasks that append to the journal, and entries for which a follower goes on before it begins anew."""
+HURRIED = LogTimes(give_up_s=3.0, ask_s=0.4, hole_s=0.15)
+"""Less patient than a program would be, so that what it does when something is away is tried, too."""
 OUTCOMES: dict[type[StoreError], str] = {StaleEpoch: "stale", PositionTaken: "taken", PositionTrimmed: "trimmed"}
 
 
@@ -192,31 +200,130 @@ class Writer:
         return False
 
 
+class Journal:
+    """A log as programs use it, each call written down."""
+
+    def __init__(self, log: Log, history: History, seed: str) -> None:
+        self._log = log
+        self._history = history
+        self._rng = random.Random(f"{seed} journal")
+        self._seed = seed
+        self._last = 0
+
+    async def append_for_ever(self) -> None:
+        """Append, and now and then do something else."""
+        while True:
+            await self.append()
+            die = self._rng.random()
+            if die < 0.2 and self._last:
+                await self.read(self._rng.randint(max(1, self._last - 20), self._last + 1))
+            if 0.2 < die < 0.3:
+                await self.tail()
+            if 0.3 < die < 0.303 and self._last > 60:
+                await self.trim(self._last - 50)
+            await asyncio.sleep(self._rng.uniform(0, 0.02))
+
+    async def follow_for_ever(self) -> None:
+        """Follow the log from some place on, for a while, and again."""
+        while True:
+            try:
+                await self._follow(max(1, self._last - self._rng.randint(0, 30)))
+            except StoreError:
+                await asyncio.sleep(self._rng.uniform(0, 0.02))
+
+    async def _follow(self, start: int) -> None:
+        began, expected, left = time.monotonic(), start, FOLLOWED
+        async with aclosing(self._log.follow(start)) as entries:
+            async for entry in entries:
+                if passed := entry.position - expected:
+                    number = self._history.begin(JOURNAL, "pass", position=expected, count=passed, since=began)
+                    self._history.end(number, "ok")
+                number = self._history.begin(JOURNAL, "read", position=entry.position, since=began)
+                self._history.end(number, "data", data=entry.data.decode())
+                expected, left = entry.position + 1, left - 1
+                if not left:
+                    return
+
+    async def append(self) -> int:
+        """Append an entry that no other one is like; its position, 0 where that is not known."""
+        data = f"{self._seed} {self._rng.getrandbits(64):x}"
+        number = self._history.begin(JOURNAL, "append", data=data)
+        try:
+            position = await self._log.append(data.encode())
+        except NotAppended:
+            self._history.end(number, "failed")
+            return 0
+        except (AppendUnclear, StoreError):
+            return 0
+        self._history.end(number, "ok", position=position)
+        self._last = max(self._last, position)
+        return position
+
+    async def read(self, position: int) -> None:
+        number = self._history.begin(JOURNAL, "read", position=position)
+        try:
+            entry = await self._log.read(position)
+        except StoreError:
+            return
+        self._history.end(number, str(entry.cell), data=entry.data.decode())
+
+    async def tail(self) -> None:
+        number = self._history.begin(JOURNAL, "tail")
+        try:
+            position = await self._log.tail()
+        except (SequencerUnavailable, StoreError):
+            return
+        self._history.end(number, "ok", position=position)
+
+    async def trim(self, upto: int) -> None:
+        number = self._history.begin(JOURNAL, "trim", position=upto)
+        try:
+            await self._log.trim(upto)
+        except StoreError:
+            return
+        self._history.end(number, "ok")
+
+    async def finish(self) -> None:
+        """Append once more, and follow the log up to there, which fills all holes."""
+        while not (last := await self.append()):
+            continue
+        async with aclosing(self._log.follow()) as entries:
+            async for entry in entries:
+                if entry.position >= last:
+                    return
+
+
 async def main(config: str, history: str, seed: str, mode: str, *addresses: str) -> None:
     """See the module."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with app.open_logs(load(config), waits=False) as logs:
-        writer = Writer(logs, History(Path(history)), addresses, seed)
+    async with (
+        app.open_logs(load(config), waits=False) as logs,
+        Log(logs, log_name(JOURNAL), addresses, HURRIED) as log,
+    ):
+        noted = History(Path(history))
+        writer, journal = Writer(logs, noted, addresses, seed), Journal(log, noted, seed)
         if mode == "create":
             await _create(logs)
         elif mode == "finish":
             async with asyncio.timeout(FINISH_S):
-                await asyncio.gather(*map(writer.finish, (*LOGS, *COUNTERS)))
+                await asyncio.gather(*map(writer.finish, (*LOGS, *COUNTERS)), journal.finish())
         else:
-            await _until(stop, writer)
+            await _until(stop, writer, journal)
 
 
 async def _create(logs: Logs) -> None:
-    for kind, names in ((LogKind.LOG, LOGS), (LogKind.COUNTER, COUNTERS)):
+    for kind, names in ((LogKind.LOG, (*LOGS, JOURNAL)), (LogKind.COUNTER, COUNTERS)):
         for name in names:
             await logs.create(log_name(name), kind, 4)
 
 
-async def _until(stop: asyncio.Event, writer: Writer) -> None:
+async def _until(stop: asyncio.Event, writer: Writer, journal: Journal) -> None:
     work: list[Callable[[], Any]] = [
         *(lambda log=log: writer.append_for_ever(log) for log in LOGS for _ in range(APPENDERS_PER_LOG)),
         *(lambda log=log: writer.count_for_ever(log) for log in COUNTERS for _ in range(COUNTING)),
+        *[journal.append_for_ever] * JOURNALING,
+        journal.follow_for_ever,
     ]
     tasks = [asyncio.ensure_future(each()) for each in work]
     stopped = asyncio.ensure_future(stop.wait())

@@ -29,11 +29,13 @@ from devkit.chaos.clusters import ChaosError
 from devkit.chaos.log_places import Place, RadosPlace, SqlitePlace
 from devkit.paths import ROOT
 from devkit.processes.daemon import write_config
-from devkit.verdicts import log_checker
+from devkit.verdicts import linearity, log_checker
 from devkit.verdicts.log_checker import Op, Run, Stored, Strike
 
 PYTHON = sys.executable
 LOGS, COUNTERS = ("orders", "audit"), ("ids",)
+JOURNAL = "journal"
+"""The log that clients use through `remora.log.Log`."""
 LEASE_S = {"sqlite": 1.0, "rados": 2.0}
 START_S, STOP_S, FINISH_S = 180.0, 120.0, 150.0
 CALM_S = 0.7
@@ -68,7 +70,7 @@ async def _all(options: argparse.Namespace) -> bool:
     seeds = [str(int(first) + each) for each in range(options.seeds)] if first.isdigit() else [first]
     found: list[Report] = []
     async with _places(options) as opened:
-        print("    seed  seconds  positions  appended  refused  filled  epochs  wrong", flush=True)
+        print("    seed  seconds  positions  appended  refused  filled  journal  epochs  wrong", flush=True)
         for seed in seeds:
             folder = Path(tempfile.mkdtemp(prefix="remora-chaos-"))
             place = await opened(folder)
@@ -105,7 +107,7 @@ def _print(report: Report) -> None:
     done = report.done
     print(
         f"{report.seed:>8} {report.seconds:>8.1f} {done['positions']:>10} {done['appended']:>9} {done['refused']:>8} "
-        f"{done['filled']:>7} {report.epochs:>7}  {len(report.findings):>5}",
+        f"{done['filled']:>7} {done['journal']:>8} {report.epochs:>7}  {len(report.findings):>5}",
         flush=True,
     )
     for each in report.findings:
@@ -311,11 +313,11 @@ class _Rounds:
         await self._rng.choice(self._clients).end(signal.SIGKILL)
 
     async def _lock_lost(self) -> None:
-        log = self._rng.choice((*LOGS, *COUNTERS))
+        log = self._rng.choice((*LOGS, *COUNTERS, JOURNAL))
         await self._strike(log, asyncio.to_thread(self._place.take_lock_away, log))
 
     async def _sealed(self) -> None:
-        log = self._rng.choice((*LOGS, *COUNTERS))
+        log = self._rng.choice((*LOGS, *COUNTERS, JOURNAL))
         command = [PYTHON, "-m", "remora", "log", "seal", log, "--pool", log_places.POOL, "-c", str(self._config)]
         seal = Process("seal", self._folder, *command)
 
@@ -353,10 +355,13 @@ class _Rounds:
         stored = {log: self._place.read(log) for log in LOGS}
         stored |= {log: Stored(self._place.epoch(log), 0, {}) for log in COUNTERS}
         ops = [op for path in sorted(self._folder.glob("*.jsonl")) for op in log_checker.ops_of(_lines(path))]
+        journal = [op for op in ops if op.log == JOURNAL]
+        ops = [op for op in ops if op.log != JOURNAL]
         known = Run(ops, stored, frozenset(COUNTERS), self._strikes, self._lease_s, self._epochs)
         self._report.findings = log_checker.judge(known)
+        self._report.findings += linearity.judge(journal, self._place.read(JOURNAL), time.monotonic())
         self._report.epochs = sum(each.epoch for each in stored.values())
-        self._report.done = _counts(ops)
+        self._report.done = _counts(ops) | {"journal": sum(op.outcome == "ok" for op in journal)}
 
 
 def _counts(ops: list[Op]) -> dict[str, int]:

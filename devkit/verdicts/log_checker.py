@@ -3,7 +3,8 @@
 It imports nothing of remora: it reads records of JSON and a dump of the store, and knows what a shared log is.
 
 A client writes a line before each request, with the time, and one after it, with the answer; a request that has no
-second line may have been carried out or not. Times are of one monotonic clock, which all processes of a host share.
+second line may have been carried out or not. Where the request began before it was known what it is, as with what a
+follower gets, the line says since when. Times are of one monotonic clock, which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def ops_of(lines: Iterable[Mapping[str, Any]]) -> Iterator[Op]:
 
 
 def _op(line: Mapping[str, Any]) -> Op:
-    return Op(**{key: value for key, value in line.items() if key != "n"})
+    began = line.get("since", line["began"])
+    return Op(**{key: value for key, value in line.items() if key not in ("n", "since")} | {"began": began})
 
 
 def judge(run: Run) -> list[Finding]:

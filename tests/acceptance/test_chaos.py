@@ -205,7 +205,7 @@ def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("rados", marks=[pytest.mark.ceph, MORE])])
 def test_sequencers_that_are_hurt_keep_every_promise(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     """Two sequencers take logs from each other while they and their clients are killed and frozen, and locks are lost:
-    the checker finds nothing, and it was given epochs, appends and refusals."""
+    the checkers find nothing, and they were given epochs, appends, refusals, and calls of `remora.log.Log`."""
     report = tmp_path / "report.json"
     options = ["--sequencer", "--store", kind, "--seed", "4", "--rounds", "4", "--json", str(report)]
     if kind == "rados":
@@ -219,7 +219,25 @@ def test_sequencers_that_are_hurt_keep_every_promise(tmp_path: Path, request: py
     assert done.stdout.splitlines()[-1].startswith("PASS")
     (run,) = json.loads(report.read_text())["runs"]
     assert run["epochs"] > 3
-    assert min(run["done"][each] for each in ("positions", "appended", "refused")) > 0
+    assert min(run["done"][each] for each in ("positions", "appended", "refused", "journal")) > 0
+
+
+HUNDRED = pytest.mark.full("a hundred seeds; the gate tries one")
+
+
+@HUNDRED
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.guarantee("positions-of-a-log")
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
+def test_shared_logs_are_linearizable_for_a_hundred_seeds(request: pytest.FixtureRequest, kind: str) -> None:
+    """Whatever a hundred seeds kill and freeze, of servers, programs and OSDs, all that was seen can have happened."""
+    options = ["--store", kind, "--seed", "1000", "--seeds", "100", "--rounds", "3"]
+    if kind == "rados":
+        options += ["--kill-osds", "--name", request.getfixturevalue("ceph").name]
+
+    done = subprocess.run([str(CHAOS), "--sequencer", *options], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 def test_wrong_usage_is_no_verdict() -> None:

@@ -262,7 +262,8 @@ async def test_killed_at_each_step_of_a_takeover(folder: Path, kind: LogKind) ->
         served_before(folder, kind, ENDLESS_S) as accounts,
         a_server(folder, "other") as other,
     ):
-        for step, account in enumerate(accounts, 1):
+        step = 1
+        for account in accounts:
             async with (
                 a_server(folder, "victim", environment=stopping.environment) as victim,
                 asking(victim, account, stopping, step) as connection,
@@ -276,8 +277,9 @@ async def test_killed_at_each_step_of_a_takeover(folder: Path, kind: LogKind) ->
 
             assert epoch == FIRST_EPOCH + 2 or (epoch == FIRST_EPOCH + 1 and not connection.tokens)
             await account.check()
-            if len(connection.tokens) > 1:  # it has served for a while
+            if len(connection.tokens) > 1 and set(phases) == set(Phase):  # it has served for a while
                 break
+            step += step_on(phase, phases)
 
     assert set(phases) == set(Phase)
 
@@ -294,7 +296,8 @@ async def test_halted_at_each_step_of_a_takeover(folder: Path, kind: LogKind) ->
         served_before(folder, kind, LEASE_S) as accounts,
         a_server(folder, "other") as other,
     ):
-        for step, account in enumerate(accounts, 1):
+        step = 1
+        for account in accounts:
             async with (
                 a_server(folder, "victim", environment=stopping.environment) as victim,
                 asking(victim, account, stopping, step) as connection,
@@ -312,10 +315,21 @@ async def test_halted_at_each_step_of_a_takeover(folder: Path, kind: LogKind) ->
                 assert await connection.rest(WAITING) == [None] * WAITING
                 await account.write_next(other, victim)
                 await account.check()
-            if len(connection.tokens) > 1:  # it has served for a while
+            if len(connection.tokens) > 1 and set(phases) == set(Phase):  # it has served for a while
                 break
+            step += step_on(phase, phases)
 
     assert set(phases) == set(Phase)
+
+
+def step_on(phase: Phase, phases: Counter[Phase]) -> int:
+    """The way to the next step, once a server was stopped in this phase: a step on, or one back.
+
+    The first reply is a single step, and on a slow machine a renewal, or a lock that was lost, comes before it in one
+    run and not in the next: who has passed it without being stopped there goes back.
+    """
+    has_passed = phase is Phase.SERVING and Phase.BEFORE_THE_FIRST_REPLY not in phases
+    return -1 if has_passed else 1
 
 
 async def sleep_through_the_lease(other: Server, account: Account) -> None:

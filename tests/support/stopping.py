@@ -11,17 +11,18 @@ from devkit.processes.programs import program
 from devkit.waits import until
 
 SOURCE = Path(__file__).with_name("stop_at_step.c")
+IN_TURN = SOURCE.with_name("stop_in_turn.c")
 
 
 class Stopping:
-    """Has processes that run with its `environment` stop at a step; see stop_at_step.c."""
+    """Has processes that run with its `environment` stop at a step; see stop_at_step.c and stop_in_turn.c."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is where the library is compiled to."""
+    def __init__(self, folder: Path, source: Path = SOURCE) -> None:
+        """`folder` is where the library is compiled to; `source` says what the steps are."""
         self._library = folder / "stop_at_step.so"
         self._orders = folder / "stop_at"
         flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-        subprocess.run([program("cc", "gcc"), *flags, "-o", self._library, SOURCE, "-ldl"], check=True)
+        subprocess.run([program("cc", "gcc"), *flags, "-o", self._library, source, "-ldl"], check=True)
 
     @property
     def environment(self) -> Mapping[str, str]:

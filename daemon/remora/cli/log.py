@@ -15,6 +15,7 @@ from remora.cli.options import config_option, json_option
 from remora.cli.output import run_async
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import Settings
+from remora.log import Log, LogTimes, NotAppended, open_log
 from remora.model.errors import StoreUnavailable
 from remora.model.log import MOST_POSITION, MOST_WIDTH, Cell, LogKind, LogName, Projection, Token
 from remora.ports.log import Logs
@@ -215,7 +216,8 @@ def tail(settings: Settings, name: str, pool: str) -> None:
 def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: int | None, epoch: int | None) -> None:
     """Write FILE, or standard input, as one entry, and print its position.
 
-    Says "stale epoch", "taken" or "trimmed", with exit code 1, where the position cannot be written.
+    It lands once: a position that is lost, or an epoch that ends, has it take another one. With --position it says
+    "stale epoch", "taken" or "trimmed", with exit code 1, where that position cannot be written.
 
     \b
     Example:
@@ -225,11 +227,11 @@ def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: i
         raise click.UsageError("--position and --epoch belong together")
     which, data = _log(settings, pool, name), file.read(MOST_ENTRY + 1)
     if position is None or epoch is None:
-        token = _at_sequencer(settings, lambda client: client.next(which))
+        position = _with_log(settings, which, lambda log: log.append(data))
     else:
         token = Token(epoch, position)
-    _in_store(settings, lambda logs: logs.append(which, token.epoch, token.position, data))
-    click.echo(token.position)
+        _in_store(settings, lambda logs: logs.append(which, token.epoch, token.position, data))
+    click.echo(position)
 
 
 @log.command("read")
@@ -265,12 +267,7 @@ def fill(settings: Settings, name: str, pool: str, position: int) -> None:
     Example:
       remora log fill orders 17
     """
-    which = _log(settings, pool, name)
-
-    async def work(logs: Logs) -> None:
-        await logs.fill(which, (await logs.projection(which)).epoch, position)
-
-    _in_store(settings, work)
+    _with_log(settings, _log(settings, pool, name), lambda log: log.fill(position))
 
 
 @log.command("trim")
@@ -326,6 +323,17 @@ def _in_store(settings: Settings, work: Callable[[Logs], Awaitable[T]]) -> T:
     async def run() -> T:
         async with app.open_logs(settings, waits=False) as logs:
             return await work(logs)
+
+    return run_async(run())
+
+
+def _with_log(settings: Settings, which: LogName, work: Callable[[Log], Awaitable[T]]) -> T:
+    async def run() -> T:
+        try:
+            async with open_log(which, config=settings, times=LogTimes(give_up_s=ANSWER_S)) as log:
+                return await work(log)
+        except NotAppended as exc:
+            raise StoreUnavailable(f"sequencer at {settings.sequencer.listen}: {exc}") from exc
 
     return run_async(run())
 

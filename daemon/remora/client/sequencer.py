@@ -272,6 +272,14 @@ class SequencerClient:
         reply, epoch = await self._ask(log, "tail", 0)
         return Token(epoch, reply.position)
 
+    def ended(self, log: LogName, epoch: int) -> None:
+        """Ask for no more positions of an epoch that storage refuses.
+
+        The next one is the one that `projection` names, where it is given; a server that does not know it looks for it.
+        """
+        if self._epochs.get(log) == epoch:
+            del self._epochs[log]
+
     # ------------------------------------------------------------------------------------------- asking
 
     def _begin(self, log: LogName) -> _Asked | None:

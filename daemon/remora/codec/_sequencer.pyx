@@ -10,7 +10,7 @@ All reads are checked against the end of a request's body before they are made.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from libc.errno cimport EAGAIN, EINTR, errno
 
@@ -31,6 +31,92 @@ cdef extern from "<sys/epoll.h>" nogil:
         epoll_data_t data
 
     int epoll_wait(int epoll, epoll_event* events, int most, int timeout)
+
+cdef extern from *:
+    """
+    #include <stdatomic.h>
+    #include <time.h>
+
+    /* An epoch of a log that several processes hand out, in a cache line of its own. The order of the steps, and why
+       it holds, is in docs/decisions/sequencer-workers.md; every access is sequentially consistent but for `requests`.
+     */
+    typedef struct {
+        _Alignas(64) _Atomic uint64_t position;
+        _Atomic uint64_t bound, is_dead;
+        _Atomic int64_t trusted_ns;
+        _Atomic uint64_t requests;
+    } Cell;
+
+    enum { TAKEN, WAITS, GONE };
+
+    static int64_t boottime_ns(void) {
+        struct timespec at;
+        clock_gettime(CLOCK_BOOTTIME, &at);
+        return at.tv_sec * INT64_C(1000000000) + at.tv_nsec;
+    }
+
+    static inline int is_gone(Cell *cell, int64_t now_ns) {
+        return atomic_load(&cell->is_dead) || now_ns >= atomic_load(&cell->trusted_ns);
+    }
+
+    static inline uint64_t room_of(Cell *cell) {
+        uint64_t position = atomic_load(&cell->position), bound = atomic_load(&cell->bound);
+        return bound > position ? bound - position : 0;
+    }
+
+    /* Look, add, look again: an add that the second look throws away is a hole. */
+    static inline int take(Cell *cell, uint64_t count, int64_t now_ns, uint64_t *before) {
+        if (is_gone(cell, now_ns))
+            return GONE;
+        if (room_of(cell) < count)
+            return WAITS;
+        *before = atomic_fetch_add(&cell->position, count);
+        if (atomic_load(&cell->is_dead))
+            return GONE;
+        uint64_t bound = atomic_load(&cell->bound);
+        if (*before > bound || bound - *before < count)
+            return WAITS;
+        atomic_fetch_add_explicit(&cell->requests, 1, memory_order_relaxed);
+        return TAKEN;
+    }
+
+    static uint64_t last_of(Cell *cell) {
+        uint64_t position = atomic_load(&cell->position), bound = atomic_load(&cell->bound);
+        return position < bound ? position : bound;
+    }
+
+    static uint64_t fence(Cell *cell) {
+        atomic_store(&cell->is_dead, 1);
+        return last_of(cell);
+    }
+
+    static void begin(Cell *cell, uint64_t position, uint64_t bound) {
+        atomic_store(&cell->position, position);
+        atomic_store(&cell->bound, bound);
+        atomic_store(&cell->trusted_ns, 0);
+        atomic_store(&cell->requests, 0);
+        atomic_store(&cell->is_dead, 0);
+    }
+
+    static void set_trusted(Cell *cell, int64_t until_ns) { atomic_store(&cell->trusted_ns, until_ns); }
+    static void set_bound(Cell *cell, uint64_t bound) { atomic_store(&cell->bound, bound); }
+    static uint64_t requests_of(Cell *cell) { return atomic_load(&cell->requests); }
+    static uint64_t bound_of(Cell *cell) { return atomic_load(&cell->bound); }
+    """
+    ctypedef struct Cell:
+        pass
+    int TAKEN, WAITS, GONE
+    int64_t boottime_ns() noexcept nogil
+    bint is_gone(Cell* cell, int64_t now_ns) noexcept nogil
+    uint64_t room_of(Cell* cell) noexcept nogil
+    int take(Cell* cell, uint64_t count, int64_t now_ns, uint64_t* before) noexcept nogil
+    uint64_t last_of(Cell* cell) noexcept nogil
+    uint64_t fence(Cell* cell) noexcept nogil
+    void begin(Cell* cell, uint64_t position, uint64_t bound) noexcept nogil
+    void set_trusted(Cell* cell, int64_t until_ns) noexcept nogil
+    void set_bound(Cell* cell, uint64_t bound) noexcept nogil
+    uint64_t requests_of(Cell* cell) noexcept nogil
+    uint64_t bound_of(Cell* cell) noexcept nogil
 
 cdef enum:
     READ = 64 << 10
@@ -228,10 +314,60 @@ cdef inline uint8_t* put_position(uint8_t* at, uint64_t position) noexcept nogil
 # ------------------------------------------------------------------------------------------------ counters
 
 
+cdef class Cells:
+    """Epochs of logs in memory that several processes map: see docs/decisions/sequencer-workers.md."""
+
+    cdef readonly int count
+    cdef Cell* _cells
+    cdef const uint8_t[::1] _memory
+
+    def __init__(self, memory):
+        """`memory` can be written, begins at a page, and has 64 bytes for each cell."""
+        self._memory = memory
+        self._cells = <Cell*>&self._memory[0]
+        self.count = <int>(self._memory.shape[0] // sizeof(Cell))
+
+    cdef Cell* _at(self, int number) except NULL:
+        if not 0 <= number < self.count:
+            raise IndexError(number)
+        return &self._cells[number]
+
+    def begin(self, int number, uint64_t position, uint64_t bound):
+        """An epoch begins in a cell that no process knows; it is trusted by nobody yet."""
+        begin(self._at(number), position, bound)
+
+    def trust(self, int number, double seconds):
+        """Positions may be handed out for so long from now, by a clock that goes on while the host sleeps."""
+        set_trusted(self._at(number), boottime_ns() + <int64_t>(seconds * 1e9))
+
+    def raise_bound(self, int number, uint64_t bound):
+        """More positions may be handed out."""
+        set_bound(self._at(number), bound)
+
+    def fence(self, int number):
+        """End an epoch for every process, and return its last position: none above it is ever handed out."""
+        return fence(self._at(number))
+
+    def position(self, int number):
+        """The last position that was taken."""
+        return last_of(self._at(number))
+
+    def bound(self, int number):
+        """The last position that may be handed out."""
+        return bound_of(self._at(number))
+
+    def requests(self, int number):
+        """The requests that took positions."""
+        return requests_of(self._at(number))
+
+
 cdef class Counter:
-    """As `sequencer.Counter`."""
+    """As `sequencer.Counter`; with a `cell`, positions are taken there and the rest is as it was at the last look."""
 
     cdef readonly object log
+    cdef Cell* cell
+    cdef Cells cells
+    cdef readonly int number
     cdef readonly uint64_t epoch
     cdef public uint64_t position
     cdef public uint64_t bound
@@ -244,7 +380,22 @@ cdef class Counter:
         self.bound = bound
 
     cdef inline uint64_t room(self) noexcept:
+        if self.cell != NULL:
+            return room_of(self.cell)
         return self.bound - self.position if self.bound > self.position else 0
+
+    cdef inline int take(self, uint64_t count, int64_t now_ns) noexcept:
+        """Move the position on by so many, if they may be handed out; else WAITS for the bound, or the epoch is GONE."""
+        cdef uint64_t before = 0
+        cdef int taken
+        if self.cell != NULL:
+            taken = take(self.cell, count, now_ns, &before)
+            self.position = before + count
+            return taken
+        if self.room() < count:
+            return WAITS
+        self.position += count
+        return TAKEN
 
 
 cdef inline Py_ssize_t place_of(const uint8_t* frame, Py_ssize_t size) noexcept nogil:
@@ -282,10 +433,13 @@ cdef class Core:
     cdef uint8_t* _plain
     cdef int _plain_room
     cdef object _waits
+    cdef bint _shares
+    cdef int64_t _now_ns
 
     def __cinit__(self):
         self._out = self._read = self._plain = NULL
         self._plain_room = 0
+        self._shares = False
 
     def __init__(self, on_miss, most_range=plain.MOST_RANGE, bound_room=0):
         self._on_miss = on_miss
@@ -308,6 +462,13 @@ cdef class Core:
         self.forget(log)
         counter = Counter(log, epoch, position, bound)
         self.counters[log] = self._by_key[_key_of(log)] = counter
+
+    def share(self, log, epoch, Cells cells not None, int number):
+        """Hand out the positions of a log from a cell, as other processes do."""
+        self.serve(log, epoch, 0, 0)
+        cdef Counter counter = self.counters[log]
+        counter.cell, counter.cells, counter.number = cells._at(number), cells, number
+        self._shares = True
 
     def forget(self, log):
         """As `sequencer.Core.forget`."""
@@ -371,17 +532,25 @@ cdef class Core:
         cdef Counter counter
         cdef Known* known
         cdef bint closes = False
+        cdef int taken
         self._waits = None
+        if self._shares:
+            self._now_ns = boottime_ns()
         while end - at >= 4 and packed <= MOST_PACKED:
             known = self._find(at, end)
             if known != NULL:
                 counter = <Counter>known.counter
-                if counter.position >= counter.bound:
-                    self._waits = counter.log
-                    break
                 if used[0] + MOST_REPLY_BYTES > self._room:
                     self._reserve(used[0], MOST_REPLY_BYTES)
-                counter.position += 1
+                taken = counter.take(1, self._now_ns)
+                if taken == WAITS:
+                    self._wait_for(counter)
+                    break
+                if taken == GONE:
+                    at += known.size
+                    self._refuse(INIT_LOG, used)
+                    self._tell(counter.log, MISSED)
+                    continue
                 counter.requests += 1
                 used[0] = put_position(self._out + used[0], counter.position) - self._out
                 at += known.size
@@ -402,7 +571,6 @@ cdef class Core:
             before = used[0]
             frame = self._reply(at, frame, &request, used)
             if frame == 0:
-                self._waits = LogName(request.pool[: request.pool_size], request.name[: request.name_size])
                 break
             at += frame
             if request.count > 1:
@@ -517,6 +685,7 @@ cdef class Core:
         """Write the reply to one request, and return its size; 0 where its log's bound is in the way."""
         cdef Counter counter = self._by_key.get(_key(request))
         cdef uint64_t epoch = 0, count, room, n
+        cdef int taken
         cdef uint8_t* out = self._out + used[0]
         cdef uint8_t* began = out
         if counter is None:
@@ -532,6 +701,12 @@ cdef class Core:
                 self._miss(request, AHEAD)
             return frame
         if not request.hands_out:
+            if counter.cell != NULL:
+                counter.position = last_of(counter.cell)
+                if is_gone(counter.cell, self._now_ns):
+                    self._refuse(INIT_LOG, used)
+                    self._miss(request, MISSED)
+                    return frame
             self.results[TAIL] += 1
             out = put_position(out, counter.position)
             used[0] = self._end(began, out, request, counter, 0)
@@ -539,11 +714,16 @@ cdef class Core:
         room, count = counter.room(), request.count or 1
         if request.range:
             count = min(<uint64_t>request.range, min(self._most_range, max(room, <uint64_t>1)))
-        if count > room:
+        taken = counter.take(count, self._now_ns)
+        if taken == WAITS:
+            self._wait_for(counter)
             return 0
+        if taken == GONE:
+            self._refuse(INIT_LOG, used)
+            self._miss(request, MISSED)
+            return frame
         counter.requests += 1
-        n = counter.position + 1
-        counter.position += count
+        n = counter.position - count + 1
         if counter.room() < self._low_room:
             self.low.add(counter.log)
         if request.range or count == 1:
@@ -577,8 +757,18 @@ cdef class Core:
         return 0
 
     cdef int _miss(self, Request* request, object result) except -1:
+        return self._tell(LogName(request.pool[: request.pool_size], request.name[: request.name_size]), result)
+
+    cdef int _tell(self, object log, object result) except -1:
         self.results[result] += 1
-        self._on_miss(LogName(request.pool[: request.pool_size], request.name[: request.name_size]), result)
+        self._on_miss(log, result)
+        return 0
+
+    cdef int _wait_for(self, Counter counter) except -1:
+        """A bound is in the way, which another process may have reached."""
+        self._waits = counter.log
+        if counter.cell != NULL:
+            self.low.add(counter.log)
         return 0
 
 

@@ -17,6 +17,7 @@ from remora.model.record import Record
 if TYPE_CHECKING:
     from remora.codec._compiled import CompiledRendering as _CompiledRendering
     from remora.codec._s3_records import Encoder
+    from remora.codec._sequencer import Cells as _Cells
 
 CompiledRendering: type[_CompiledRendering] | None = None
 """None where nothing was compiled: then `rendering_plain` makes all records."""
@@ -37,6 +38,9 @@ RecordEncoder: type[Encoder] | None = None
 """None where nothing was compiled: then `s3_records` reads all records."""
 
 SequencerCore: type[sequencer.Core] = sequencer.Core
+SequencerCells: type[_Cells] | None = None
+"""None where nothing was compiled: then one process has all counters."""
+
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
@@ -58,6 +62,6 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         traced, joined = _compiled.traced, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
         shards, RecordEncoder = _s3_records.shards, _s3_records.Encoder
-        SequencerCore = _sequencer.Core
+        SequencerCore, SequencerCells = _sequencer.Core, _sequencer.Cells
         Sequence.register(_compiled.Records)
         IMPLEMENTATION = "compiled"

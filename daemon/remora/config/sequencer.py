@@ -21,7 +21,8 @@ class SequencerSettings(Checked):
     other hosts; a Unix socket and loopback need none. With `tls_certificate`, `tls_key` and `tls_client_ca` clients
     show a certificate of that authority, save for those of a Unix socket and of `allow`. `create` is the kind of log
     that is made when one is asked for which does not exist, of this `width`; empty makes none. `pools` are those that a
-    client may name, all where empty. `admin_listen` is where metrics, health and status are served.
+    client may name, all where empty. `workers` is how many processes hand positions out, 0 one for each processor; each
+    has `max_connections`. `admin_listen` is where metrics, health and status are served.
     """
 
     listen: str = "unix:/run/remora-sequencer/sequencer.sock"
@@ -34,6 +35,7 @@ class SequencerSettings(Checked):
     create: Literal["", "counter", "log"] = ""
     width: Annotated[int, Unit("count", 1, 1024)] = 8
     pools: tuple[str, ...] = ()
+    workers: Annotated[int, Unit("count", 0, 64)] = 1
     max_connections: Annotated[int, Unit("count", 1, 100_000)] = 1024
     max_logs: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
     max_range: Annotated[int, Unit("count", 1, 4096)] = 4096

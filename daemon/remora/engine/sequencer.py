@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 
 from remora.codec import speedups
-from remora.codec.sequencer import Result
+from remora.codec.sequencer import Core, Result
 from remora.config import SequencerSettings
 from remora.engine.lease import LogLease, is_lost, release_all, renew_all
 from remora.metrics.sequencer import SequencerTelemetry
@@ -89,6 +89,10 @@ class ServedTotals:
     requests: int = 0
 
 
+MakesCore = Callable[[Callable[[LogName, Result], None], int, int], Core]
+"""Makes a core of whom it tells what it misses, the longest range, and with how few positions left a bound is low."""
+
+
 class _NoRoom(StoreError):
     """The server serves as many logs as it may."""
 
@@ -97,9 +101,15 @@ class Sequencing:
     """See the module. `run` is called once; `core` and the rounds ask it through `missed`, `before` and `after`."""
 
     def __init__(
-        self, logs: Logs, settings: SequencerSettings, address: str, rng: Random, telemetry: SequencerTelemetry
+        self,
+        logs: Logs,
+        settings: SequencerSettings,
+        address: str,
+        rng: Random,
+        telemetry: SequencerTelemetry,
+        core: MakesCore = speedups.SequencerCore,
     ) -> None:
-        """`address` is where clients reach this server."""
+        """`address` is where clients reach this server; `core` has the counters."""
         self._logs = logs
         self._settings = settings
         self._times = sequence.lease_times(settings.lease_s)
@@ -122,7 +132,11 @@ class Sequencing:
         self._store_problem = ""
         self.resume: Callable[[LogName], None] = lambda _: None
         """Called when connections that wait for a log may go on."""
-        self.core = speedups.SequencerCore(self.missed, settings.max_range, LOW)
+        self.core = core(self.missed, settings.max_range, LOW)
+        self.trusted: Callable[[LogName, float], None] = lambda _, __: None
+        """Told for how many seconds from now the lock of a log is trusted, each time that this becomes known."""
+        self.has_room: Callable[[], bool] = lambda: True
+        """Whether the core has room for one more log."""
 
     # -------------------------------------------------------------------------------- from rounds
 
@@ -275,6 +289,7 @@ class Sequencing:
         self._store_problem = ""
         self._telemetry.registered(self._now() - began)
         self.core.serve(log, found.epoch, found.position, found.bound)
+        self.trusted(log, term.trusted_until - self._now())
 
     async def _locked(self, log: LogName) -> LogLock:
         """The lock of a log, which is made first where the settings allow it. Raises StoreError."""
@@ -303,7 +318,7 @@ class Sequencing:
     async def _take_place(self, log: LogName, lock: LogLock | None = None) -> None:
         """Have the log be one of `max_logs`; otherwise its lock is given back, and that is an error."""
         most = self._settings.max_logs
-        if len(self._served) + len(self._taking) < most:
+        if len(self._served) + len(self._taking) < most and self.has_room():
             self._taking.add(log)
             return
         if lock is not None:
@@ -335,6 +350,8 @@ class Sequencing:
                 self._stop(lease.token.log, of[lease].epoch, str(why), "lock")
             elif len(failed) == len(due):
                 self._heard_of_store(why)
+        for each in due:
+            self.trusted(each.lease.token.log, each.lease.term.trusted_until - self._now())
         self._note_soonest()
 
     async def _raise_bound(self, log: LogName, served: Served) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
-import ipaddress
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from random import Random
 
@@ -31,7 +32,10 @@ from remora.policy.readiness import Host
 from remora.policy.sequence import Phase
 from remora.process.loop import run_loop
 from remora.process.sockets import listening_sockets, shown_address
+from remora.sequencer.access import may_speak_plainly
 from remora.sequencer.owners import Owners
+from remora.sequencer.shared import SharedCounters
+from remora.sequencer.workers import SequencerWorkers
 from remora.servers.admin import Sources, serve_admin
 from remora.servers.sequencer import Rounds, SecureConnections, tls_context
 
@@ -76,7 +80,6 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
-    context = tls_context(mine)
     if speedups.IMPLEMENTATION != "compiled":
         _log.warning(speedups.NOT_COMPILED, extra={"event": "not_compiled"})
     with listening_sockets("sequencer.listen", mine.listen, int(mine.socket_mode, 8)) as sockets:
@@ -85,24 +88,11 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
         async with open_logs(settings, is_dead=owners.is_dead) as logs:
             telemetry = SequencerTelemetry(settings.admin.metric_topics)
             chance = Random()  # noqa: S311  # spreads retries, guards nothing
-            sequencing = Sequencing(logs, mine, address, chance, telemetry)
-            is_allowed, before, after = _gate(mine), sequencing.before, sequencing.after
-            secure = None
-            if context is not None:
-                core = sequencing.core
-                secure = SecureConnections(core, context, may_be_plain=is_allowed, before=before, after=after)
-            rounds = Rounds(
-                sequencing.core,
-                sockets,
-                most_connections=mine.max_connections,
-                may_connect=is_allowed if secure is None else lambda _: True,
-                secure=secure,
-                before=before,
-                after=after,
-            )
-            pages = Pages(sequencing, rounds, telemetry)
-            async with rounds, _admin(settings, pages):
-                sequencing.resume = rounds.resume
+            workers, core = _workers(mine), speedups.SequencerCore
+            make = core if workers == 1 else functools.partial(SharedCounters, mine.max_logs)
+            sequencing = Sequencing(logs, mine, address, chance, telemetry, make)
+            serving = _alone(mine, sequencing, sockets) if workers == 1 else _together(mine, sequencing, sockets)
+            async with serving as rounds, _admin(settings, Pages(sequencing, rounds, telemetry)):
                 sys.stderr.write(f"remora: the sequencer listens on {address}\n")
                 with (
                     owners.present(sequencing.owner),
@@ -113,6 +103,58 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
                     await stop.wait()
                 await sequencing.close()
     return Exit.OK
+
+
+def _workers(settings: SequencerSettings) -> int:
+    """How many processes hand positions out. Their counters need C11's atomics: without a compiler it is one."""
+    wanted = settings.workers or len(os.sched_getaffinity(0))
+    if wanted > 1 and speedups.SequencerCells is None:
+        _log.warning(
+            "sequencer.workers is %d, and one process hands positions out: the sequencer was not compiled", wanted,
+            extra={"event": "one_sequencer_worker"},
+        )  # fmt: skip
+        return 1
+    return wanted
+
+
+@asynccontextmanager
+async def _alone(
+    settings: SequencerSettings, sequencing: Sequencing, sockets: Sequence[socket.socket]
+) -> AsyncIterator[Rounds]:
+    """Hand positions out in this process."""
+    context, is_allowed = tls_context(settings), may_speak_plainly(settings)
+    before, after, secure = sequencing.before, sequencing.after, None
+    if context is not None:
+        core = sequencing.core
+        secure = SecureConnections(core, context, may_be_plain=is_allowed, before=before, after=after)
+    rounds = Rounds(
+        sequencing.core,
+        sockets,
+        most_connections=settings.max_connections,
+        may_connect=is_allowed if secure is None else lambda _: True,
+        secure=secure,
+        before=before,
+        after=after,
+    )
+    async with rounds:
+        sequencing.resume = rounds.resume
+        yield rounds
+
+
+@asynccontextmanager
+async def _together(
+    settings: SequencerSettings, sequencing: Sequencing, sockets: Sequence[socket.socket]
+) -> AsyncIterator[SequencerWorkers]:
+    """Have worker processes hand positions out; this one registers logs, renews their locks and ends their epochs."""
+    tls_context(settings)  # what is wrong with it is said at the start
+    counters = sequencing.core
+    assert isinstance(counters, SharedCounters)
+    sequencing.trusted, sequencing.has_room = counters.trust, counters.has_room
+    workers = SequencerWorkers(settings, _workers(settings), sockets, counters, sequencing)
+    with _running(workers.run()):
+        await workers.begin()
+        yield workers
+        await workers.leave()
 
 
 @asynccontextmanager
@@ -131,10 +173,16 @@ async def _admin(settings: Settings, pages: Pages) -> AsyncIterator[None]:
         yield
 
 
+HandsOut = Rounds | SequencerWorkers
+"""What has the connections: this process, or its workers."""
+
+
 class Pages:
     """What the admin server of a sequencer shows."""
 
-    def __init__(self, sequencing: Sequencing, rounds: Rounds, telemetry: SequencerTelemetry) -> None:
+    def __init__(
+        self, sequencing: Sequencing, rounds: HandsOut, telemetry: SequencerTelemetry
+    ) -> None:
         self._sequencing = sequencing
         self._rounds = rounds
         self._telemetry = telemetry
@@ -174,6 +222,7 @@ class Pages:
             "reasons": list(health.reasons),
             "connections": self._rounds.connections,
             "core": speedups.IMPLEMENTATION,
+            "workers": self._rounds.pids if isinstance(self._rounds, SequencerWorkers) else [os.getpid()],
             "served": self._sequencing.served,
             "logs": logs,
         }
@@ -211,21 +260,6 @@ def _running(work: object) -> Iterator[None]:
         task.cancel()
 
 
-def _gate(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
-    """Whether a connection may speak plainly: a Unix socket may, loopback unless certificates are asked for, and the
-    networks that are allowed."""
-    networks = [ipaddress.ip_network(each) for each in settings.allow]
-
-    def may_connect(connection: socket.socket) -> bool:
-        if connection.family == socket.AF_UNIX:
-            return True
-        peer = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
-        peer = getattr(peer, "ipv4_mapped", None) or peer
-        return (peer.is_loopback and not settings.tls_certificate) or any(peer in each for each in networks)
-
-    return may_connect
-
-
 async def _sweeps(owners: Owners, every_s: float) -> None:
     """Delete what sequencers of this host have left that were killed."""
     while True:
@@ -233,7 +267,7 @@ async def _sweeps(owners: Owners, every_s: float) -> None:
         await asyncio.sleep(every_s)
 
 
-async def _reports(sequencing: Sequencing, rounds: Rounds, every_s: float, report: Report) -> None:
+async def _reports(sequencing: Sequencing, rounds: HandsOut, every_s: float, report: Report) -> None:
     """A line of rates for each interval."""
     if not every_s:
         return

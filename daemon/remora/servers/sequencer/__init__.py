@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remora.servers.sequencer.closed import Closed
-from remora.servers.sequencer.rounds import Rounds
+from remora.servers.sequencer.rounds import RoundFigures, Rounds
 from remora.servers.sequencer.secure import SecureConnections, tls_context
 
-__all__ = ["Closed", "Rounds", "SecureConnections", "tls_context"]
+__all__ = ["Closed", "RoundFigures", "Rounds", "SecureConnections", "tls_context"]

@@ -63,6 +63,7 @@ class Rounds:
         listeners: Sequence[socket.socket],
         *,
         most_connections: int = 1024,
+        accepts: int = ACCEPTS,
         may_connect: Callable[[socket.socket], bool] = lambda _: True,
         secure: SecureConnections | None = None,
         before: Callable[[], None] = lambda: None,
@@ -70,11 +71,13 @@ class Rounds:
     ) -> None:
         """`before` is called once at the start of a round, before anything is handed out, and `after` at its end.
 
-        `may_connect` is asked of each accepted socket. Where there is a `secure`, it takes those that may not be plain.
+        `accepts` is how many connections a round accepts at most, and `may_connect` is asked of each of them. Where there
+        is a `secure`, it takes those that may not be plain.
         """
         self._core = core
         self._listeners = {each.fileno(): each for each in listeners}
         self._most = most_connections
+        self._accepts_at_once = accepts
         self._may_connect = may_connect
         self._secure = secure
         self._before = before
@@ -276,7 +279,7 @@ class Rounds:
         self._after()
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS):
+        for _ in range(self._accepts_at_once):
             try:
                 made, _ = listener.accept()
             except OSError as exc:  # there is none, or it has gone: the next round looks again

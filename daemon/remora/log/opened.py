@@ -1,0 +1,37 @@
+"""A log of the store that a configuration names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from remora import app
+from remora.config import Settings, file_of, load
+from remora.log.entries import LogTimes
+from remora.log.shared import PATIENCE, Log
+from remora.model.log import LogName
+
+
+@asynccontextmanager
+async def open_log(
+    name: str | LogName, pool: str = "", *, config: str | Path | Settings | None = None, times: LogTimes = PATIENCE
+) -> AsyncIterator[Log]:
+    """A log, while the block runs: in the store, and with the sequencer, of a configuration.
+
+    `config` is its file, by default the one that commands read, under the same environment; `pool` as in
+    `remora log create`. A log that does not exist is an error of the first call: LogUnknown.
+    """
+    settings = config if isinstance(config, Settings) else _read(config or os.environ.get("REMORA_CONFIG"))
+    if isinstance(name, str):
+        name = LogName((pool or await app.default_log_pool(settings)).encode(), name.encode())
+    async with (
+        app.open_logs(settings, waits=False) as logs,
+        Log(logs, name, [settings.sequencer.listen], times) as log,
+    ):
+        yield log
+
+
+def _read(file: str | Path | None) -> Settings:
+    return load(file_of(Path(file) if file else None), os.environ)

@@ -1,0 +1,170 @@
+"""A shared log for programs: appends that land once, reads, and following it as it grows.
+
+Each append takes a position of the sequencer and writes it to the store. Those of one turn of the event loop take their
+positions in one range, and their writes are under way side by side. An epoch that ends is nothing to the caller: the
+append takes a position of the next one. A position that nobody writes is filled by those who follow the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from typing import Self
+
+from remora.client import SequencerUnavailable
+from remora.log.entries import Entry, LogReads, LogTimes
+from remora.log.errors import AppendUnclear, NotAppended
+from remora.log.follower import Follower
+from remora.log.servers import LogServers
+from remora.model.errors import StoreError
+from remora.model.log import LogName, PositionTaken, StaleEpoch, Token
+from remora.policy import appends
+from remora.policy.appends import Next
+from remora.ports.log import Logs
+
+PATIENCE = LogTimes()
+
+
+class Log:
+    """See the module. Many tasks may use one; it needs the log's store, and the addresses of sequencers."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        name: LogName,
+        addresses: Sequence[str] = (),
+        times: LogTimes = PATIENCE,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`addresses` are asked where the projection names no server, or one that does not answer.
+
+        With `tls`, which holds the client's certificate, addresses of TCP are reached over TLS.
+        """
+        self.name = name
+        self._logs = logs
+        self._times = times
+        self._servers = LogServers(logs, name, addresses, times.ask_s, tls=tls)
+        self._reads = LogReads(logs, name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._servers.__aexit__(*exc_info)
+
+    # ---------------------------------------------------------------------------------------- writing
+
+    async def append(self, data: bytes) -> int:
+        """Append an entry, durably, and return its position; it lands once.
+
+        Of two appends of which one ended before the other began, the later one has the larger position. Raises
+        NotAppended where the entry is not in the log and never will be, AppendUnclear where nobody could tell in time,
+        and LogUnknown and LogRefused. A cancelled append may land, or leave a hole.
+        """
+        ends, pause_s = self._now() + self._times.give_up_s, self._times.first_look_s
+        while True:
+            token = await self._position(ends)
+            step, error = await self._write(token, data, ends)
+            if step is Next.DONE:
+                return token.position
+            if step is Next.FAIL:
+                assert error is not None
+                raise error
+            if self._now() >= ends:
+                raise NotAppended(f"not appended within {self._times.give_up_s:g} s: {error or step.value}") from error
+            if isinstance(error, StaleEpoch):
+                self._servers.ended(token)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, self._times.look_s)
+
+    async def _position(self, ends: float) -> Token:
+        try:
+            return await self._servers.next(ends - self._now())
+        except SequencerUnavailable as exc:
+            raise NotAppended(f"not appended: {exc}") from exc
+
+    async def _write(self, token: Token, data: bytes, ends: float) -> tuple[Next, StoreError | None]:
+        """Write a position, and find out what became of that. Raises AppendUnclear where nobody can tell."""
+        error = await _error_of(self._logs.append(self.name, token.epoch, token.position, data))
+        step, pause_s = appends.after_write(error), self._times.first_look_s
+        while step is Next.FIND_OUT and self._now() < ends:
+            step, error = await self._found_out(token, data)
+            if step is Next.FIND_OUT:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, self._times.look_s)
+        if step in (Next.FIND_OUT, Next.UNCLEAR):
+            why = error or "these bytes stand there, written in its own epoch or in a later one"
+            raise AppendUnclear(f"the entry may be at position {token.position} of {self.name}: {why}", token.position)
+        return step, error
+
+    async def _found_out(self, token: Token, data: bytes) -> tuple[Next, StoreError | None]:
+        """What follows a write whose outcome is unknown, once the position is filled or was looked at."""
+        error = await _error_of(self._logs.fill(self.name, token.epoch, token.position))
+        step = appends.after_fill(error)
+        if step is not Next.LOOK:
+            return step, error
+        try:
+            found = await self._reads.one(token.position)
+        except StoreError as exc:
+            return (Next.FIND_OUT if exc.retriable else Next.UNCLEAR), exc
+        is_ours, same_epoch = found.data == data, isinstance(error, PositionTaken)
+        return appends.after_look(found.cell, is_ours=is_ours, same_epoch=same_epoch), None
+
+    async def fill(self, position: int) -> None:
+        """Write a position off; no error where it is filled. Raises PositionTaken, PositionTrimmed, LogUnknown."""
+        while True:
+            epoch = (await self._logs.projection(self.name)).epoch
+            try:
+                await self._logs.fill(self.name, epoch, position)
+            except StaleEpoch:
+                if (await self._logs.projection(self.name)).epoch == epoch:
+                    raise
+                continue  # it was sealed between the two
+            return
+
+    async def trim(self, upto: int) -> None:
+        """Delete all entries up to this position for good, durably."""
+        await self._logs.trim(self.name, upto)
+
+    # ---------------------------------------------------------------------------------------- reading
+
+    async def tail(self) -> int:
+        """The last position that was handed out, 0 where there was none; never below an append that had ended.
+
+        Raises SequencerUnavailable.
+        """
+        return (await self._servers.tail(self._times.give_up_s)).position
+
+    async def read(self, position: int) -> Entry:
+        """What stands at a position: data, or nothing that is filled, unwritten or trimmed."""
+        return await self._reads.one(position)
+
+    async def read_range(self, first: int, last: int) -> list[Entry]:
+        """What stands at the positions from `first` to `last`, in order, each as it is at some time during the call."""
+        return await self._reads.several(first, last)
+
+    async def follow(self, start: int = 1) -> AsyncGenerator[Entry, None]:
+        """Every entry from a position on, in order, for ever: new ones as they come.
+
+        What is filled or trimmed is passed over. A position that was handed out and stays unwritten is filled after a
+        time-out; its appender, should it still live, takes another one. It goes on while no sequencer is there, and
+        raises StoreUnavailable once the store has been away for `give_up_s`.
+        """
+        follower = Follower(self._reads, self._servers, self.fill, self._times, start)
+        while True:
+            for each in await follower.look():
+                yield each
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _error_of(write: Awaitable[None]) -> StoreError | None:
+    """The error of a write, where it has one."""
+    try:
+        await write
+    except StoreError as exc:
+        return exc
+    return None

@@ -1,0 +1,24 @@
+"""Who may speak plainly with a sequencer."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+
+from remora.config import SequencerSettings
+
+
+def may_speak_plainly(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
+    """Whether a connection may speak plainly: a Unix socket may, loopback unless certificates are asked for, and the
+    networks that are allowed."""
+    networks = [ipaddress.ip_network(each) for each in settings.allow]
+
+    def may_connect(connection: socket.socket) -> bool:
+        if connection.family == socket.AF_UNIX:
+            return True
+        peer = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
+        peer = getattr(peer, "ipv4_mapped", None) or peer
+        return (peer.is_loopback and not settings.tls_certificate) or any(peer in each for each in networks)
+
+    return may_connect
