@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
-from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, Argument
+from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS, Argument
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
@@ -83,6 +83,12 @@ def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> Opening:
     return AmqpEndpoint(settings.amqp_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
 
 
+def _make_nats(settings: Settings, telemetry: Telemetry | None) -> Opening:
+    from remora.endpoints.nats import NatsEndpoint
+
+    return NatsEndpoint(settings.nats_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
+
+
 class EndpointKind(NamedTuple):
     """How an endpoint is made, the arguments that its topics may have beside those of all kinds, and the module that
     tries the way to it step by step, if one does."""
@@ -98,6 +104,8 @@ ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
     "https": EndpointKind(_make_http, HTTP, "remora.endpoints.http.probe"),
     "amqp": EndpointKind(_make_amqp, AMQP, "remora.endpoints.amqp.probe"),
     "amqps": EndpointKind(_make_amqp, AMQP, "remora.endpoints.amqp.probe"),
+    "nats": EndpointKind(_make_nats, NATS, "remora.endpoints.nats.probe"),
+    "nats+tls": EndpointKind(_make_nats, NATS, "remora.endpoints.nats.probe"),
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 
@@ -362,6 +370,22 @@ class Probe(Protocol):
         ...
 
 
+@runtime_checkable
+class StandingProbe(Protocol):
+    """What the module `probe` of an endpoint also has, where its servers say something of themselves worth knowing."""
+
+    async def standing(
+        self, target: Target, settings: Settings, files: TlsFiles, *, by_operator: bool, pause_s: float
+    ) -> list[str]:
+        """Remarks; attempts at an entry may usually lie `pause_s` apart. Raises EndpointError."""
+        ...
+
+
+def _standing_of(target: Target) -> StandingProbe | None:
+    found: object = _probe_of(target)
+    return found if isinstance(found, StandingProbe) else None
+
+
 def _probe_of(target: Target) -> Probe | None:
     module = ENDPOINTS[target.scheme].probe
     found: Probe | None = import_module(module) if module else None
@@ -405,8 +429,34 @@ async def probe(topic: Topic, settings: Settings, *, sends_test: bool) -> AsyncI
         return
     if sends_test:
         parts = [*parts[:-1], ProbePart("send", lambda: _send_test(topic, settings))]
+    if _standing_of(target) is not None:
+        parts = [*parts[:-1], ProbePart("copies", lambda: _said_of(topic, settings)), parts[-1]]
     async for step in carry_out(parts):
         yield step
+
+
+async def standing(topic: Topic, settings: Settings) -> list[str]:
+    """Remarks on what the servers of a topic's endpoint say of themselves; asks them, where its kind has such.
+
+    Raises EndpointError where they do not answer. A target that cannot work has none: `remarks` says why.
+    """
+    if topic.target.scheme not in SCHEMES or (found := _standing_of(topic.target)) is None:
+        return []
+    try:
+        check_target(topic.target, settings)
+    except EndpointMisconfigured:
+        return []
+    return await found.standing(
+        topic.target,
+        settings,
+        _tls_files(settings),
+        by_operator=topic.origin is Origin.REMORA,
+        pause_s=settings.delivery.usual_pause_s(topic.retry_sleep_s),
+    )
+
+
+async def _said_of(topic: Topic, settings: Settings) -> str:
+    return "; ".join(await standing(topic, settings)) or "the duplicate window spans the usual pauses between attempts"
 
 
 async def _send_test(topic: Topic, settings: Settings) -> str:

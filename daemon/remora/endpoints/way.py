@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from remora.endpoints.addresses import look_up
-from remora.endpoints.tls import Tls, refused_client
+from remora.endpoints.blocking import run_blocking
+from remora.endpoints.tls import Tls, Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import CONNECT
@@ -31,27 +32,36 @@ class Place(Protocol):
 
 async def open_first(
     place: Place,
+    trust: Trust | None,
     rules: DestinationRules,
     timeout_s: float,
-    open_at: Callable[[str], Awaitable[T]],
+    open_at: Callable[[str, ssl.SSLContext | None], Awaitable[T]],
     *,
     by_operator: bool,
 ) -> T:
     """What `open_at` makes of the first of the host's addresses that lets us in; each gets its share of the time.
 
-    `by_operator` tells that no S3 user made the topic. Raises EndpointMisconfigured or EndpointUnavailable.
+    It gets the context of TLS to whom `trust` says. `by_operator` tells that no S3 user made the topic. Raises
+    EndpointMisconfigured or EndpointUnavailable, within the time to connect.
     """
-    addresses = await look_up(place.host, place.port, rules, timeout_s, by_operator=by_operator)
-    cause: EndpointError | None = None
-    for address in addresses:
-        try:
-            async with asyncio.timeout(timeout_s / len(addresses)):
-                return await open_at(address)
-        except TimeoutError:
-            cause = EndpointUnavailable(f"{place}: no answer in time", CONNECT)
-        except EndpointUnavailable as exc:
-            cause = without_frames(exc)
-    raise cause or EndpointUnavailable(f"{place}: it has no address", CONNECT)
+    try:
+        async with asyncio.timeout(timeout_s):
+            context = None
+            if trust is not None:
+                context = await run_blocking(("authorities", trust), lambda: build_context(trust), str(place))
+            addresses = await look_up(place.host, place.port, rules, timeout_s, by_operator=by_operator)
+            cause: EndpointError | None = None
+            for address in addresses:
+                try:
+                    async with asyncio.timeout(timeout_s / len(addresses)):
+                        return await open_at(address, context)
+                except TimeoutError:
+                    cause = EndpointUnavailable(f"{place}: no answer in time", CONNECT)
+                except EndpointUnavailable as exc:
+                    cause = without_frames(exc)
+            raise cause or EndpointUnavailable(f"{place}: it has no address", CONNECT)
+    except TimeoutError as exc:
+        raise EndpointUnavailable(f"{place}: no answer in time", CONNECT) from exc
 
 
 def explain_refusal(exc: OSError, name: str, tls: Tls | None, scheme: str) -> EndpointError:

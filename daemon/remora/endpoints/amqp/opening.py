@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,9 +10,8 @@ from dataclasses import dataclass
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.target import Server
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
-from remora.endpoints.tls import Trust, build_context
+from remora.endpoints.tls import Trust
 from remora.endpoints.way import explain_refusal, open_first
 from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
@@ -39,21 +37,15 @@ async def open_connection(
 
     Raises EndpointMisconfigured or EndpointUnavailable, within the time to connect.
     """
-    server, trust = identity.server, identity.trust
-    try:
-        async with asyncio.timeout(settings.connect_timeout_s):
-            context = None
-            if trust is not None:
-                context = await run_blocking(("authorities", trust), lambda: build_context(trust), str(server))
-            return await open_first(
-                server,
-                rules,
-                settings.connect_timeout_s,
-                lambda address: _open(address, server, context, settings, on_end),
-                by_operator=identity.by_operator,
-            )
-    except TimeoutError as exc:
-        raise EndpointUnavailable(f"{server}: no answer in time", CONNECT) from exc
+    server = identity.server
+    return await open_first(
+        server,
+        identity.trust,
+        rules,
+        settings.connect_timeout_s,
+        lambda address, context: _open(address, server, context, settings, on_end),
+        by_operator=identity.by_operator,
+    )
 
 
 async def _open(
