@@ -57,7 +57,7 @@ SUBJECTS = MappingProxyType({
     "Delivery": ("remora_delivered", "remora_listed", "remora_removed", "remora_failures", "remora_retr",
                  "remora_event_age", "remora_topic_failing", "remora_in_flight", "remora_unacknowledged",
                  "remora_turned_back", "remora_progress"),
-    "Destinations": ("remora_kafka", "remora_http", "remora_amqp", "remora_quarantine", "remora_quarantined",
+    "Destinations": ("remora_kafka", "remora_http", "remora_amqp", "remora_nats", "remora_quarantine", "remora_quarantined",
                      "remora_denied"),
     "Ownership of queues": ("remora_lock", "remora_owned", "remora_eligible", "remora_members", "remora_target",
                             "remora_shard_moves", "remora_usage", "remora_balance", "remora_removals_refused"),
