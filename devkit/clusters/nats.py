@@ -5,10 +5,12 @@ Streams are made and read with nats-py, which shares no code with the endpoint.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import uuid
@@ -35,6 +37,9 @@ CONFIG = """\
 server_name: test
 max_payload: {most}
 jetstream {{ store_dir: "{folder}/js", max_mem: 64M, max_file: 1G }}
+"""
+
+USERS = """\
 accounts {{
   A {{
     jetstream: enabled
@@ -53,7 +58,8 @@ accounts {{
 no_auth_user: guest
 """
 
-LISTENERS = {"plain": 'listen: "127.0.0.1:{port}"\n', "tls": 'listen: "127.0.0.1:{port}"\ntls {{ {tls} }}\n'}
+Accounts = tuple[str, Mapping[str, str]]
+"""An operator's token, and those of its accounts by their keys; the first is the server's own."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,8 @@ class Message:
 class Nats:
     """One server in a folder of its own, over TLS where it is so asked."""
 
-    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False, accounts: Accounts | None = None) -> None:
+        """With `accounts` it lets in who shows a token of one of these, instead of users by name."""
         self.folder = folder
         [self.port] = free_ports(1)
         self.own = certificate(folder / "server", "localhost")
@@ -76,7 +83,7 @@ class Nats:
         self.key = Ed25519PrivateKey.generate()
         self.seed_file = folder / "seed.nk"
         self.seed_file.write_text(seed_of(self.key) + "\n")
-        self._tls = tls
+        self._tls, self._accounts = tls, accounts
         self._process: subprocess.Popen[bytes] | None = None
         self._write_settings()
 
@@ -90,15 +97,19 @@ class Nats:
         return f"127.0.0.1:{self.port}"
 
     def _write_settings(self) -> None:
-        tls = (
-            f'cert_file: "{self.own.certificate}", key_file: "{self.own.key}", ca_file: "{self.own.certificate}", '
-            "verify: true"
+        pem = self.own.certificate
+        tls = f'tls {{ cert_file: "{pem}", key_file: "{self.own.key}", ca_file: "{pem}", verify: true }}\n'
+        users = USERS.format(password=PASSWORD, nkey=public_key(self.key, "U"))
+        if self._accounts is not None:
+            operator, accounts = self._accounts
+            known = "".join(f"{name}: {text}\n" for name, text in accounts.items())
+            own_account = f"system_account: {next(iter(accounts))}\n"
+            users = f"operator: {operator}\n{own_account}resolver: MEMORY\nresolver_preload {{\n{known}}}\n"
+        (self.folder / "nats.conf").write_text(
+            f'listen: "127.0.0.1:{self.port}"\n{tls if self._tls else ""}'
+            + CONFIG.format(most=MAX_MESSAGE_BYTES, folder=self.folder)
+            + users
         )
-        listens = LISTENERS["tls" if self._tls else "plain"].format(port=self.port, tls=tls)
-        rest = CONFIG.format(
-            most=MAX_MESSAGE_BYTES, folder=self.folder, password=PASSWORD, nkey=public_key(self.key, "U")
-        )
-        (self.folder / "nats.conf").write_text(listens + rest)
 
     def start(self) -> None:
         """Return when the server takes connections."""
@@ -133,9 +144,19 @@ class Nats:
     # ------------------------------------------------------------------------------ streams and messages
 
     @contextlib.asynccontextmanager
-    async def jetstream(self) -> AsyncIterator[Any]:
-        """JetStream by nats-py."""
-        client = await nats.connect(f"nats://guest:guest@{self.address}", allow_reconnect=False)
+    async def jetstream(self, user: tuple[str, Ed25519PrivateKey] | None = None) -> AsyncIterator[Any]:
+        """JetStream by nats-py, as a guest or as a user with this token and key."""
+        options: dict[str, Any] = {"user": "guest", "password": "guest"}
+        if user is not None:
+            text, key = user
+            options = {
+                "user_jwt_cb": lambda: bytearray(text.encode()),
+                "signature_cb": lambda nonce: base64.b64encode(key.sign(nonce.encode())),
+            }
+        if self._tls:
+            options["tls"] = ssl.create_default_context(cafile=self.own.certificate)
+            options["tls"].load_cert_chain(self.client.certificate, self.client.key)
+        client = await nats.connect(f"nats://localhost:{self.port}", allow_reconnect=False, **options)
         try:
             yield client.jetstream()
         finally:
@@ -173,14 +194,14 @@ class Nats:
 
 
 @contextlib.contextmanager
-def running_nats(*, tls: bool = False) -> Iterator[Nats]:
+def running_nats(*, tls: bool = False, accounts: Accounts | None = None) -> Iterator[Nats]:
     """A server of one's own, of which nothing is left. Missing, it skips the test on a laptop and fails it in CI."""
     if shutil.which(SERVER) is None:
         if "CI" in os.environ:
             pytest.fail("nats-server is missing: run scripts/setup")
         pytest.skip("needs Debian's package nats-server: run scripts/setup")
     with tempfile.TemporaryDirectory(prefix="remora-nats-") as name:
-        server = Nats(Path(name), tls=tls)
+        server = Nats(Path(name), tls=tls, accounts=accounts)
         try:
             server.start()
             yield server
