@@ -172,11 +172,10 @@ VERSION = Argument("amqp-version", "amqp", Words(("0-9-1",)), "version of the pr
 AMQP = (AMQP_LEVEL, EXCHANGE, VERSION)
 
 NATS_STREAM = Argument(
-    "nats-stream",
-    "nats",
+    "nats-stream", "nats",
     Text(r"[!-)+-\-0-=?-\[\]-~]+", " must be the name of a stream"),
     "the stream, which must exist",
-)
+)  # fmt: skip
 NATS_SUBJECT = Argument(
     "nats-subject",
     "nats",

@@ -45,7 +45,10 @@ def read_key(content: bytes, argument: str) -> UserKey:
     if not seed:
         raise EndpointMisconfigured(f"{argument}: the file has no seed of a user's nkey")
     raw = _decoded(seed[1], argument)
-    from_seed = _private(raw).public_key().public_bytes_raw()
+    private = _private(raw)
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # `_private` has found it
+
+    from_seed = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return UserKey(encode_key(bytes([USER]), from_seed), raw, token[1].decode() if token else "")
 
 
