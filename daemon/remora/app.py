@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
-from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS, Argument
+from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
+from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
@@ -46,20 +47,6 @@ from remora.servers.serving import Server, Serving
 if TYPE_CHECKING:  # the supervisor imports no endpoint, and stays small
     from remora.endpoints.probing import ProbePart
     from remora.endpoints.tls import Tls, TlsFiles
-
-
-class Opening(Endpoint, Protocol):
-    """An endpoint with the connections that it makes between entering and leaving it."""
-
-    async def __aenter__(self) -> Self:
-        """Make it ready to open routes."""
-        ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> bool | None:
-        """Close every connection within a few seconds."""
-        ...
 
 
 # The modules of an endpoint are imported when one is made: the supervisor makes none, and stays small.
@@ -89,15 +76,6 @@ def _make_nats(settings: Settings, telemetry: Telemetry | None) -> Opening:
     return NatsEndpoint(settings.nats_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
 
 
-class EndpointKind(NamedTuple):
-    """How an endpoint is made, the arguments that its topics may have beside those of all kinds, and the module that
-    tries the way to it step by step, if one does."""
-
-    make: Callable[[Settings, Telemetry | None], Opening]
-    arguments: Sequence[Argument[object]] = ()
-    probe: str = ""
-
-
 ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
     "kafka": EndpointKind(_make_kafka, KAFKA, "remora.endpoints.kafka.probe"),
     "http": EndpointKind(_make_http, HTTP, "remora.endpoints.http.probe"),
@@ -109,10 +87,14 @@ ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 
-SCHEMES = frozenset(ENDPOINTS)
-"""The URI schemes that are built in."""
+OFFERED = offered_kinds(ENDPOINTS)
+KINDS: MappingProxyType[str, EndpointKind] = MappingProxyType({**ENDPOINTS, **OFFERED.kinds})
+"""The same, with the kinds that other packages offer."""
 
-_BY_NAME = {each.name: each for kind in ENDPOINTS.values() for each in (*COMMON, *kind.arguments)}
+SCHEMES = frozenset(KINDS)
+"""The URI schemes that remora delivers to."""
+
+_BY_NAME = {each.name: each for kind in KINDS.values() for each in (*COMMON, *kind.arguments)}
 ARGUMENTS = MappingProxyType({name: _BY_NAME[name] for name in sorted(_BY_NAME)})
 """The arguments that topics of all these endpoints may have, by name."""
 
@@ -259,7 +241,7 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
         _become_owner(
-            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in ENDPOINTS.values()]
+            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()]
         )
 
 
@@ -341,13 +323,15 @@ async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncItera
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(make(settings, telemetry))
-            for make in dict.fromkeys(kind.make for kind in ENDPOINTS.values())
+            for make in dict.fromkeys(kind.make for kind in KINDS.values())
         ]
 
 
 def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
-    if (kind := ENDPOINTS.get(target.scheme)) is None:
+    if (kind := KINDS.get(target.scheme)) is None:
+        if why := OFFERED.failures.get(target.scheme):
+            raise EndpointMisconfigured(why)
         *first, last = (f"{each}://" for each in sorted(SCHEMES))
         raise EndpointMisconfigured(f"remora delivers to {', '.join(first)} and {last} endpoints only")
     reasons, endpoint = Reasons(), kind.make(settings, None)
@@ -387,7 +371,7 @@ def _standing_of(target: Target) -> StandingProbe | None:
 
 
 def _probe_of(target: Target) -> Probe | None:
-    module = ENDPOINTS[target.scheme].probe
+    module = KINDS[target.scheme].probe
     found: Probe | None = import_module(module) if module else None
     return found
 
@@ -466,7 +450,7 @@ async def _send_test(topic: Topic, settings: Settings) -> str:
     position = b"0/0"
     record = Record(b"remora-topic-test/test", json.dumps(event).encode(), b"test", now_ns, position, b"0/1", 0)
     async with (
-        ENDPOINTS[topic.target.scheme].make(settings, None) as endpoint,
+        KINDS[topic.target.scheme].make(settings, None) as endpoint,
         endpoint.route(topic.first_shard, "topic-test", topic.target, quick_retries=False) as route,
     ):
         batches, refused = route.pack([record])
@@ -496,7 +480,7 @@ def _mode(target: Target, endpoint: Endpoint, settings: Settings) -> tuple[Deliv
 def delivery_mode(target: Target, settings: Settings) -> str:
     """How a target's topic is delivered; empty where it does not say it in a word that is known."""
     try:
-        if (kind := ENDPOINTS.get(target.scheme)) is None:
+        if (kind := KINDS.get(target.scheme)) is None:
             return str(delivery_of(target, Delivery(settings.delivery.mode)))
         return str(_mode(target, kind.make(settings, None), settings)[0])
     except EndpointMisconfigured:

@@ -180,6 +180,16 @@ class Nats:
         async with self.jetstream() as found:
             await found.delete_stream(name)
 
+    async def count(self, name: str) -> int:
+        """How many messages a stream has."""
+        async with self.jetstream() as found:
+            return int((await found.stream_info(name)).state.messages)
+
+    async def purge(self, name: str) -> None:
+        """Empty a stream."""
+        async with self.jetstream() as found:
+            await found.purge_stream(name)
+
     async def read(self, name: str) -> list[Message]:
         """Everything in a stream, in order; it stays there."""
         async with self.jetstream() as found:

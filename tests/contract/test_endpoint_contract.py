@@ -16,10 +16,12 @@ import pytest
 from devkit.receivers.bad_endpoints import hanging_endpoint
 from devkit.waits import PATIENT_S, until
 from remora.codec.rendering_cached import Renderer
+from remora.config import Settings
 from remora.endpoints.amqp import AmqpEndpoint, AmqpRoute
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.http.endpoint import HttpRoute
 from remora.endpoints.kafka import KafkaEndpoint, KafkaRoute
+from remora.endpoints.kinds import offered_kinds
 from remora.endpoints.nats import NatsEndpoint, NatsRoute
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Page, Record
@@ -28,6 +30,7 @@ from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint, LateEndpoint, Route
 from support.file_sink import FileEndpoint, FileRoute
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
+from support.offered import offer
 from support.outlets import (
     WRONG_PASSWORD,
     AmqpOutlet,
@@ -67,7 +70,7 @@ async def _outlet(request: pytest.FixtureRequest, kind: str, prefix: str = "") -
         http.thaw()
         await http.stop()
     elif kind == "file":
-        file = FileOutlet(request.getfixturevalue("tmp_path"))
+        file = FileOutlet(request.getfixturevalue("tmp_path"), _offered(request))
         yield file
         file.thaw()
     elif kind == "kafka":
@@ -76,6 +79,15 @@ async def _outlet(request: pytest.FixtureRequest, kind: str, prefix: str = "") -
         yield NatsOutlet(request.getfixturevalue(f"{prefix}nats_server"))
     else:
         yield AmqpOutlet(request.getfixturevalue(f"{prefix}rabbitmq"))
+
+
+def _offered(request: pytest.FixtureRequest) -> type[FileEndpoint]:
+    """The kind of a package that is found by its metadata, as one of somebody else's would be."""
+    place = offer(request.getfixturevalue("tmp_path"), {"file": "support.file_sink:KIND"})
+    request.getfixturevalue("monkeypatch").syspath_prepend(place)
+    made = offered_kinds(()).kinds["file"].make(Settings(), None)
+    assert isinstance(made, FileEndpoint)
+    return type(made)
 
 
 async def deliver(endpoint: Endpoint, to: Target, records: Sequence[Record], shard: Shard = SHARD) -> None:

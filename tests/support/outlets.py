@@ -464,7 +464,8 @@ class FileOutlet:
     # So much that a file, which takes it in no time, is stopped and frozen while some of it is still to come.
     load, at_once, largest_bytes, has_addresses, hears_late = 20_000, 200, 1_000_000, False, False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: type[FileEndpoint] = FileEndpoint) -> None:
+        self._kind = kind
         self._folder = folder / "files"
         self._folder.mkdir()
         self._names = itertools.count()
@@ -473,7 +474,7 @@ class FileOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        endpoint = FileEndpoint(Settings(), None, idle_s=idle_timeout_s, patience_s=1.0 if is_quick else 20.0)
+        endpoint = self._kind(Settings(), None, idle_s=idle_timeout_s, patience_s=1.0 if is_quick else 20.0)
         self._endpoints.append(endpoint)
         async with endpoint:
             yield endpoint
