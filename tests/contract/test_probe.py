@@ -119,3 +119,10 @@ async def test_a_stream_is_found(nats_server: Nats) -> None:
     assert "attempts may lie 40 s apart" in hasty[-2].said
     assert outcomes(missing)[-1] == ("stream", False)
     assert "there is no such stream" in missing[-1].said
+    shown = Topic(
+        "t", "", "t", Target(f"nats://{nats_server.address}", f"nats-stream={short}", short), origin=Origin.REMORA
+    )
+    assert await app.standing(shown, PATIENT) == [hasty[-2].said]
+    assert await app.standing(replace(shown, retry_sleep_s=3600.0), PATIENT) == [
+        hasty[-2].said.replace("40 s", "3610 s")
+    ]

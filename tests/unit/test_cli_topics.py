@@ -345,6 +345,15 @@ def test_creating_again_goes_by_the_configured_defaults(topic: Callable[..., Any
     assert same.code == Exit.OK
 
 
+def test_show_asks_the_server_of_a_stream(topic: Callable[..., Any]) -> None:
+    """What a NATS server says of the stream is a remark, and so is that it says nothing now."""
+    topic("create", "events", "--endpoint", "nats://127.0.0.1:1", "--arg", "nats-stream=S")
+
+    shown = topic("show", "events", "--json").json
+
+    assert shown["remarks"] == ["127.0.0.1:1: Connection refused"]
+
+
 @pytest.mark.parametrize(
     "uri", ["kafka://u:p@h", "http://u:p@h", "https://h", "amqp://u:p@h", "amqps://h", "nats://u:p@h", "nats+tls://h"]
 )  # fmt: skip

@@ -131,7 +131,7 @@ class LogObserver(CrashLog):
         log.debug("%s: disconnected: %s", server, reason)
 
     def nats_known(self, server: str, by: str) -> None:
-        log.debug("%s: the stream has the message, as its %s tells", server, by)
+        log.debug("%s: the stream has the message (%s)", server, by)
 
     def http_opened(self) -> None:
         log.debug("HTTP connection opened")

@@ -20,7 +20,7 @@ T = TypeVar("T")
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
-class Place(Protocol):
+class HostAndPort(Protocol):
     """A host and a port; its text names both in messages."""
 
     @property
@@ -31,7 +31,7 @@ class Place(Protocol):
 
 
 async def open_first(
-    place: Place,
+    place: HostAndPort,
     trust: Trust | None,
     rules: DestinationRules,
     timeout_s: float,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.nats.looks import Before, Looks
+from remora.endpoints.nats.looks import Before, SubjectLooks
 from remora.endpoints.nats.streams import read_position
 from remora.endpoints.runs import WINDOW
 from remora.model.record import Record
@@ -26,12 +26,12 @@ def test_by_age(age_s: float, before: Before) -> None:
     """An entry that is younger than half of the window was never sent before it, unless it is from the future."""
     record = make_records(0, 1)[0]._replace(created_ns=NOW_NS - int(age_s * 1e9))
 
-    assert Looks(WINDOW_S).before(0, record, NOW_NS) is before
+    assert SubjectLooks(WINDOW_S).before(0, record, NOW_NS) is before
 
 
 def test_what_a_subject_shows() -> None:
     """Of a key whose last message is known all up to it have arrived, and none behind it; it is not asked for again."""
-    looks = Looks(WINDOW_S)
+    looks = SubjectLooks(WINDOW_S)
     old, last, new = make_records(0, 3, keys=1)
 
     assert looks.before(0, old, NOW_NS) is Before.UNKNOWN
@@ -42,7 +42,7 @@ def test_what_a_subject_shows() -> None:
 
 def test_when_no_more_is_asked() -> None:
     """A lane in which more have not arrived than may have been under way is past all that was ever begun."""
-    looks = Looks(WINDOW_S)
+    looks = SubjectLooks(WINDOW_S)
     records = make_records(0, WINDOW + 2, keys=WINDOW + 2)
     for each in records[: WINDOW + 1]:
         assert looks.before(3, each, NOW_NS) is Before.UNKNOWN
@@ -54,7 +54,7 @@ def test_when_no_more_is_asked() -> None:
 
 def test_an_answer_that_comes_after_that() -> None:
     """A look that was under way when its lane was past them still says what it found."""
-    looks = Looks(WINDOW_S)
+    looks = SubjectLooks(WINDOW_S)
     slow, *others = make_records(0, WINDOW + 2, keys=WINDOW + 2)
     looks.before(0, slow, NOW_NS)
     for each in others:
@@ -73,7 +73,7 @@ class Lane:
 
     def own(self, chance: Random, steps: int) -> None:
         """One owner for so many steps: begins the next message, or has one of those under way arrive."""
-        looks, at, busy = Looks(WINDOW_S), 0, dict[bytes, Record]()
+        looks, at, busy = SubjectLooks(WINDOW_S), 0, dict[bytes, Record]()
         for _ in range(steps):
             may_begin = at < len(self.records) and len(busy) < WINDOW and self.records[at].key not in busy
             if may_begin and (not busy or chance.random() < 0.6):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from devkit.clusters.nkeys import credentials, public_key, seed_of, token
 from remora.endpoints.nats.errors import violation, why_ended, why_refused
-from remora.endpoints.nats.lines import MOST_LINE_BYTES, BadLine, Operation, OperationSplitter
+from remora.endpoints.nats.lines import MOST_LINE_BYTES, BadLine, OperationSplitter, ServerOperation
 from remora.endpoints.nats.messages import Sender, letter_message
 from remora.endpoints.nats.nkeys import read_key
 from remora.endpoints.nats.streams import Stream, last_place, read_headers, read_last, read_stream
@@ -130,7 +130,7 @@ SAID = (
 @given(st.lists(st.integers(0, len(SAID)), max_size=8))
 def test_operations_however_they_are_cut(cuts: list[int]) -> None:
     """Operations are read as they are, in whatever pieces they come."""
-    splitter, found = OperationSplitter(), list[Operation]()
+    splitter, found = OperationSplitter(), list[ServerOperation]()
     places = [0, *sorted(cuts), len(SAID)]
     for begin, end in itertools.pairwise(places):
         found += splitter.feed(SAID[begin:end])

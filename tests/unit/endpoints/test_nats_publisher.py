@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from remora.endpoints.arrived import Arrived
-from remora.endpoints.nats.lines import Operation
-from remora.endpoints.nats.looks import Looks
+from remora.endpoints.nats.lines import ServerOperation
+from remora.endpoints.nats.looks import SubjectLooks
 from remora.endpoints.nats.messages import Sender
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher, UnderWay
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
@@ -44,7 +44,7 @@ class Scripted:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def submit(self, records: Sequence[Record], looks: Looks | None = None) -> PublishRun:
+    def submit(self, records: Sequence[Record], looks: SubjectLooks | None = None) -> PublishRun:
         """Push these, and write what is due."""
         run = PublishRun(
             [SENDER.message_id(each.position) for each in records],
@@ -65,7 +65,7 @@ class Scripted:
 
     def answer(self, payload: bytes, headers: bytes = b"") -> None:
         """The server answers what it was sent first."""
-        self.waiting.pop(0).answered(Operation(b"MSG", b"", b"", headers, payload))
+        self.waiting.pop(0).answered(ServerOperation(b"MSG", b"", b"", headers, payload))
         self.flush()
 
     @property
@@ -110,7 +110,7 @@ async def test_one_message_of_a_key_at_a_time(wire: Scripted) -> None:
 
 async def test_looks(wire: Scripted) -> None:
     """What a subject's last message shows is not sent, nor asked for again; what it does not show is sent behind it."""
-    run = wire.submit(make_records(0, 3, keys=1), Looks(120.0))
+    run = wire.submit(make_records(0, 3, keys=1), SubjectLooks(120.0))
     assert wire.kinds == ["look"]
 
     wire.answer(last(b"0/1"))
@@ -123,7 +123,7 @@ async def test_looks(wire: Scripted) -> None:
 
 async def test_a_look_that_finds_nothing(wire: Scripted) -> None:
     """The message is sent when the stream has none of its subject."""
-    wire.submit(make_records(0, 1), Looks(120.0))
+    wire.submit(make_records(0, 1), SubjectLooks(120.0))
     wire.answer(NONE)
 
     assert wire.kinds == ["look", "0"]
@@ -131,7 +131,7 @@ async def test_a_look_that_finds_nothing(wire: Scripted) -> None:
 
 async def test_a_look_that_is_answered_too_late(wire: Scripted) -> None:
     """Of a push that was given up nothing is sent any more, and none of its messages may arrive."""
-    run = wire.submit(make_records(0, 1), Looks(120.0))
+    run = wire.submit(make_records(0, 1), SubjectLooks(120.0))
     wire.publisher.abandon(run)
     wire.answer(NONE)
 
@@ -198,7 +198,7 @@ async def test_nobody_listens(wire: Scripted) -> None:
 
 async def test_what_a_user_may_not_do(wire: Scripted) -> None:
     """A message that is denied is a matter of configuration, and so is a look."""
-    sent, looked = wire.submit(make_records(0, 1)), wire.submit(make_records(0, 1, start=1), Looks(120.0))
+    sent, looked = wire.submit(make_records(0, 1)), wire.submit(make_records(0, 1, start=1), SubjectLooks(120.0))
     wire.waiting[0].denied()
     wire.waiting[1].denied()
 

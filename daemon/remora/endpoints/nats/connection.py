@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from remora import __version__
 from remora.endpoints.nats.errors import violation, why_ended
-from remora.endpoints.nats.lines import BadLine, Operation, OperationSplitter
+from remora.endpoints.nats.lines import BadLine, OperationSplitter, ServerOperation
 from remora.endpoints.nats.nkeys import UserKey
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher
 from remora.endpoints.nats.questions import is_nobody, question
@@ -36,7 +36,7 @@ class Expecting(Protocol):
     @property
     def subject(self) -> bytes: ...
 
-    def answered(self, operation: Operation) -> None:
+    def answered(self, operation: ServerOperation) -> None:
         """It has come."""
         ...
 
@@ -49,15 +49,15 @@ class Expecting(Protocol):
         ...
 
 
-class Asked:
+class Inquiry:
     """A question whose answer a task waits for."""
 
     def __init__(self, subject: bytes, what: str) -> None:
         self.subject = subject
         self.what = what
-        self.answer: asyncio.Future[Operation] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[ServerOperation] = asyncio.get_running_loop().create_future()
 
-    def answered(self, operation: Operation) -> None:
+    def answered(self, operation: ServerOperation) -> None:
         """It is the future's result."""
         if not self.answer.done():
             self.answer.set_result(operation)
@@ -187,7 +187,7 @@ class NatsConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------- reading
 
-    def _take(self, found: Operation) -> None:
+    def _take(self, found: ServerOperation) -> None:
         match found.word:
             case b"MSG" | b"HMSG":
                 who = self._expected.pop(found.subject[len(self._inbox) + 1 :], None)
@@ -271,7 +271,7 @@ class NatsConnection(asyncio.Protocol):
         """The answer to a question. Raises EndpointError, which begins with `what`."""
         if self.error is not None:
             raise self.error.again()
-        asked = Asked(subject, what)
+        asked = Inquiry(subject, what)
         reply = self.expect(asked)
         self.write(question(subject, reply, payload))
         try:

@@ -12,10 +12,10 @@ from remora.codec.speedups import in_batches
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import NatsSettings
 from remora.endpoints.blocking import run_blocking
-from remora.endpoints.nats.looks import LANES, Looks
+from remora.endpoints.nats.door import ServerIdentity, briefly
+from remora.endpoints.nats.looks import LANES, SubjectLooks
 from remora.endpoints.nats.messages import Sender, letter_message
 from remora.endpoints.nats.nkeys import UserKey, read_key
-from remora.endpoints.nats.opening import ServerIdentity, briefly
 from remora.endpoints.nats.pool import ServerPool, StreamOutlet, StreamWay
 from remora.endpoints.nats.publisher import PublishRun
 from remora.endpoints.nats.target import NatsServer, NatsTarget, parse_target
@@ -184,7 +184,7 @@ class NatsRoute:
         self._meant = meant
         self._settings = settings
         self._sender = Sender(shard.queue, incarnation, meant.stream)
-        self._looks = Looks(way.stream.window_s) if way.looks else None
+        self._looks = SubjectLooks(way.stream.window_s) if way.looks else None
 
     def __str__(self) -> str:
         return self._outlet.what

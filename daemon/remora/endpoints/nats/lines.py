@@ -19,7 +19,7 @@ class BadLine(Exception):
     """What came is not NATS."""
 
 
-class Operation(NamedTuple):
+class ServerOperation(NamedTuple):
     """An operation by its word in upper case, with the rest of its line; of a message headers and payload."""
 
     word: bytes
@@ -35,7 +35,7 @@ class OperationSplitter:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Operation]:
+    def feed(self, data: bytes) -> Iterator[ServerOperation]:
         """The operations that are complete by now. Raises BadLine."""
         self._buffer += data
         buffer, at = self._buffer, 0
@@ -50,13 +50,13 @@ class OperationSplitter:
                 word = word.upper()
                 if word not in (b"MSG", b"HMSG"):
                     at = end + 2
-                    yield Operation(word, rest.strip())
+                    yield ServerOperation(word, rest.strip())
                     continue
                 subject, head, total = _sizes(word, rest)
                 begin, behind = end + 2, end + 2 + total
                 if len(buffer) < behind + 2:
                     return
-                found = Operation(
+                found = ServerOperation(
                     word, rest, subject, bytes(buffer[begin : begin + head]), bytes(buffer[begin + head : behind])
                 )
                 at = behind + 2

@@ -35,7 +35,7 @@ class Before(Enum):
     UNKNOWN = auto()
 
 
-class Looks:
+class SubjectLooks:
     """What one route has found out."""
 
     def __init__(self, window_s: float) -> None:

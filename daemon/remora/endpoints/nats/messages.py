@@ -20,7 +20,7 @@ _SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.en
 _SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()
 
 
-class Message(NamedTuple):
+class NatsMessage(NamedTuple):
     """What is published: a subject, headers as they travel, and a body."""
 
     subject: bytes
@@ -58,7 +58,7 @@ class Sender:
         """What names an entry for ever, and what the stream knows a copy by: `<shard>/<incarnation>:<position>`."""
         return b"%b/%b%b" % (self.shard, self.prefix, position)
 
-    def message(self, record: Record, subject: bytes) -> Message:
+    def message(self, record: Record, subject: bytes) -> NatsMessage:
         """The message of an event."""
         _, body, event_id, _, position, next_position, _, sequence, trace, _ = record
         prefix = self.prefix
@@ -70,10 +70,10 @@ class Sender:
             b"%b: %b\r\n" % (_SEQUENCE, sequence) if sequence else b"",
             b"%b: %b\r\n" % (_TRACEPARENT, trace) if trace else b"",
         )  # fmt: skip
-        return Message(subject, headers, body)
+        return NatsMessage(subject, headers, body)
 
 
-def letter_message(letter: DeadLetter, subject: bytes, most_bytes: int) -> tuple[bytes, Message]:
+def letter_message(letter: DeadLetter, subject: bytes, most_bytes: int) -> tuple[bytes, NatsMessage]:
     """The id and the message of a dead letter: the entry as its queue held it, and in headers all that is known of it.
 
     Where that is more than `most_bytes` the entry is left out, and a header says how many bytes it has.
@@ -81,7 +81,7 @@ def letter_message(letter: DeadLetter, subject: bytes, most_bytes: int) -> tuple
     place = f"letter/{letter.queue}/{letter.incarnation}:{letter.position}".encode()
     message_id = hashlib.sha256(place).hexdigest().encode()
     lines = [(MESSAGE_ID, message_id), *letter_headers(letter)]
-    made = Message(subject, _headers(lines), letter.raw)
+    made = NatsMessage(subject, _headers(lines), letter.raw)
     if made.nbytes > most_bytes:
-        made = Message(subject, _headers([*lines, omitted(letter.raw)]), b"")
+        made = NatsMessage(subject, _headers([*lines, omitted(letter.raw)]), b"")
     return message_id, made

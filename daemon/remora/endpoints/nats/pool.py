@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from remora.config import NatsSettings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.connection import NatsConnection
-from remora.endpoints.nats.opening import ServerIdentity, open_connection
+from remora.endpoints.nats.door import ServerIdentity, open_connection
 from remora.endpoints.nats.publisher import StreamPublisher
 from remora.endpoints.nats.questions import last_payload, last_subject, stream_subject
 from remora.endpoints.nats.streams import Stream, read_last, read_stream

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.errors import NOBODY, TOO_LARGE, why_refused
-from remora.endpoints.nats.lines import Operation
-from remora.endpoints.nats.looks import Before, Looks
-from remora.endpoints.nats.messages import Message, Sender
+from remora.endpoints.nats.lines import ServerOperation
+from remora.endpoints.nats.looks import Before, SubjectLooks
+from remora.endpoints.nats.messages import NatsMessage, Sender
 from remora.endpoints.nats.questions import is_nobody, last_of, read_answer
 from remora.endpoints.nats.streams import last_place, read_last
 from remora.endpoints.runs import Run
@@ -34,17 +34,17 @@ class PublishRun(Run):
     def __init__(
         self,
         ids: Sequence[bytes],
-        make: Callable[[int], Message],
+        make: Callable[[int], NatsMessage],
         keys: Sequence[bytes] = (),
     ) -> None:
         super().__init__(ids, keys)
         self.make = make
-        self.looks: Looks | None = None
+        self.looks: SubjectLooks | None = None
         self.lane = 0
         self.records: Sequence[Record] = ()
         self.sender: Sender | None = None
 
-    def look_first(self, looks: Looks, lane: int, records: Sequence[Record], sender: Sender) -> None:
+    def look_first(self, looks: SubjectLooks, lane: int, records: Sequence[Record], sender: Sender) -> None:
         """Have the stream asked for what it may have of these records."""
         self.looks, self.lane, self.records, self.sender = looks, lane, records, sender
 
@@ -66,7 +66,7 @@ class UnderWay:
     publisher: StreamPublisher
     is_asked_for: bool = False
 
-    def answered(self, operation: Operation) -> None:
+    def answered(self, operation: ServerOperation) -> None:
         """The server has answered."""
         self.publisher.answered(self, operation)
 
@@ -163,7 +163,7 @@ class StreamPublisher:
 
     # ------------------------------------------------------------------------------- what the server says
 
-    def answered(self, one: UnderWay, operation: Operation) -> None:
+    def answered(self, one: UnderWay, operation: ServerOperation) -> None:
         """To a message, or to the question for it."""
         if self.error is not None:
             return
@@ -179,7 +179,7 @@ class StreamPublisher:
         else:
             self._refuse(one, self._why(operation, one))
 
-    def _why(self, operation: Operation, one: UnderWay) -> EndpointError:
+    def _why(self, operation: ServerOperation, one: UnderWay) -> EndpointError:
         try:
             error = read_answer(operation.payload, self.what).get("error")
         except EndpointUnavailable as exc:
@@ -189,7 +189,7 @@ class StreamPublisher:
             return EntryRefused(f"{self.what}: {nbytes} bytes with headers, more than the stream takes")
         return why_refused(error, self.what)
 
-    def _found(self, one: UnderWay, operation: Operation) -> None:
+    def _found(self, one: UnderWay, operation: ServerOperation) -> None:
         run = one.run
         assert run.looks is not None
         assert run.sender is not None

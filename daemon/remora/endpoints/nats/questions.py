@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from remora.endpoints.nats.lines import Operation
+from remora.endpoints.nats.lines import ServerOperation
 from remora.model.errors import EndpointUnavailable
 
 
@@ -35,7 +35,7 @@ def last_of(stream: bytes, subject: bytes, reply: bytes) -> bytes:
     return question(last_subject(stream), reply, last_payload(subject))
 
 
-def is_nobody(operation: Operation) -> bool:
+def is_nobody(operation: ServerOperation) -> bool:
     """Whether the server says that nobody listens to the subject."""
     return operation.headers.startswith(b"NATS/1.0 503")
 
