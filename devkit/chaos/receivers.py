@@ -21,6 +21,9 @@ REFUSED_SHARE, DROPPED_SHARE = 0.01, 0.002
 """Of an HTTP receiver's requests: answered with 503, and not at all."""
 
 
+ROOM_LEFT = 200
+"""Messages that a stream takes before it is full: more than come between a look and the limit."""
+
 NATS_WINDOW_S = 5.0
 """For so long the stream of a run drops copies: pauses between attempts are longer."""
 
@@ -95,8 +98,8 @@ class OverNats:
         return list(self._seen)
 
     async def fill(self) -> None:
-        """It takes no further message."""
-        await self.server.update(self._stream, max_msgs=max(1, await self.server.count(self._stream)))
+        """It soon takes no further message. A limit below what it has would delete messages."""
+        await self.server.update(self._stream, max_msgs=await self.server.count(self._stream) + ROOM_LEFT)
 
     async def empty(self) -> None:
         """It takes messages again."""

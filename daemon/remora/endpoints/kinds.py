@@ -6,9 +6,10 @@ The built-in ones cannot be replaced. What cannot be loaded costs the topics of 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
@@ -16,6 +17,8 @@ from remora.endpoints.arguments import Argument
 from remora.ports.endpoint import Endpoint
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from remora.config import Settings
     from remora.metrics import Telemetry
 
@@ -55,6 +58,10 @@ class OfferedKinds:
 
 def offered_kinds(but: Collection[str]) -> OfferedKinds:
     """What the packages of this environment offer, but these schemes; of several for a scheme none is taken."""
+    if not _is_any_offered():
+        return OfferedKinds()
+    from importlib.metadata import entry_points  # a large module, which few hosts need
+
     kinds: dict[str, EndpointKind] = {}
     failures: dict[str, str] = {}
     for each in sorted(entry_points(group=GROUP), key=str):
@@ -71,6 +78,19 @@ def offered_kinds(but: Collection[str]) -> OfferedKinds:
             whose = each.dist.name if each.dist is not None else each.value
             failures[scheme] = f"the package {whose} offers {scheme}:// endpoints and cannot be loaded: {exc!r}"
     return OfferedKinds(kinds, failures)
+
+
+def _is_any_offered() -> bool:
+    """Whether the metadata of any package on Python's path name the group."""
+    found = (file for place in sys.path for file in Path(place or ".").glob("*.dist-info/entry_points.txt"))
+    return any(_names_group(each) for each in found)
+
+
+def _names_group(file: Path) -> bool:
+    try:
+        return f"[{GROUP}]".encode() in file.read_bytes()
+    except OSError:  # of a package that is being removed
+        return False
 
 
 def _loaded(point: EntryPoint) -> EndpointKind:
