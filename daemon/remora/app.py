@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
-from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, Argument
+from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
+from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
@@ -46,20 +47,6 @@ from remora.servers.serving import Server, Serving
 if TYPE_CHECKING:  # the supervisor imports no endpoint, and stays small
     from remora.endpoints.probing import ProbePart
     from remora.endpoints.tls import Tls, TlsFiles
-
-
-class Opening(Endpoint, Protocol):
-    """An endpoint with the connections that it makes between entering and leaving it."""
-
-    async def __aenter__(self) -> Self:
-        """Make it ready to open routes."""
-        ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> bool | None:
-        """Close every connection within a few seconds."""
-        ...
 
 
 # The modules of an endpoint are imported when one is made: the supervisor makes none, and stays small.
@@ -83,13 +70,10 @@ def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> Opening:
     return AmqpEndpoint(settings.amqp_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
 
 
-class EndpointKind(NamedTuple):
-    """How an endpoint is made, the arguments that its topics may have beside those of all kinds, and the module that
-    tries the way to it step by step, if one does."""
+def _make_nats(settings: Settings, telemetry: Telemetry | None) -> Opening:
+    from remora.endpoints.nats import NatsEndpoint
 
-    make: Callable[[Settings, Telemetry | None], Opening]
-    arguments: Sequence[Argument[object]] = ()
-    probe: str = ""
+    return NatsEndpoint(settings.nats_within_drain, telemetry, _tls_files(settings), settings.destination_rules)
 
 
 ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
@@ -98,13 +82,19 @@ ENDPOINTS: MappingProxyType[str, EndpointKind] = MappingProxyType({
     "https": EndpointKind(_make_http, HTTP, "remora.endpoints.http.probe"),
     "amqp": EndpointKind(_make_amqp, AMQP, "remora.endpoints.amqp.probe"),
     "amqps": EndpointKind(_make_amqp, AMQP, "remora.endpoints.amqp.probe"),
+    "nats": EndpointKind(_make_nats, NATS, "remora.endpoints.nats.probe"),
+    "nats+tls": EndpointKind(_make_nats, NATS, "remora.endpoints.nats.probe"),
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 
-SCHEMES = frozenset(ENDPOINTS)
-"""The URI schemes that are built in."""
+OFFERED = offered_kinds(ENDPOINTS)
+KINDS: MappingProxyType[str, EndpointKind] = MappingProxyType({**ENDPOINTS, **OFFERED.kinds})
+"""The same, with the kinds that other packages offer."""
 
-_BY_NAME = {each.name: each for kind in ENDPOINTS.values() for each in (*COMMON, *kind.arguments)}
+SCHEMES = frozenset(KINDS)
+"""The URI schemes that remora delivers to."""
+
+_BY_NAME = {each.name: each for kind in KINDS.values() for each in (*COMMON, *kind.arguments)}
 ARGUMENTS = MappingProxyType({name: _BY_NAME[name] for name in sorted(_BY_NAME)})
 """The arguments that topics of all these endpoints may have, by name."""
 
@@ -275,7 +265,7 @@ def restore_store(settings: Settings, copies: Path) -> Sequence[Report]:
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
         _become_owner(
-            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in ENDPOINTS.values()]
+            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()]
         )
 
 
@@ -357,13 +347,15 @@ async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncItera
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(make(settings, telemetry))
-            for make in dict.fromkeys(kind.make for kind in ENDPOINTS.values())
+            for make in dict.fromkeys(kind.make for kind in KINDS.values())
         ]
 
 
 def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
-    if (kind := ENDPOINTS.get(target.scheme)) is None:
+    if (kind := KINDS.get(target.scheme)) is None:
+        if why := OFFERED.failures.get(target.scheme):
+            raise EndpointMisconfigured(why)
         *first, last = (f"{each}://" for each in sorted(SCHEMES))
         raise EndpointMisconfigured(f"remora delivers to {', '.join(first)} and {last} endpoints only")
     reasons, endpoint = Reasons(), kind.make(settings, None)
@@ -386,8 +378,24 @@ class Probe(Protocol):
         ...
 
 
+@runtime_checkable
+class StandingProbe(Protocol):
+    """What the module `probe` of an endpoint also has, where its servers say something of themselves worth knowing."""
+
+    async def standing(
+        self, target: Target, settings: Settings, files: TlsFiles, *, by_operator: bool, pause_s: float
+    ) -> list[str]:
+        """Remarks; attempts at an entry may usually lie `pause_s` apart. Raises EndpointError."""
+        ...
+
+
+def _standing_of(target: Target) -> StandingProbe | None:
+    found: object = _probe_of(target)
+    return found if isinstance(found, StandingProbe) else None
+
+
 def _probe_of(target: Target) -> Probe | None:
-    module = ENDPOINTS[target.scheme].probe
+    module = KINDS[target.scheme].probe
     found: Probe | None = import_module(module) if module else None
     return found
 
@@ -429,8 +437,34 @@ async def probe(topic: Topic, settings: Settings, *, sends_test: bool) -> AsyncI
         return
     if sends_test:
         parts = [*parts[:-1], ProbePart("send", lambda: _send_test(topic, settings))]
+    if _standing_of(target) is not None:
+        parts = [*parts[:-1], ProbePart("copies", lambda: _said_of(topic, settings)), parts[-1]]
     async for step in carry_out(parts):
         yield step
+
+
+async def standing(topic: Topic, settings: Settings) -> list[str]:
+    """Remarks on what the servers of a topic's endpoint say of themselves; asks them, where its kind has such.
+
+    Raises EndpointError where they do not answer. A target that cannot work has none: `remarks` says why.
+    """
+    if topic.target.scheme not in SCHEMES or (found := _standing_of(topic.target)) is None:
+        return []
+    try:
+        check_target(topic.target, settings)
+    except EndpointMisconfigured:
+        return []
+    return await found.standing(
+        topic.target,
+        settings,
+        _tls_files(settings),
+        by_operator=topic.origin is Origin.REMORA,
+        pause_s=settings.delivery.usual_pause_s(topic.retry_sleep_s),
+    )
+
+
+async def _said_of(topic: Topic, settings: Settings) -> str:
+    return "; ".join(await standing(topic, settings)) or "the duplicate window spans the usual pauses between attempts"
 
 
 async def _send_test(topic: Topic, settings: Settings) -> str:
@@ -440,7 +474,7 @@ async def _send_test(topic: Topic, settings: Settings) -> str:
     position = b"0/0"
     record = Record(b"remora-topic-test/test", json.dumps(event).encode(), b"test", now_ns, position, b"0/1", 0)
     async with (
-        ENDPOINTS[topic.target.scheme].make(settings, None) as endpoint,
+        KINDS[topic.target.scheme].make(settings, None) as endpoint,
         endpoint.route(topic.first_shard, "topic-test", topic.target, quick_retries=False) as route,
     ):
         batches, refused = route.pack([record])
@@ -470,7 +504,7 @@ def _mode(target: Target, endpoint: Endpoint, settings: Settings) -> tuple[Deliv
 def delivery_mode(target: Target, settings: Settings) -> str:
     """How a target's topic is delivered; empty where it does not say it in a word that is known."""
     try:
-        if (kind := ENDPOINTS.get(target.scheme)) is None:
+        if (kind := KINDS.get(target.scheme)) is None:
             return str(delivery_of(target, Delivery(settings.delivery.mode)))
         return str(_mode(target, kind.make(settings, None), settings)[0])
     except EndpointMisconfigured:

@@ -2,9 +2,10 @@
 
 Beside radosgw: queues that radosgw made, filled anew for each turn, which nginx, a receiver that takes half a second
 for each request, or a RabbitMQ with a durable queue takes; while one delivers, the other does not run. A bare publisher
-sends the same bodies to that RabbitMQ with 512 unconfirmed, and does nothing else. Alone, on the embedded store: one
-event a request and a hundred, a receiver that answers one request of a hundred with 503, wrk with the same bodies, and
-a port that refuses. Copies are what the receiver got beyond the backlog. All of it shares this host's processors.
+sends the same bodies to that RabbitMQ with 512 unconfirmed, and does nothing else; so does one of nats-py's, with as
+many unacknowledged as remora may have, to a NATS stream on a disk. Alone, on the embedded store: one event a request
+and a hundred, a receiver that answers one request of a hundred with 503, wrk with the same bodies, and a port that
+refuses. Copies are what the receiver got beyond the backlog. All of it shares this host's processors.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from devkit.bench.drain import FRESH_STARTS, PATIENCE_S, Turn, summary
 from devkit.bench.embedded import Embedded, own_topic
 from devkit.bench.events import write_wrk_script
 from devkit.bench.load import Load, bodies
-from devkit.bench.publishing import BARE, LIKE_REMORA, publish
+from devkit.bench.publishing import BARE, LIKE_REMORA, NATS_LIKE_REMORA, publish, publish_to_stream
+from devkit.clusters.nats import running_nats
 from devkit.clusters.rabbitmq import RabbitMQ, running_rabbitmq
 from devkit.processes.processes import cpu_s, memory_bytes, spent
 from remora.storage.rados import RadosStore
 
-TITLE = "endpoints: a backlog over HTTP and AMQP, by remora and by radosgw"
+TITLE = "endpoints: a backlog over HTTP, AMQP and NATS, by remora, by radosgw and by bare publishers"
 
 OWN = """
 [ownership]
@@ -49,12 +51,15 @@ schemes = ["kafka", "http", "amqp"]
 [destinations]
 deny = []
 """
+ONLY = ("http", "slow", "amqp", "alone", "publisher", "nats")
 WARM_UP_ENTRIES = 1000
 SLOW_ENTRIES = 20_000
 SLOW_S = 0.5
 RECORD_BYTES = 1000
 WRK_S = 5
 REFUSED_S = 10.0
+UNACKNOWLEDGED = 1024
+"""What remora may have under way of a shard: 64 lanes with messages of 16 keys each."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +69,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="turns of each; the medians are compared (default: 2)")
     parser.add_argument("--release", type=int, choices=(16, 20), default=16, help="of Ceph (default: 16)")
     parser.add_argument("--workers", type=int, default=0, help="of remora beside radosgw (default: one a processor)")
-    parser.add_argument("--only", choices=("http", "slow", "amqp", "alone", "publisher"), help="leave the others out")
+    parser.add_argument(
+        "--only", choices=("http", "slow", "amqp", "alone", "publisher", "nats"), help="leave the others out"
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -76,7 +83,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             figures["alone"] = asyncio.run(_alone(options, folder))
         if options.only in (None, "publisher"):
             figures["publisher"] = asyncio.run(_beside_publisher(options, folder))
-        if options.only not in ("alone", "publisher"):
+        if options.only in (None, "nats"):
+            figures["nats"] = asyncio.run(_beside_nats(options, folder))
+        if options.only not in ("alone", "publisher", "nats"):
             cluster = options.name if options.release == 16 else f"{options.name}-{options.release}"
             with running_clusters(cluster, options.keep, ["ceph"], release=options.release) as clusters:
                 figures |= asyncio.run(_Beside(clusters, options, folder).run())
@@ -287,6 +296,37 @@ async def _beside_publisher(options: argparse.Namespace, folder: Path) -> dict[s
     ratio = {kind: remora / statistics.median(each) for kind, each in rates.items() if kind != "remora"}
     print("amqp, remora beside a publisher:  " + "   ".join(f"{kind} {value:.2f}" for kind, value in ratio.items()))
     return {"rates": rates, "rabbitmq_us": costs, "ratio": ratio}
+
+
+async def _beside_nats(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One queue of the embedded store to a NATS stream, in turns with a program that does nothing else."""
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    costs: defaultdict[str, list[float]] = defaultdict(list)
+    with running_nats() as server:
+        stream = await server.stream(subjects=["bench.>"])
+        sent = bodies(list(Load(0, own_topic("bench", "", 1).target, RECORD_BYTES).entries(0, options.entries)))
+        for number in range(options.rounds + 1):
+            for kind, headers in (("bare", None), ("same headers", NATS_LIKE_REMORA), ("remora", None)):
+                before = cpu_s(server.pid)
+                if kind == "remora":
+                    args = f"nats-stream={stream}&nats-subject=bench.%7Bbucket%7D.%7Bkey%7D"
+                    delivered = await _delivered(options, folder, f"nats://{server.address}", args, shards=1)
+                    copies = await server.count(stream) - options.entries
+                    rate, own = delivered["rate"], f"{delivered['cpu_s_per_1000'] * 1e3:.1f} us of the daemon"
+                    own += f", copies {copies}"
+                else:
+                    rate = await publish_to_stream(server.port, "bench.b.k", sent, headers, UNACKNOWLEDGED)
+                    own = "publisher"
+                cost = (cpu_s(server.pid) - before) * 1e6 / len(sent)
+                if number:
+                    rates[kind].append(rate)
+                    costs[kind].append(cost)
+                    print(f"nats  {kind:12} {rate:8,.0f} messages/s   server {cost:.0f} us each   {own}", flush=True)
+                await server.purge(stream)
+    remora = statistics.median(rates["remora"])
+    ratio = {kind: remora / statistics.median(each) for kind, each in rates.items() if kind != "remora"}
+    print("nats, remora beside a publisher:  " + "   ".join(f"{kind} {value:.2f}" for kind, value in ratio.items()))
+    return {"rates": rates, "server_us": costs, "ratio": ratio}
 
 
 async def _delivered(

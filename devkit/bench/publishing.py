@@ -1,12 +1,17 @@
-"""A bare publisher: AMQP 0-9-1 with confirms, as many messages unconfirmed as a window allows, and nothing else."""
+"""Bare publishers: as many messages unconfirmed as a window allows, and nothing else.
+
+That of AMQP 0-9-1 is written here; that of NATS is what nats-py offers for it, `publish_async`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import nats
 from pamqp import body, commands, frame, header
 
 WINDOW = 512
@@ -51,6 +56,33 @@ async def publish(
         return len(bodies) / (time.monotonic() - began)
     finally:
         writer.transport.abort()
+
+
+NATS_LIKE_REMORA = {
+    "remora-shard": "bench-0123abcd.0",
+    "remora-pos": "0123456789abcdef0123456789abcdef:0/12345678",
+    "remora-next": "0123456789abcdef0123456789abcdef:0/12345679",
+    "remora-event-id": "1700000000.123456.0123456789abcdef0123456789abcdef",
+}
+"""The headers that remora's messages have beside their ids, which the server stores."""
+
+
+async def publish_to_stream(
+    port: int, subject: str, bodies: Sequence[bytes], headers: Mapping[str, str] | None, unacknowledged: int
+) -> float:
+    """Publish these until the stream has acknowledged all; messages a second. With headers each has an id, too."""
+    client = await nats.connect(f"nats://localhost:{port}", allow_reconnect=False)
+    try:
+        stream = client.jetstream(publish_async_max_pending=unacknowledged)
+        run = uuid.uuid4().hex
+        began = time.monotonic()
+        for number, each in enumerate(bodies):
+            lines = {**headers, "Nats-Msg-Id": f"{run}/{number}"} if headers is not None else None
+            await stream.publish_async(subject, each, headers=lines)
+        await stream.publish_async_completed()
+        return len(bodies) / (time.monotonic() - began)
+    finally:
+        await client.close()
 
 
 async def _open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

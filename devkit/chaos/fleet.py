@@ -32,9 +32,8 @@ from devkit.chaos.network import Network
 from devkit.chaos.receivers import Arrivals
 from devkit.chaos.senders import RESERVATION_AGE_S, Account, Client, Gateway
 from devkit.chaos.stands import EXACTLY_ONCE, Fed, Mode, Stand, Wanted
-from devkit.chaos.strikes import LEASE_S, Strikes
+from devkit.chaos.strikes import LEASE_S, Hurtable, Strikes
 from devkit.chaos.witness import Witness
-from devkit.clusters.rabbitmq import RabbitMQ
 from devkit.verdicts.checker import Verdict, judge
 from devkit.verdicts.history import Balance, History, Round, Topic
 from devkit.verdicts.verdict import Copy
@@ -61,7 +60,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     """What `scripts/chaos --store` understands."""
     parser.add_argument("--name", default="", help="clusters to use; those that run already are left running")
     parser.add_argument("--without-exactly-once", action="store_true", help="topics delivered at least once only")
-    kinds = ("kafka", "http", "amqp", "all")
+    kinds = ("kafka", "http", "amqp", "nats", "all")
     parser.add_argument("--endpoints", choices=kinds, default="all", help="topics beside those in Kafka (default: all)")
     words = [each.word for each in plan.Fault]
     parser.add_argument(
@@ -94,7 +93,7 @@ class _Fleet:
     def __init__(self, options: argparse.Namespace, folder: Path, disk: Path | None) -> None:
         self._options, self._folder, self._disk = options, folder, disk
         self._run_id = f"chaos-{secrets.token_hex(4)}"
-        self._rabbitmq: RabbitMQ | None = None
+        self._hurtable = Hurtable()
         self._accounts: dict[str, Account] = {}
         self._rounds: list[Round] = []
         self._told: list[dict[str, Any]] = []
@@ -159,7 +158,7 @@ class _Fleet:
         for host in self._hosts:
             stack.push_async_callback(host.close)
         await asyncio.gather(*(host.start() for host in self._hosts))
-        self._strikes = Strikes(self._hosts, self._kafka, self._stand, network, ceph, self._rabbitmq)
+        self._strikes = Strikes(self._hosts, self._kafka, self._stand, network, ceph, self._hurtable)
         self._senders = [sender for topic in self._topics for sender in self._senders_of(topic)]
         for sender in self._senders:
             stack.push_async_callback(sender.close)
@@ -174,12 +173,18 @@ class _Fleet:
     async def _receivers(self, stack: AsyncExitStack) -> Mapping[str, Arrivals]:
         """The other ends of topics that are not Kafka's, by the names of their modes."""
         asked, ends = self._options.endpoints, dict[str, Arrivals]()
+        if asked == "nats" and self._options.store != "sqlite":
+            raise ChaosError("no radosgw has topics at NATS: --endpoints nats goes with --store sqlite")
         if asked in ("http", "all"):
             chance = random.Random(f"{self._options.seed}/http")
             ends["http"] = await stack.enter_async_context(receivers.over_http(chance))
         if asked in ("amqp", "all"):
             ends["amqp"] = over_amqp = await stack.enter_async_context(receivers.over_amqp())
-            self._rabbitmq = over_amqp.broker
+            self._hurtable.rabbitmq = over_amqp.broker
+        if asked in ("nats", "all") and self._options.store == "sqlite":
+            strict = plan.Fault.STEP_CLOCK not in _faults(self._options)
+            ends["nats"] = over_nats = await stack.enter_async_context(receivers.over_nats(strict=strict))
+            self._hurtable.nats = over_nats
         return ends
 
     async def _seen(self) -> Mapping[str, Sequence[Copy]]:
@@ -352,9 +357,19 @@ class _Fleet:
 
 
 def _faults(options: argparse.Namespace) -> Collection[plan.Fault]:
-    """Which faults may be drawn: those that were named, or all; RabbitMQ's where a topic goes there."""
+    """Which faults may be drawn: those that were named, or all; RabbitMQ's and NATS's where a topic goes there.
+
+    Where topics go to NATS alone the clock is stepped only by name: the age of an entry would be wrong, and copies
+    beyond the stream's window possible.
+    """
     named = {each for each in plan.Fault if options.faults is None or each.word in options.faults}
-    return named if options.endpoints in ("amqp", "all") else named.difference(plan.OF_RABBITMQ)
+    if options.endpoints not in ("amqp", "all"):
+        named.difference_update(plan.OF_RABBITMQ)
+    if options.endpoints not in ("nats", "all") or options.store != "sqlite":
+        named.difference_update(plan.OF_NATS)
+    if options.endpoints == "nats" and options.faults is None:
+        named.discard(plan.Fault.STEP_CLOCK)
+    return named
 
 
 async def _entered(stack: AsyncExitStack, manager: AbstractAsyncContextManager[Cluster]) -> Cluster:

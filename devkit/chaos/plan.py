@@ -32,6 +32,9 @@ class Fault(Enum):
     KILL_RABBITMQ = "SIGKILL of RabbitMQ"
     FREEZE_RABBITMQ = "SIGSTOP of RabbitMQ"
     BLOCK_RABBITMQ = "a memory alarm of RabbitMQ"
+    KILL_NATS = "SIGKILL of the NATS server"
+    FREEZE_NATS = "SIGSTOP of the NATS server"
+    FILL_NATS = "a full NATS stream"
 
     @property
     def word(self) -> str:
@@ -61,6 +64,9 @@ WEIGHTS = {
     Fault.KILL_RABBITMQ: 3,
     Fault.FREEZE_RABBITMQ: 3,
     Fault.BLOCK_RABBITMQ: 3,
+    Fault.KILL_NATS: 3,
+    Fault.FREEZE_NATS: 3,
+    Fault.FILL_NATS: 3,
 }
 
 DOUBLINGS = {
@@ -85,6 +91,9 @@ DOUBLINGS = {
     Fault.KILL_RABBITMQ: 3,
     Fault.FREEZE_RABBITMQ: 2,
     Fault.BLOCK_RABBITMQ: 2,
+    Fault.KILL_NATS: 0,
+    Fault.FREEZE_NATS: 0,
+    Fault.FILL_NATS: 0,
 }
 """How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
 of an outage that lasts longer than `kafka.delivery_timeout`."""
@@ -106,8 +115,12 @@ _PARTS = {
     Fault.KILL_RABBITMQ: "rabbitmq",
     Fault.FREEZE_RABBITMQ: "rabbitmq",
     Fault.BLOCK_RABBITMQ: "rabbitmq",
+    Fault.KILL_NATS: "nats",
+    Fault.FREEZE_NATS: "nats",
+    Fault.FILL_NATS: "nats",
 }
 OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq")
+OF_NATS = tuple(fault for fault, part in _PARTS.items() if part == "nats")
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
 
 
@@ -155,7 +168,7 @@ def _round(chance: random.Random, faults: Sequence[Fault], demanded: Sequence[Fa
     return sorted(strokes, key=lambda each: each.after_s)
 
 
-_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic", "rabbitmq")
+_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic", "rabbitmq", "nats")
 """What stays whole while a host is frozen beyond its lease: the other one has to take over, and what was under way to
 the frozen one has to be acknowledged, or it would have nothing to remove."""
 

@@ -1,4 +1,4 @@
-"""Where HTTP and AMQP topics of a run are delivered to, and what has arrived. Shares no code with what delivers."""
+"""Where HTTP, AMQP and NATS topics of a run go, and what has arrived there. Shares no code with what delivers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import unquote
 
+from devkit.chaos.clusters import ChaosError
+from devkit.clusters.nats import Nats, running_nats
 from devkit.clusters.rabbitmq import RabbitMQ, running_rabbitmq
 from devkit.receivers.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 from devkit.verdicts.verdict import Copy, Place
 
 REFUSED_SHARE, DROPPED_SHARE = 0.01, 0.002
 """Of an HTTP receiver's requests: answered with 503, and not at all."""
+
+
+ROOM_LEFT = 200
+"""Messages that a stream takes before it is full: more than come between a look and the limit."""
+
+NATS_WINDOW_S = 5.0
+"""For so long the stream of a run drops copies: pauses between attempts are longer."""
 
 
 class Arrivals(Protocol):
@@ -70,6 +79,33 @@ class OverAmqp:
         return list(self._seen)
 
 
+class OverNats:
+    """A stream on a disk that knows ids for NATS_WINDOW_S. One that is `strict` must not have any copy."""
+
+    def __init__(self, server: Nats, stream: str, *, strict: bool) -> None:
+        self.server, self._stream, self._strict = server, stream, strict
+        self._seen: list[Copy] = []
+        self.uri = f"nats://{server.address}"
+        self.args = f"nats-stream={stream}&nats-subject=chaos.%7Bbucket%7D.%7Bkey%7D"
+
+    async def read(self) -> Sequence[Copy]:
+        messages = await self.server.read(self._stream)
+        for message in messages[len(self._seen) :]:
+            self._seen.append(_copy(message.body, message.headers, message.headers["remora-shard"], len(self._seen)))
+        ids = {each.headers["Nats-Msg-Id"] for each in messages}
+        if self._strict and len(ids) < len(messages):
+            raise ChaosError(f"{len(messages) - len(ids)} messages in the NATS stream are copies")
+        return list(self._seen)
+
+    async def fill(self) -> None:
+        """It soon takes no further message. A limit below what it has would delete messages."""
+        await self.server.update(self._stream, max_msgs=await self.server.count(self._stream) + ROOM_LEFT)
+
+    async def empty(self) -> None:
+        """It takes messages again."""
+        await self.server.update(self._stream, max_msgs=-1)
+
+
 def _copy(body: bytes, headers: Mapping[str, str], shard: str, offset: int) -> Copy:
     """A record that arrived now; one queue of messages is one partition."""
     event = json.loads(body)["Records"][0]
@@ -103,5 +139,17 @@ async def over_amqp() -> AsyncIterator[OverAmqp]:
     broker = await asyncio.to_thread(running.__enter__)
     try:
         yield OverAmqp(broker, *await broker.bound())
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def over_nats(*, strict: bool) -> AsyncIterator[OverNats]:
+    """A server of its own, and a stream in it."""
+    running = running_nats()
+    server = await asyncio.to_thread(running.__enter__)
+    try:
+        stream = await server.stream(subjects=["chaos.>"], duplicate_window=NATS_WINDOW_S, discard="new")
+        yield OverNats(server, stream, strict=strict)
     finally:
         await asyncio.to_thread(running.__exit__, None, None, None)

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.chaos import leaders, limits, shaping
@@ -16,6 +17,7 @@ from devkit.chaos.clusters import ChaosError, Cluster
 from devkit.chaos.hosts import Host
 from devkit.chaos.network import Network
 from devkit.chaos.plan import BROKERS, Fault, Stroke
+from devkit.chaos.receivers import NATS_WINDOW_S, OverNats
 from devkit.chaos.stands import Stand
 from devkit.clusters.rabbitmq import RabbitMQ
 from remora.codec.topic import DEAD_LETTER_TOPIC
@@ -47,6 +49,14 @@ PATIENCE_S = 90.0
 """For so long a change of a topic or of a host's file is tried again, while OSDs, the disk or hosts are hurt."""
 
 
+@dataclass
+class Hurtable:
+    """The servers of topics that are not Kafka's, where there are any."""
+
+    rabbitmq: RabbitMQ | None = None
+    nats: OverNats | None = None
+
+
 class Strikes:
     """Everything of a run that can be hurt. `thaws` is what each owner tried that was frozen beyond its lease.
 
@@ -60,11 +70,12 @@ class Strikes:
         stand: Stand,
         network: Network,
         ceph: Cluster | None,
-        rabbitmq: RabbitMQ | None,
+        receivers: Hurtable,
     ) -> None:
         self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, stand.topics, ceph
         self._topics = [each.name for each in stand.topics if each.is_in_kafka]
-        self._network, self._ballast, self._rabbitmq = network, stand.ballast, rabbitmq
+        self._network, self._ballast, self._rabbitmq = network, stand.ballast, receivers.rabbitmq
+        self._nats = receivers.nats
         self.thaws: list[int] = []
         self.surprises: list[str] = []
         self.mortal: set[str] = set()
@@ -90,6 +101,9 @@ class Strikes:
             Fault.KILL_RABBITMQ: self._kill_rabbitmq,
             Fault.FREEZE_RABBITMQ: self._freeze_rabbitmq,
             Fault.BLOCK_RABBITMQ: self._block_rabbitmq,
+            Fault.KILL_NATS: self._kill_nats,
+            Fault.FREEZE_NATS: self._freeze_nats,
+            Fault.FILL_NATS: self._fill_nats,
         }
 
     async def strike(self, stroke: Stroke) -> str:
@@ -251,6 +265,37 @@ class Strikes:
         finally:
             await self._rabbitmq.control("set_vm_memory_high_watermark", "0.4")
         return f"for {seconds:.1f} s"
+
+    # ------------------------------------------------------------------------------------------- NATS
+
+    async def _kill_nats(self, stroke: Stroke) -> str:
+        """It is away for longer than its stream knows ids."""
+        assert self._nats is not None
+        await asyncio.to_thread(self._nats.server.kill)
+        await asyncio.sleep(NATS_WINDOW_S * (1.2 + stroke.strength))
+        await asyncio.to_thread(self._nats.server.start)
+        return "started again with its files"
+
+    async def _freeze_nats(self, stroke: Stroke) -> str:
+        """It stands still for less than `nats.delivery_timeout`, or for longer."""
+        assert self._nats is not None
+        seconds = 1 + (LONGEST_SILENCE_S - 1) * stroke.strength
+        await self._nats.server.freeze()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._nats.server.signal(signal.SIGCONT)
+        return f"for {seconds:.1f} s"
+
+    async def _fill_nats(self, stroke: Stroke) -> str:
+        """The stream takes no further message for longer than it knows ids."""
+        assert self._nats is not None
+        await self._nats.fill()
+        try:
+            await asyncio.sleep(NATS_WINDOW_S * (0.5 + stroke.strength))
+        finally:
+            await self._nats.empty()
+        return "has room again"
 
     # ------------------------------------------------------------------------------------- the stores
 

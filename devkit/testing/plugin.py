@@ -30,6 +30,7 @@ SHARED = {
     "ceph": ("ceph",),
     "spark": ("spark", "spark_cluster"),
     "rabbitmq": ("rabbitmq",),
+    "nats": ("nats_server",),
 }
 """Tests with one of these fixtures run in one process: it has one such server, and some tests hurt it.
 

@@ -1,4 +1,4 @@
-"""A third kind of endpoint is one new folder and one line in `app.py`."""
+"""A further kind of endpoint is one new folder and one line in `app.py`, or a package with an entry point."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from remora.config import SqliteSettings
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.copies import checked_imports, copied
+from support.offered import offer
 
 SINK = '__import__("remora.endpoints.file_sink", fromlist=["_"])'
 LINE = f'    "file": EndpointKind(lambda *given: {SINK}.FileEndpoint(*given), {SINK}.ARGUMENTS),\n'
@@ -26,22 +27,32 @@ def copy(folder: Path) -> Path:
     return copied(folder, part="file_sink", into="endpoints", table="ENDPOINTS:", line=LINE)
 
 
+def _offered(folder: Path) -> str:
+    """Python's path with a package that offers the endpoint."""
+    return f"{offer(folder, {'file': 'support.file_sink:KIND'})}:{Path(__file__).parents[1]}"
+
+
 def test_its_imports_are_allowed(copy: Path) -> None:
     """Every contract of the layers holds with it."""
     assert checked_imports(copy) == ""
 
 
-async def test_the_daemon_delivers_to_it(folder: Path, copy: Path) -> None:
-    """A topic of its scheme is made by command, with its arguments, and each event is in the file, in order, once."""
+@pytest.mark.parametrize("way", ["copy", pytest.param("package", marks=pytest.mark.full("the other way of the same"))])
+async def test_the_daemon_delivers_to_it(folder: Path, request: pytest.FixtureRequest, way: str) -> None:
+    """A topic of its scheme is made by command, with its arguments, and each event is in the file, in order, once.
+
+    It is in a copy of remora, or in a package that is found by its metadata.
+    """
+    path = str(request.getfixturevalue("copy")) if way == "copy" else _offered(folder)
     sections: Sections = {
         "supervisor": {"workers": 2},
         "sqlite": {"directory": str(folder / "queues"), "files": 1},
         "ingest": {"listen": ""},
     }
-    command = ("env", f"PYTHONPATH={copy}", sys.executable, *REMORA[1:])
+    command = ("env", f"PYTHONPATH={path}", sys.executable, *REMORA[1:])
     file = folder / "out"
 
-    async with running_daemon(folder, sections, command=command, env={"PYTHONPATH": str(copy)}) as daemon:
+    async with running_daemon(folder, sections, command=command, env={"PYTHONPATH": path}) as daemon:
         create = ("topic", "create", "files", "--shards", "1", "--endpoint", f"file://{file}", "--arg")
         refused = await daemon.command(*create, "file-sync=perhaps")
         assert "file-sync must be true or false" in refused.err

@@ -1,10 +1,11 @@
-"""What every kind of endpoint promises, against the real servers: Kafka, an HTTP receiver and RabbitMQ; and a file, for
-the least that a kind takes (`tests/support/file_sink`)."""
+"""What every kind of endpoint promises, against the real servers: Kafka, an HTTP receiver, RabbitMQ and NATS; and a
+file, for the least that a kind takes (`tests/support/file_sink`)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -15,10 +16,13 @@ import pytest
 from devkit.receivers.bad_endpoints import hanging_endpoint
 from devkit.waits import PATIENT_S, until
 from remora.codec.rendering_cached import Renderer
+from remora.config import Settings
 from remora.endpoints.amqp import AmqpEndpoint, AmqpRoute
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.http.endpoint import HttpRoute
 from remora.endpoints.kafka import KafkaEndpoint, KafkaRoute
+from remora.endpoints.kinds import offered_kinds
+from remora.endpoints.nats import NatsEndpoint, NatsRoute
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Page, Record
 from remora.model.shard import Shard
@@ -26,11 +30,22 @@ from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint, LateEndpoint, Route
 from support.file_sink import FileEndpoint, FileRoute
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
-from support.outlets import WRONG_PASSWORD, AmqpOutlet, Arrived, FileOutlet, HttpOutlet, KafkaOutlet, Outlet, judge
+from support.offered import offer
+from support.outlets import (
+    WRONG_PASSWORD,
+    AmqpOutlet,
+    Arrived,
+    FileOutlet,
+    HttpOutlet,
+    KafkaOutlet,
+    NatsOutlet,
+    Outlet,
+    judge,
+)
 from unit.codec.samples import real_pairs
 
 SHARD = Shard("tenant:orders")
-KINDS = [pytest.param("kafka", marks=pytest.mark.kafka), "http", "amqp", "file"]
+KINDS = [pytest.param("kafka", marks=pytest.mark.kafka), "http", "amqp", "nats", "file"]
 
 
 @pytest.fixture(params=KINDS)
@@ -55,13 +70,24 @@ async def _outlet(request: pytest.FixtureRequest, kind: str, prefix: str = "") -
         http.thaw()
         await http.stop()
     elif kind == "file":
-        file = FileOutlet(request.getfixturevalue("tmp_path"))
+        file = FileOutlet(request.getfixturevalue("tmp_path"), _offered(request))
         yield file
         file.thaw()
     elif kind == "kafka":
         yield KafkaOutlet(request.getfixturevalue(f"{prefix}kafka"))
+    elif kind == "nats":
+        yield NatsOutlet(request.getfixturevalue(f"{prefix}nats_server"))
     else:
         yield AmqpOutlet(request.getfixturevalue(f"{prefix}rabbitmq"))
+
+
+def _offered(request: pytest.FixtureRequest) -> type[FileEndpoint]:
+    """The kind of a package that is found by its metadata, as one of somebody else's would be."""
+    place = offer(request.getfixturevalue("tmp_path"), {"file": "support.file_sink:KIND"})
+    request.getfixturevalue("monkeypatch").syspath_prepend(place)
+    made = offered_kinds(()).kinds["file"].make(Settings(), None)
+    assert isinstance(made, FileEndpoint)
+    return type(made)
 
 
 async def deliver(endpoint: Endpoint, to: Target, records: Sequence[Record], shard: Shard = SHARD) -> None:
@@ -83,10 +109,10 @@ def _needs_addresses(outlet: Outlet) -> None:
 
 def test_fit_the_ports() -> None:
     """The classes fit the ports."""
-    endpoints: tuple[type[Endpoint], ...] = (KafkaEndpoint, HttpEndpoint, AmqpEndpoint, FileEndpoint)
-    routes: tuple[type[Route], ...] = (KafkaRoute, HttpRoute, AmqpRoute, FileRoute)
+    endpoints: tuple[type[Endpoint], ...] = (KafkaEndpoint, HttpEndpoint, AmqpEndpoint, NatsEndpoint, FileEndpoint)
+    routes: tuple[type[Route], ...] = (KafkaRoute, HttpRoute, AmqpRoute, NatsRoute, FileRoute)
 
-    assert len(endpoints) == len(routes) == 4
+    assert len(endpoints) == len(routes) == 5
 
 
 # --------------------------------------------------------------------------------------- what arrives
@@ -301,9 +327,9 @@ async def test_who_shares_a_connection(outlet: Outlet) -> None:
     first, second = await outlet.topic(), await outlet.topic()
     async with outlet.running() as endpoint:
         for number, to in enumerate((first, second, first)):
-            await deliver(endpoint, to, make_records(number, 1))
+            await deliver(endpoint, to, make_records(number, 1), Shard(f"q.{number}"))
         assert outlet.opened == 1
-        await deliver(endpoint, outlet.stranger(first), make_records(9, 1))
+        await deliver(endpoint, outlet.stranger(first), make_records(9, 1), Shard("q.9"))
         assert outlet.opened == 2
 
     assert len(await outlet.arrivals(first)) == 3
@@ -357,7 +383,7 @@ async def test_an_answer_that_comes_too_late(fragile: Outlet) -> None:
         assert isinstance(endpoint, LateEndpoint)
         while True:
             number += 1
-            [first, record] = make_records(number, 2, keys=1)
+            [first, record] = [each._replace(created_ns=time.time_ns()) for each in make_records(number, 2, keys=1)]
             await _until_arrived(endpoint, to, first)
             try:
                 error = await _unanswered(fragile, endpoint, to, record)

@@ -19,13 +19,23 @@ import pytest
 from devkit.clusters.certificates import Certificate, certificate
 from devkit.clusters.kafka import Kafka, create_topic
 from devkit.clusters.kerberos import join_realm
+from devkit.clusters.nats import Nats, running_nats
 from devkit.clusters.nginx import nginx
 from devkit.clusters.rabbitmq import RabbitMQ
 from remora.client.sequencer import SequencerClient, SequencerUnavailable
-from remora.config import AmqpSettings, DeliverySettings, DestinationsSettings, HttpSettings, KafkaSettings, Settings
+from remora.config import (
+    AmqpSettings,
+    DeliverySettings,
+    DestinationsSettings,
+    HttpSettings,
+    KafkaSettings,
+    NatsSettings,
+    Settings,
+)
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.nats import NatsEndpoint
 from remora.endpoints.tls import TlsFiles
 from remora.model.errors import EndpointError
 from remora.model.log import LogName
@@ -47,6 +57,7 @@ ANYWHERE = Settings(
     ),
     http=HttpSettings(connect_timeout_s=PATIENCE_S),
     amqp=AmqpSettings(connect_timeout_s=PATIENCE_S),
+    nats=NatsSettings(connect_timeout_s=PATIENCE_S),
     destinations=DestinationsSettings(deny=()),
     delivery=DeliverySettings(drain_timeout_s=2 * PATIENCE_S),
 )  # fmt: skip
@@ -58,6 +69,7 @@ QUICK = replace(
     kafka=replace(ANYWHERE.kafka, connect_timeout_s=QUICK_S, delivery_timeout_s=QUICK_S),
     http=HttpSettings(connect_timeout_s=QUICK_S, request_timeout_s=QUICK_S),
     amqp=AmqpSettings(connect_timeout_s=QUICK_S),
+    nats=NatsSettings(connect_timeout_s=QUICK_S),
 )
 
 MOMENTS = pytest.mark.parametrize("moment", ["waits", "woken"])
@@ -74,6 +86,8 @@ async def endpoint_for(target: Target, settings: Settings = ANYWHERE) -> AsyncIt
             made = KafkaEndpoint(settings.kafka)
         case "amqp" | "amqps":
             made = AmqpEndpoint(settings.amqp, files=TlsFiles(settings.kafka.ca_places, settings.kafka.client_places))
+        case "nats" | "nats+tls":
+            made = NatsEndpoint(settings.nats, files=TlsFiles(settings.kafka.ca_places, settings.kafka.client_places))
         case _:
             made = HttpEndpoint(settings)
     async with made as endpoint:
@@ -180,6 +194,28 @@ async def test_amqp(rabbitmq: RabbitMQ, tls: bool, moment: Moment) -> None:
     await left_nothing(lambda: endpoint_for(target), delivering(target), moment)
 
 
+@pytest.fixture(scope="module")
+def tls_nats() -> Iterator[Nats]:
+    """A NATS server that speaks TLS only, and asks for a certificate."""
+    with running_nats(tls=True) as running:
+        yield running
+
+
+@MOMENTS
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_nats(nats_server: Nats, tls_nats: Nats, tls: bool, moment: Moment) -> None:
+    """A route to a NATS server, whose TLS begins after its first line."""
+    server, args = nats_server, f"&nats-credentials={nats_server.seed_file}"
+    if tls:
+        server = tls_nats
+        shown = f"ssl-certificate-location={server.client.certificate}&ssl-key-location={server.client.key}"
+        args = f"&ca-location={server.own.certificate}&{shown}"
+    stream = await server.stream()
+    target = Target(f"nats{'+tls' if tls else ''}://localhost:{server.port}", f"nats-stream={stream}{args}", stream)
+
+    await left_nothing(lambda: endpoint_for(target), delivering(target), moment)
+
+
 @MOMENTS
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_http(tmp_path: Path, tls: bool, moment: Moment) -> None:
@@ -226,13 +262,15 @@ def mute(shown: Certificate) -> Iterator[int]:
 
 
 @MOMENTS
-@pytest.mark.parametrize("scheme", ["kafka", "https", "amqps"])
+@pytest.mark.parametrize("scheme", ["kafka", "https", "amqps", "nats+tls"])
 async def test_a_mute_server(tmp_path: Path, scheme: str, moment: Moment) -> None:
     """A server that never says goodbye holds no connection open that was made when the cancellation came."""
     shown = certificate(tmp_path / "shown", "localhost")
     with mute(shown) as port:
         target = Target(
-            f"{scheme}://localhost:{port}", f"use-ssl=true&amqp-exchange=x&ca-location={shown.certificate}", "t"
+            f"{scheme}://localhost:{port}",
+            f"use-ssl=true&amqp-exchange=x&nats-stream=x&ca-location={shown.certificate}",
+            "t",
         )
 
         await left_nothing(lambda: endpoint_for(target, QUICK), delivering(target), moment, fails=EndpointError)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from devkit.clusters.kafka import Kafka, create_topic, read_topic
+from devkit.clusters.nats import Nats
 from devkit.clusters.rabbitmq import RabbitMQ
 from devkit.receivers.receiver import receiving
 from remora import app
@@ -18,7 +19,9 @@ from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 
 PATIENT = Settings()
-PATIENT = replace(PATIENT, kafka=replace(PATIENT.kafka, connect_timeout_s=60))
+PATIENT = replace(
+    PATIENT, kafka=replace(PATIENT.kafka, connect_timeout_s=60), nats=replace(PATIENT.nats, connect_timeout_s=60)
+)
 
 
 async def probed(uri: str, args: str = "", there: str = "t", *, sends_test: bool = False) -> list[ProbeStep]:
@@ -36,7 +39,7 @@ async def test_a_port_where_nobody_listens_fails_at_the_connection() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-        for scheme, args in (("kafka", ""), ("http", ""), ("amqp", "amqp-exchange=e")):
+        for scheme, args in (("kafka", ""), ("http", ""), ("amqp", "amqp-exchange=e"), ("nats", "nats-stream=s")):
             steps = await probed(f"{scheme}://127.0.0.1:{port}", args)
 
             assert outcomes(steps) == [("resolve", True), ("connect", False)], scheme
@@ -101,3 +104,25 @@ async def test_an_exchange_is_found(rabbitmq: RabbitMQ) -> None:
     assert outcomes(there)[-3:] == [("login", True), ("exchange", True), ("write", None)]
     assert outcomes(missing)[-1] == ("exchange", False)
     assert "there is no such exchange" in missing[-1].said
+
+
+async def test_a_stream_is_found(nats_server: Nats) -> None:
+    """The log-in, the stream and its window are looked at; a window that is shorter than the pauses is remarked on."""
+    stream, short = await nats_server.stream(), await nats_server.stream(duplicate_window=5.0)
+    there = await probed(f"nats://{nats_server.address}", f"nats-stream={stream}", there=stream)
+    hasty = await probed(f"nats://{nats_server.address}", f"nats-stream={short}", there=short)
+    missing = await probed(f"nats://{nats_server.address}", "nats-stream=nosuch")
+
+    assert outcomes(there)[-4:] == [("login", True), ("stream", True), ("copies", True), ("write", None)]
+    assert "spans the usual pauses" in there[-2].said
+    assert "drops copies for 5 s" in hasty[-2].said
+    assert "attempts may lie 40 s apart" in hasty[-2].said
+    assert outcomes(missing)[-1] == ("stream", False)
+    assert "there is no such stream" in missing[-1].said
+    shown = Topic(
+        "t", "", "t", Target(f"nats://{nats_server.address}", f"nats-stream={short}", short), origin=Origin.REMORA
+    )
+    assert await app.standing(shown, PATIENT) == [hasty[-2].said]
+    assert await app.standing(replace(shown, retry_sleep_s=3600), PATIENT) == [
+        hasty[-2].said.replace("40 s", "3610 s")
+    ]

@@ -17,13 +17,16 @@ from typing import NamedTuple, Protocol, TextIO
 from urllib.parse import quote, unquote
 
 from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_topic
+from devkit.clusters.nats import PASSWORD as NATS_PASSWORD
+from devkit.clusters.nats import Nats, NatsHearer
 from devkit.clusters.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
 from devkit.receivers.receiver import OK, Arrival, Receiver, Reply, status
 from devkit.receivers.streams import serving_streams
-from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, Settings
+from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, NatsSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.nats import NatsEndpoint
 from remora.endpoints.tls import TlsFiles
 from remora.model.record import Record
 from remora.model.topic import Target
@@ -33,6 +36,9 @@ from support.kafka_sender import PATIENT, Watcher
 
 OVERHEAD_BYTES = 1000
 """Of a batch in Kafka with one record: its head, key and headers."""
+
+HEADERS_BYTES = 1000
+"""Of a message of NATS, which its stream counts with the body."""
 
 WRONG_PASSWORD = "wr0ng-pa55word"
 
@@ -384,6 +390,71 @@ class AmqpOutlet:
         return Target(f"amqp://{self._rabbitmq.address}", f"amqp-exchange={exchange}", "events")
 
 
+# ----------------------------------------------------------------------------------------------- NATS
+
+
+class NatsOutlet:
+    """A NATS server, with a stream for each target."""
+
+    load, at_once, largest_bytes, has_addresses, hears_late = 2000, 0, 900_000, True, True
+
+    def __init__(self, server: Nats) -> None:
+        self._server = server
+        self._hearer = NatsHearer()
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
+        settings = NatsSettings(idle_timeout_s=idle_timeout_s, connect_timeout_s=30.0, delivery_timeout_s=60.0)
+        if is_quick:
+            settings = replace(settings, connect_timeout_s=1.0, delivery_timeout_s=1.0, heartbeat_s=1.0)
+        async with NatsEndpoint(settings, self._hearer, TlsFiles(("/",), ("/",))) as endpoint:
+            yield endpoint
+        assert self._hearer.defects == []
+
+    async def topic(self, *, most_bytes: int = 0) -> Target:
+        most = most_bytes + HEADERS_BYTES if most_bytes else None
+        return self._target(await self._server.stream(max_msg_size=most))
+
+    def missing(self) -> Target:
+        return self._target("nowhere")
+
+    def elsewhere(self, address: str) -> Target:
+        return Target(f"nats://{address}", "nats-stream=x", "t")
+
+    def stranger(self, target: Target) -> Target:
+        return Target(f"nats://alice:{quote(NATS_PASSWORD, safe='')}@{self._server.address}", target.args, target.topic)
+
+    def intruder(self) -> Target:
+        return Target(f"nats://alice:{WRONG_PASSWORD}@{self._server.address}", "nats-stream=x", "t")
+
+    async def arrivals(self, target: Target) -> Sequence[Arrived]:
+        messages = await self._server.read(target.topic)
+        return [_arrived({name: unquote(text) for name, text in e.headers.items()}, e.body) for e in messages]
+
+    @property
+    def opened(self) -> int:
+        return self._hearer.connected
+
+    @property
+    def closed(self) -> int:
+        return len(self._hearer.disconnected)
+
+    async def stop(self) -> None:
+        self._server.kill()
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._server.start)
+
+    async def freeze(self) -> None:
+        await self._server.freeze()
+
+    def thaw(self) -> None:
+        self._server.signal(signal.SIGCONT)
+
+    def _target(self, stream: str) -> Target:
+        return Target(f"nats://{self._server.address}", f"nats-stream={stream}", stream)
+
+
 # --------------------------------------------------------------------------------------------- a file
 
 
@@ -393,7 +464,8 @@ class FileOutlet:
     # So much that a file, which takes it in no time, is stopped and frozen while some of it is still to come.
     load, at_once, largest_bytes, has_addresses, hears_late = 20_000, 200, 1_000_000, False, False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: type[FileEndpoint] = FileEndpoint) -> None:
+        self._kind = kind
         self._folder = folder / "files"
         self._folder.mkdir()
         self._names = itertools.count()
@@ -402,7 +474,7 @@ class FileOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        endpoint = FileEndpoint(Settings(), None, idle_s=idle_timeout_s, patience_s=1.0 if is_quick else 20.0)
+        endpoint = self._kind(Settings(), None, idle_s=idle_timeout_s, patience_s=1.0 if is_quick else 20.0)
         self._endpoints.append(endpoint)
         async with endpoint:
             yield endpoint

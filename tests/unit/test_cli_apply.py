@@ -322,7 +322,7 @@ def test_a_file_makes_topics_that_number_their_events(apply: Apply, config: Path
         ("[topic.'a b']\n", "topic.a b", "1 to 200 letters"),
         ("[topic.a]\n", "topic.a", "missing required field `endpoint`"),
         ("[topic.a]\nendpoint = 1", "topic.a.endpoint", "expected `str`, got `int`"),
-        ("[topic.a]\nendpoint = 'ftp://b'", "topic.a", "kafka:// endpoints only"),
+        ("[topic.a]\nendpoint = 'ftp://b'", "topic.a", "nats+tls:// endpoints only"),
         ("[topic.a]\nendpoint = 'kafka://u:p@b'", "topic.a.endpoint", "a password does not belong into the file"),
         ("[topic.a]\nendpoint = 'kafka://b'\nshard = 3", "topic.a.shard", "no such option; did you mean shards?"),
         ("topic.a = 3", "topic.a", "expected a table"),

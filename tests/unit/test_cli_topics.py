@@ -30,6 +30,7 @@ from remora.config import load
 from remora.endpoints.amqp import target as amqp
 from remora.endpoints.http import target as http
 from remora.endpoints.kafka import target as kafka
+from remora.endpoints.nats import target as nats
 from remora.model.exits import Exit
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Delivery, Target, Topic
@@ -237,8 +238,8 @@ def test_names_that_no_topic_can_have(topic: Callable[..., Any], name: str) -> N
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--endpoint", "ftp://broker:9092"], "kafka:// endpoints only"),
-        (["--endpoint", "broker:9092"], "kafka:// endpoints only"),
+        (["--endpoint", "ftp://broker:9092"], "nats+tls:// endpoints only"),
+        (["--endpoint", "broker:9092"], "nats+tls:// endpoints only"),
         (["--endpoint", "kafka://broker:99999"], "port"),
         (["--endpoint", "https://receiver:0/in"], "the endpoint's port"),
         (["--endpoint", "https://rec eiver/in"], "holds a space"),
@@ -360,17 +361,26 @@ def test_creating_again_goes_by_the_configured_defaults(topic: Callable[..., Any
     assert same.code == Exit.OK
 
 
+def test_show_asks_the_server_of_a_stream(topic: Callable[..., Any]) -> None:
+    """What a NATS server says of the stream is a remark, and so is that it says nothing now."""
+    topic("create", "events", "--endpoint", "nats://127.0.0.1:1", "--arg", "nats-stream=S")
+
+    shown = topic("show", "events", "--json").json
+
+    assert shown["remarks"] == ["127.0.0.1:1: Connection refused"]
+
+
 @pytest.mark.parametrize(
-    "uri", ["kafka://u:p@h", "http://u:p@h", "https://h", "amqp://u:p@h", "amqps://h"]
+    "uri", ["kafka://u:p@h", "http://u:p@h", "https://h", "amqp://u:p@h", "amqps://h", "nats://u:p@h", "nats+tls://h"]
 )  # fmt: skip
 @pytest.mark.parametrize("argument", DEFAULTS)
 def test_the_defaults_of_arguments_are_those_of_the_endpoints(uri: str, argument: str) -> None:
     """An argument with what is taken for its default means the same to each endpoint as none."""
     parse: Callable[[Target], Any] = {
         "kafka": kafka.parse_target, "http": http.parse_target, "https": http.parse_target,
-        "amqp": amqp.parse_target, "amqps": amqp.parse_target,
+        "amqp": amqp.parse_target, "amqps": amqp.parse_target, "nats": nats.parse_target, "nats+tls": nats.parse_target,
     }[uri.partition(":")[0]]  # fmt: skip
-    plain = {"amqp-exchange": "x", "remora-batch": "records"}
+    plain = {"amqp-exchange": "x", "remora-batch": "records", "nats-stream": "s"}
 
     without_it = Target(uri, join_args(plain), "t")
     with_it = Target(uri, join_args(plain | {argument: DEFAULTS[argument]}), "t")

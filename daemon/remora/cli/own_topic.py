@@ -37,7 +37,9 @@ from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.ports.store import ShardStore
 
-ENDPOINTS = "kafka://BROKER[:PORT], http[s]://HOST[:PORT][/PATH] or amqp[s]://BROKER[:PORT][/VHOST]"
+ENDPOINTS = (
+    "kafka://BROKER[:PORT], http[s]://HOST[:PORT][/PATH], amqp[s]://BROKER[:PORT][/VHOST] or nats[+tls]://HOST[:PORT]"
+)
 
 LASTING = {
     "shards": "the number of shards stays",
@@ -83,8 +85,8 @@ def create_command(
 ) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
-    Neither a Kafka topic nor an exchange of AMQP is made: make them with the broker's tools, a Kafka topic with enough
-    partitions for the years to come.
+    Neither a Kafka topic, an exchange of AMQP nor a stream of NATS is made: make them with the broker's tools, a Kafka
+    topic with enough partitions for the years to come.
 
     \b
     Examples:
@@ -95,6 +97,7 @@ def create_command(
           --arg mechanism=SCRAM-SHA-512 --arg user-name=remora --password-file kafka.password
       remora topic create hooks --endpoint https://hooks.example.com/in --arg remora-credential=hooks
       remora topic create mail --endpoint amqps://broker/%2Fmail --arg amqp-exchange=events
+      remora topic create stream --endpoint nats://server --arg nats-stream=EVENTS
     """
     wanted = shards or settings.topics.default_shards
     plain = Topic(name, "", name, Target("", "", name), shards=wanted, origin=Origin.REMORA, is_sequenced=sequence)

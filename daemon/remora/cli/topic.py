@@ -24,9 +24,10 @@ from remora.cli.topic_test import test_command
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.config import Settings
-from remora.model.errors import CodecError, DaemonNotReachable, ShardGone
+from remora.model.errors import CodecError, DaemonNotReachable, EndpointError, ShardGone
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
+from remora.model.topic import Topic
 from remora.ports.store import ShardStore
 
 
@@ -127,7 +128,10 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
     async def row() -> dict[str, object]:
         async with app.store_of(settings) as store:
             found = await row_named(store, name, origin)
-            return _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+        if found.topic is not None:
+            shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
+        return shown
 
     shown = run_async(row())
     if as_json:
@@ -135,6 +139,14 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
         return
     for key, value in shown.items():
         click.echo(f"{key}: {_line(value)}")
+
+
+async def _standing(topic: Topic, settings: Settings) -> list[str]:
+    """What the topic's servers say of themselves, or why they say nothing now."""
+    try:
+        return await app.standing(topic, settings)
+    except EndpointError as exc:
+        return [str(exc)]
 
 
 async def _sequence(store: ShardStore, row: Row) -> str | dict[str, int]:

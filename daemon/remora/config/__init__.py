@@ -18,6 +18,7 @@ from remora.config.delivery import (
     DestinationsSettings,
     HttpSettings,
     KafkaSettings,
+    NatsSettings,
 )
 from remora.config.document import (
     BUILT_IN,
@@ -96,6 +97,7 @@ __all__ = [
     "LogSettings",
     "MeterSettings",
     "MetersSettings",
+    "NatsSettings",
     "OwnershipSettings",
     "Percent",
     "PrincipalSettings",

@@ -51,6 +51,11 @@ class DeliverySettings(Checked):
         """How long and how often an entry is tried whose topic leaves that open."""
         return Limits(self.time_to_live_s, self.max_retries, self.retry_sleep_duration_s)
 
+    def usual_pause_s(self, pace_s: float | None) -> float:
+        """The longest usual pause between two attempts at an entry; `pace_s` is a topic's own where it has one."""
+        pace_s = self.retry_sleep_duration_s if pace_s is None else pace_s
+        return pace_s or max(self.retry_cap_s, self.configuration_recheck_s)
+
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
         for small, large in (
@@ -115,6 +120,16 @@ class KafkaSettings(Checked):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmqpSettings(Checked):
     """How messages travel to AMQP brokers; where to is each topic's own affair."""
+
+    delivery_timeout_s: Seconds = 10.0
+    connect_timeout_s: Seconds = 5.0
+    idle_timeout_s: Seconds = 300.0
+    heartbeat_s: Seconds = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsSettings(Checked):
+    """How messages travel to NATS servers; where to is each topic's own affair."""
 
     delivery_timeout_s: Seconds = 10.0
     connect_timeout_s: Seconds = 5.0

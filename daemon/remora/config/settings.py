@@ -15,6 +15,7 @@ from remora.config.delivery import (
     DestinationsSettings,
     HttpSettings,
     KafkaSettings,
+    NatsSettings,
 )
 from remora.config.ingest import IngestSettings, TopicsSettings
 from remora.config.sequencer import SequencerSettings
@@ -49,6 +50,7 @@ class Settings(Checked):
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    nats: NatsSettings = field(default_factory=NatsSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     destinations: DestinationsSettings = field(default_factory=DestinationsSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
@@ -65,6 +67,12 @@ class Settings(Checked):
         """How messages travel to AMQP brokers, each answered or given up before the time for a drain is over."""
         timeout_s = min(self.amqp.delivery_timeout_s, DRAIN_PART * self.delivery.drain_timeout_s)
         return replace(self.amqp, delivery_timeout_s=timeout_s)
+
+    @property
+    def nats_within_drain(self) -> NatsSettings:
+        """How messages travel to NATS servers, each answered or given up before the time for a drain is over."""
+        timeout_s = min(self.nats.delivery_timeout_s, DRAIN_PART * self.delivery.drain_timeout_s)
+        return replace(self.nats, delivery_timeout_s=timeout_s)
 
     @property
     def http_within_drain(self) -> HttpSettings:

@@ -171,7 +171,24 @@ EXCHANGE = Argument("amqp-exchange", "amqp", TEXT, "the exchange, which must exi
 VERSION = Argument("amqp-version", "amqp", Words(("0-9-1",)), "version of the protocol", "0-9-1")
 AMQP = (AMQP_LEVEL, EXCHANGE, VERSION)
 
-OF_KIND: Mapping[str, tuple[Argument[object], ...]] = MappingProxyType({"kafka": KAFKA, "http": HTTP, "amqp": AMQP})
+NATS_STREAM = Argument(
+    "nats-stream", "nats",
+    Text(r"[!-)+-\-0-=?-\[\]-~]+", " must be the name of a stream"),
+    "the stream, which must exist",
+)  # fmt: skip
+NATS_SUBJECT = Argument(
+    "nats-subject",
+    "nats",
+    TEXT,
+    "tokens of the subject, with `{topic}`, `{bucket}` and `{key}`",
+    "{topic}.{bucket}.{key}",
+)
+NATS_CREDENTIALS = Argument("nats-credentials", "nats", TEXT, "file with a user's credentials, or with an nkey's seed")
+NATS = (NATS_CREDENTIALS, NATS_STREAM, NATS_SUBJECT)
+
+OF_KIND: Mapping[str, tuple[Argument[object], ...]] = MappingProxyType({
+    "kafka": KAFKA, "http": HTTP, "amqp": AMQP, "nats": NATS,
+})  # fmt: skip
 """The arguments that mean something at one kind of endpoint only."""
 
 CLIENT_CERTIFICATE = (CERTIFICATE.name, KEY.name, KEY_PASSWORD.name)

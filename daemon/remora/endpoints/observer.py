@@ -49,6 +49,18 @@ class AmqpObserver(CrashObserver, Protocol):
         ...
 
 
+class NatsObserver(CrashObserver, Protocol):
+    """Hears what becomes of connections and messages; `server` is `host:port` without secrets."""
+
+    def nats_connected(self, server: str) -> None: ...
+
+    def nats_disconnected(self, server: str, reason: str) -> None: ...
+
+    def nats_known(self, server: str, by: str) -> None:
+        """A stream had a message already; by its duplicate window (`window`), or by its subject's last one (`look`)."""
+        ...
+
+
 class HttpObserver(CrashObserver, Protocol):
     """Hears what becomes of connections and requests."""
 
@@ -69,7 +81,7 @@ class HttpObserver(CrashObserver, Protocol):
         ...
 
 
-class EndpointObserver(KafkaObserver, AmqpObserver, HttpObserver, Protocol):
+class EndpointObserver(KafkaObserver, AmqpObserver, NatsObserver, HttpObserver, Protocol):
     """All of it."""
 
 
@@ -111,6 +123,15 @@ class LogObserver(CrashLog):
 
     def amqp_unroutable(self, broker: str, exchange: str) -> None:
         log.debug("%s: a message for exchange %s reached no queue", broker, exchange)
+
+    def nats_connected(self, server: str) -> None:
+        log.debug("%s: connected", server)
+
+    def nats_disconnected(self, server: str, reason: str) -> None:
+        log.debug("%s: disconnected: %s", server, reason)
+
+    def nats_known(self, server: str, by: str) -> None:
+        log.debug("%s: the stream has the message (%s)", server, by)
 
     def http_opened(self) -> None:
         log.debug("HTTP connection opened")

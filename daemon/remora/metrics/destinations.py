@@ -1,4 +1,4 @@
-"""Events of endpoints and destinations: HTTP, Kafka and AMQP, quarantine, and what the operator denies."""
+"""Events of endpoints and destinations: HTTP, Kafka, AMQP and NATS, quarantine, and what the operator denies."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ class DestinationEvents(EventGroup):
             "remora_amqp_unroutable_messages",
             "Messages that an AMQP broker confirmed and no queue got; none with amqp-ack-level routable.",
         )
+        self._nats_connections = gauge("remora_nats_connections", "Connections to NATS servers that are open.")
+        self._nats_known = counter(
+            "remora_nats_known_messages",
+            "Messages that a stream had already, as its window showed, or a look at the subject's last message.",
+            "by",
+        )
+        for by in ("window", "look"):
+            self._nats_known.labels(by)
 
     def denied(self, scheme: str) -> None:
         """The operator's rules let no topic connect to where an endpoint of this URI scheme lies."""
@@ -173,3 +181,22 @@ class DestinationEvents(EventGroup):
             "a message reached no queue, and counts as delivered: amqp-ack-level is not routable",
             broker=broker, exchange=exchange,
         )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------- NATS
+
+    def nats_connected(self, server: str) -> None:
+        """A connection to a NATS server was opened; `server` is `host:port`."""
+        self._nats_connections.inc()
+        say(logging.DEBUG, "nats_connected", "NATS connection opened", server=server)
+
+    def nats_disconnected(self, server: str, reason: str) -> None:
+        """A connection to a NATS server ended."""
+        self._nats_connections.dec()
+        self._say_seldom(
+            logging.INFO, "nats_disconnected", ("nats", server, reason),
+            "NATS connection ended", server=server, reason=reason,
+        )  # fmt: skip
+
+    def nats_known(self, server: str, by: str) -> None:
+        """A stream had a message that was to be sent; `by` is window or look."""
+        self._nats_known.labels(by).inc()

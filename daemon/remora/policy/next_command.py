@@ -102,6 +102,11 @@ def _for_exchange(of: TopicSubject) -> str:
     return f"rabbitmqadmin declare exchange name={shlex.quote(of.there or of.topic)} type=topic durable=true"
 
 
+def _for_stream(of: TopicSubject) -> str:
+    """Make the stream, or look at it; its name stands in the reason."""
+    return f"nats stream add STREAM --subjects {shlex.quote(of.topic + '.>')} --storage file"
+
+
 ACL = "--add --allow-principal User:USER"
 
 TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
@@ -131,6 +136,11 @@ TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
     (r"may not write to this exchange", _fixed("rabbitmqctl list_permissions")),
     (r"no such virtual host|virtual host is not a name", _fixed("rabbitmqctl list_vhosts")),
     (r"broker blocks publishers", _fixed("rabbitmqctl status")),
+    # NATS
+    (r"there is no such stream", _for_stream),
+    (r"stream does not take the subjects|stream did not store|stream is sealed", _fixed("nats stream info")),
+    (r"the user may not (publish|subscribe|read messages)", _fixed("nats auth user info")),
+    (r"JetStream is not enabled", _fixed("nats account info")),
     # Log-ins
     (r"refused user and password|user without a password|password without a user", _set("--password-file FILE")),
     (r"does not (know|offer) this mechanism|offers no log-in|asks for no user", _set("--arg mechanism=MECHANISM")),

@@ -20,6 +20,7 @@ from typing import Self
 from remora.codec.topic import parse_args
 from remora.config import Settings
 from remora.endpoints.arguments import Argument, Number, Truth, remarks_on_others
+from remora.endpoints.kinds import EndpointKind
 from remora.endpoints.shared import Shared, sweep
 from remora.endpoints.tasks import CrashLog, CrashObserver, Tasks
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
@@ -247,3 +248,7 @@ class FileEndpoint:
     def _close_idle(self, before: float) -> None:
         for file in self._files.values():
             file.close_idle(before)
+
+
+KIND = EndpointKind(lambda settings, telemetry: FileEndpoint(settings, telemetry), ARGUMENTS)
+"""What a package that has this endpoint would offer as an entry point."""

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
-from remora.endpoints.amqp.channels import WINDOW, Channel, Run
+from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.errors import why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
 from remora.endpoints.amqp.messages import Origin
 from remora.endpoints.amqp.packing import Packer
 from remora.endpoints.arrived import MOST_ARRIVED, Arrived
+from remora.endpoints.runs import WINDOW
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from support.kafka_sender import make_records
 
@@ -29,10 +30,10 @@ class Wire:
 
     def __init__(self) -> None:
         self.limits: list[int] = []
-        self.waiting: list[tuple[Channel, Run]] = []
+        self.waiting: list[tuple[Channel, MessageRun]] = []
         self.written: list[bytes] = []
 
-    def due(self, channel: Channel, run: Run) -> None:
+    def due(self, channel: Channel, run: MessageRun) -> None:
         self.waiting.append((channel, run))
 
     def learn_limit(self, nbytes: int) -> None:
@@ -49,11 +50,11 @@ class Wire:
                 self.written.append(due)
 
 
-def run_of(names: Sequence[bytes], keys: Sequence[bytes] = (), *, routable: bool = False) -> Run:
+def run_of(names: Sequence[bytes], keys: Sequence[bytes] = (), *, routable: bool = False) -> MessageRun:
     def make(at: int) -> Content:
         return make_content(names[at], [], b"body")
 
-    return Run(names, make, PLACE, keys, routable=routable)
+    return MessageRun(names, make, PLACE, keys, routable=routable)
 
 
 class Story:
@@ -67,7 +68,7 @@ class Story:
         self.confirmed: list[bytes] = []
         self.names = [[b"%d.%d" % (lane, n) for n in range(each)] for lane in range(lanes)]
         self.keys = keys
-        self.runs: list[Run | None] = [None] * lanes
+        self.runs: list[MessageRun | None] = [None] * lanes
 
     def open(self) -> None:
         """A new channel."""
@@ -238,7 +239,7 @@ async def test_a_message_too_large_among_others(large: int) -> None:
     story = Story(lanes=1, each=1)
     bodies = [b"x" * (100 if n == large else 10) for n in range(3)]
     names = [b"%d" % n for n in range(3)]
-    run = Run(names, lambda at: make_content(names[at], [], bodies[at]), PLACE, names, routable=False)
+    run = MessageRun(names, lambda at: make_content(names[at], [], bodies[at]), PLACE, names, routable=False)
     story.channel.submit(run)
     story.wire.flush()
 

@@ -17,11 +17,17 @@ def test_all_kinds_have_one_observer(observer: EndpointObserver, caplog: pytest.
 
     observer.producer_opened("host:9092")
     observer.amqp_connected("host:5672")
+    observer.nats_connected("host:4222")
+    observer.nats_disconnected("host:4222", "it broke")
+    observer.nats_known("host:4222", "window")
     observer.http_opened()
 
     if isinstance(observer, LogObserver):
         assert [each.getMessage() for each in caplog.records] == [
             "host:9092: producer opened",
             "host:5672: connected",
+            "host:4222: connected",
+            "host:4222: disconnected: it broke",
+            "host:4222: the stream has the message (window)",
             "HTTP connection opened",
         ]

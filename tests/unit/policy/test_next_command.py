@@ -15,6 +15,7 @@ KAFKA = TopicSubject(topic="orders", endpoint="kafka://b:9093", there="events")
 SEVERAL = TopicSubject(topic="orders", endpoint="kafka://a,b:9093", there="events")
 HTTP = TopicSubject(topic="hooks", endpoint="https://h.example:8443", there="hooks")
 AMQP = TopicSubject(topic="mail", endpoint="amqps://r", there="events")
+NATS = TopicSubject(topic="stream", endpoint="nats://n:4222", there="stream")
 CREATE = "kafka-topics.sh --bootstrap-server b:9093 --create --topic events --partitions 12"
 ACLS = "kafka-acls.sh --bootstrap-server b:9093 --add --allow-principal User:USER"
 TWO = "--operation Write --operation Describe"
@@ -84,6 +85,11 @@ PREFIX = "--resource-pattern-type prefixed"
         ("the user may not write to this exchange", AMQP, "rabbitmqctl list_permissions"),
         ("there is no such virtual host", AMQP, "rabbitmqctl list_vhosts"),
         ("the broker blocks publishers: low on memory", AMQP, "rabbitmqctl status"),
+        ("stream S at n:4222: there is no such stream (error 10059)", NATS,
+         "nats stream add STREAM --subjects 'stream.>' --storage file"),
+        ("stream S at n:4222: the stream did not store the message; it may be full", NATS, "nats stream info"),
+        ("stream S at n:4222: the user may not publish to the subjects of this topic", NATS, "nats auth user info"),
+        ("stream S at n:4222: JetStream is not enabled on this server", NATS, "nats account info"),
         ("its part of the store is damaged", KAFKA, "remora store check"),
         ("there is no space left", KAFKA, "df -h"),
         ("the lock of orders.7 was not renewed in time", KAFKA, "remora status"),

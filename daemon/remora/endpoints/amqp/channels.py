@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,24 +11,15 @@ from pamqp import commands, header
 from remora.endpoints.amqp.errors import NO_ROUTE, too_large, why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
 from remora.endpoints.arrived import Arrived
+from remora.endpoints.runs import Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.policy.quarantine import ANSWERED
 
-WINDOW = 16
-"""Messages of a run without a confirm at once, of as many keys."""
 
+class MessageRun(Run):
+    """A run of AMQP messages: `make` encodes one that is due; with `routable` one that reaches no queue is refused."""
 
-class Run:
-    """Messages of one lane, sent in their order: those of one key one after the other, of others side by side.
-
-    A message is sent once all earlier ones of its key are confirmed, while at most WINDOW of the run have no confirm.
-    `done` ends when all have arrived, or with an EndpointError. `at` of them have arrived, from the front.
-    """
-
-    __slots__ = (
-        "_ahead", "_busy", "_keys", "_nacked", "_refusal", "at", "done", "envelope", "ids", "is_due", "make", "next",
-        "routable",
-    )  # fmt: skip
+    __slots__ = ("envelope", "make", "routable")
 
     def __init__(
         self,
@@ -40,87 +30,10 @@ class Run:
         *,
         routable: bool,
     ) -> None:
-        """`make` encodes one that is due, `ids` name them; without `keys` all are of one key."""
-        self.ids = ids
+        super().__init__(ids, keys)
         self.make = make
         self.envelope = envelope
         self.routable = routable
-        self.at = self.next = 0
-        self.is_due = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._keys = keys
-        self._busy: set[bytes] = set()
-        self._ahead: set[int] = set()  # which have arrived although one before them has no confirm
-        self._refusal: tuple[int, EndpointError] | None = None
-        self._nacked: set[int] = set()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its push was given up."""
-        return self.done.done()
-
-    @property
-    def may_send(self) -> bool:
-        """Whether the next message may be under way beside those that are."""
-        at, busy = self.next, self._busy
-        return (
-            at < len(self.ids)
-            and len(busy) < WINDOW
-            and self._key(at) not in busy
-            and self._refusal is None
-            and not self.done.done()
-        )
-
-    def _key(self, at: int) -> bytes:
-        return self._keys[at] if self._keys else b""
-
-    def begin(self) -> int:
-        """The next message is under way; returns which it is."""
-        at = self.next
-        self._busy.add(self._key(at))
-        self.next = at + 1
-        return at
-
-    def arrived(self, at: int) -> None:
-        """A message that was under way has arrived; with the last one it is done."""
-        self._busy.discard(self._key(at))
-        self._ahead.add(at)
-        while self.at in self._ahead:
-            self._ahead.remove(self.at)
-            self.at += 1
-        if self.at == len(self.ids) and not self.done.done():
-            self.done.set_result(None)
-
-    def refuse(self, at: int, error: EndpointError) -> None:
-        """The broker refused a message that was under way: no other is sent. Of several the first counts."""
-        self._busy.discard(self._key(at))
-        self._nacked.add(at)
-        if self._refusal is None or at < self._refusal[0]:
-            self._refusal = at, error
-
-    @property
-    def refused(self) -> EndpointError | None:
-        """Why the broker refused the message behind those that have arrived, if it did."""
-        return self._refusal[1] if self._refusal is not None and self._refusal[0] == self.at else None
-
-    def fail(self, error: EndpointError, tries: int | None = None) -> None:
-        """End it; each run gets an exception of its own, since each of them is raised, that tells how far it came.
-
-        `tries` is 1 where the broker refused the message behind those that have arrived.
-        """
-        if not self.done.done():
-            own = error.again().at(self.at, tries)
-            own.unclear = self.unclear
-            self.done.set_exception(own)
-
-    @property
-    def unclear(self) -> list[int]:
-        """Those that were sent and not refused, behind the front of those that have arrived."""
-        return [each for each in range(self.at, self.next) if each not in self._nacked]
-
-    def all_arrived(self) -> list[bytes]:
-        """The ids of all that have arrived."""
-        return [*self.ids[: self.at], *map(self.ids.__getitem__, self._ahead)]
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +42,7 @@ class Sent:
 
     message_id: bytes
     nbytes: int
-    run: Run
+    run: MessageRun
     at: int
     returned: int = 0
 
@@ -140,7 +53,7 @@ class Line(Protocol):
     @property
     def frame_bytes(self) -> int: ...
 
-    def due(self, channel: Channel, run: Run) -> None:
+    def due(self, channel: Channel, run: MessageRun) -> None:
         """Have the next message of a run written as soon as may be."""
         ...
 
@@ -163,7 +76,7 @@ class Channel:
         self._tag = 0
         self._sent: dict[int, Sent] = {}  # by delivery tag, in order
         self._by_id: dict[bytes, Sent] = {}
-        self._runs: set[Run] = set()  # whose next message is not written yet
+        self._runs: set[MessageRun] = set()  # whose next message is not written yet
         self._return: tuple[int, int] | None = None  # reply code, and bytes of the body to come; -1 before its header
 
     @property
@@ -175,7 +88,7 @@ class Channel:
         """Whether a confirm of this message may still come."""
         return message_id in self._by_id
 
-    def submit(self, run: Run) -> None:
+    def submit(self, run: MessageRun) -> None:
         """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
         while run.may_send:
             message_id = run.ids[run.next]
@@ -195,7 +108,7 @@ class Channel:
                 self._line.due(self, run)
             return
 
-    def encode(self, run: Run) -> list[bytes]:
+    def encode(self, run: MessageRun) -> list[bytes]:
         """The frames of a run's next message, which counts as sent from now on; none where the push was given up."""
         self._runs.discard(run)
         run.is_due = False
@@ -264,23 +177,23 @@ class Channel:
         sent.run.refuse(sent.at, error)
         self._settle(sent.run)
 
-    def _settle(self, run: Run) -> None:
+    def _settle(self, run: MessageRun) -> None:
         """Send more of a run, or have it fail once all messages before the refused one have arrived."""
         if run.refused is not None:
             self._fail(run, run.refused, tries=1)
         else:
             self.submit(run)
 
-    def _fail(self, run: Run, error: EndpointError, tries: int | None = None) -> None:
+    def _fail(self, run: MessageRun, error: EndpointError, tries: int | None = None) -> None:
         if not run.is_over:
             self._remember(run)
             run.fail(error, tries)
 
-    def _remember(self, run: Run) -> None:
+    def _remember(self, run: MessageRun) -> None:
         for message_id in run.all_arrived():
             self._arrived.add(message_id)
 
-    def abandon(self, run: Run) -> None:
+    def abandon(self, run: MessageRun) -> None:
         """Gives a run up. A message of it that was written keeps its place until it is confirmed."""
         if not run.done.done():
             self._remember(run)

@@ -15,7 +15,7 @@ from pamqp import base, commands, frame, header
 from pamqp.common import FieldTable
 
 from remora import __version__
-from remora.endpoints.amqp.channels import Channel, Run
+from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.errors import why_closed
 from remora.endpoints.amqp.frames import (
     ACK,
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._channels: dict[int, Channel] = {}
         self._replies: dict[int, tuple[tuple[type[base.Frame], ...], asyncio.Future[Any]]] = {}
         self._early: deque[base.Frame] = deque(maxlen=4)
-        self._due: deque[tuple[Channel, Run]] = deque()
+        self._due: deque[tuple[Channel, MessageRun]] = deque()
         self._flushing = False
         self._writable = True
         self._heard = 0.0
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
 
     # -------------------------------------------------------------------------------------- writing
 
-    def due(self, channel: Channel, run: Run) -> None:
+    def due(self, channel: Channel, run: MessageRun) -> None:
         """Have a run's next message written at the end of this turn of the loop, with all others that are due."""
         self._due.append((channel, run))
         self._flush_soon()
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._flushing = False
         if self.blocked is not None or self.error is not None or self._transport is None:
             return
-        stopped: list[tuple[Channel, Run]] = []
+        stopped: list[tuple[Channel, MessageRun]] = []
         while self._due and self._writable:
             chunks: list[bytes] = []
             nbytes = 0

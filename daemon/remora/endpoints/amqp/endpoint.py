@@ -10,7 +10,7 @@ from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import AmqpSettings
-from remora.endpoints.amqp.channels import Channel, Run
+from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.frames import Envelope
 from remora.endpoints.amqp.messages import Origin, letter_content
@@ -186,7 +186,7 @@ class AmqpRoute:
         assert isinstance(batch, AmqpBatch)
         origin, records = self._origin, batch.records
         ids = [origin.message_id(each.position) for each in records]
-        run = Run(
+        run = MessageRun(
             ids,
             lambda at: origin.content(records[at]),
             self._events,
@@ -210,9 +210,9 @@ class AmqpRoute:
         most_bytes = self._connection.message_bytes
         contents = [letter_content(each, most_bytes) for each in letters]
         ids = [each.message_id for each in contents]
-        await self._send(Run(ids, contents.__getitem__, self._letters, routable=True))
+        await self._send(MessageRun(ids, contents.__getitem__, self._letters, routable=True))
 
-    async def _send(self, run: Run) -> None:
+    async def _send(self, run: MessageRun) -> None:
         """Return when all messages of a run are confirmed."""
         timeout_s = self._settings.delivery_timeout_s
         connection, channel = await self._outlet.ready()

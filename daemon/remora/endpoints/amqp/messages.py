@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 from dataclasses import dataclass
 
-from remora.codec.event_entry import decode
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
-from remora.codec.trace_context import TRACEPARENT, traceparent_of
+from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
-from remora.model.errors import CodecError
+from remora.endpoints.letter_headers import letter_headers, omitted
 from remora.model.record import DeadLetter, Record
 
 # The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.
 _SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
 _SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()
-
-MOST_REASON_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +47,10 @@ def letter_content(letter: DeadLetter, most_bytes: int | None = None) -> Content
     An entry of more than `most_bytes` is left out, and a header tells how many bytes it has. The store keeps them.
     """
     origin = Origin(letter.queue.encode(), letter.incarnation.encode() + b":")
-    headers = [
-        (_SHARD, origin.shard),
-        (_POSITION, origin.prefix + letter.position.encode()),
-        (_NEXT, origin.prefix + letter.next_position.encode()),
-        (b"remora-incarnation", letter.incarnation.encode()),
-        (b"remora-cause", letter.cause.encode()),
-        (b"remora-reason", letter.reason.encode()[:MOST_REASON_BYTES]),
-        (b"remora-attempts", b"%d" % letter.attempts),
-        (b"remora-first-seen", b"%.3f" % letter.first_seen),
-        (b"remora-parked-at", b"%.3f" % letter.parked_at),
-        *([(_SEQUENCE, letter.sequence.encode())] if letter.sequence else []),
-    ]
-    if letter.is_as_committed:
-        with suppress(CodecError):  # the letter's cause tells so
-            headers.append((_EVENT_ID, decode(letter.raw).event.event_id))
-        if trace := traceparent_of(letter.raw):
-            headers.append((_TRACEPARENT, trace))
+    headers = letter_headers(letter)
     body = letter.raw
     if most_bytes is not None and len(body) > most_bytes:
-        headers.append((b"remora-omitted-bytes", b"%d" % len(body)))
+        headers.append(omitted(body))
         body = b""
     name = hashlib.sha256(b"letter/" + origin.message_id(letter.position.encode())).hexdigest().encode()
     return make_content(name, headers, body, BYTES)

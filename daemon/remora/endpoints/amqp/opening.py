@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from remora.config import AmqpSettings
-from remora.endpoints.addresses import look_up
 from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.target import Server
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
-from remora.endpoints.tls import Trust, build_context, refused_client
-from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
+from remora.endpoints.tls import Trust
+from remora.endpoints.way import explain_refusal, open_first
+from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import CONNECT
 
@@ -40,27 +37,15 @@ async def open_connection(
 
     Raises EndpointMisconfigured or EndpointUnavailable, within the time to connect.
     """
-    server, trust = identity.server, identity.trust
-    try:
-        async with asyncio.timeout(settings.connect_timeout_s):
-            context = None
-            if trust is not None:
-                context = await run_blocking(("authorities", trust), lambda: build_context(trust), str(server))
-            addresses = await look_up(
-                server.host, server.port, rules, settings.connect_timeout_s, by_operator=identity.by_operator
-            )
-            cause: EndpointError | None = None
-            for address in addresses:
-                try:
-                    async with asyncio.timeout(settings.connect_timeout_s / len(addresses)):
-                        return await _open(address, server, context, settings, on_end)
-                except TimeoutError:
-                    cause = EndpointUnavailable(f"{server}: no answer in time", CONNECT)
-                except EndpointUnavailable as exc:
-                    cause = without_frames(exc)
-            raise cause or EndpointUnavailable(f"{server}: it has no address", CONNECT)
-    except TimeoutError as exc:
-        raise EndpointUnavailable(f"{server}: no answer in time", CONNECT) from exc
+    server = identity.server
+    return await open_first(
+        server,
+        identity.trust,
+        rules,
+        settings.connect_timeout_s,
+        lambda address, context: _open(address, server, context, settings, on_end),
+        by_operator=identity.by_operator,
+    )
 
 
 async def _open(
@@ -76,28 +61,13 @@ async def _open(
     try:
         await dial(lambda: connection, address, server.port, ssl=context, server_hostname=name)
     except (OSError, ssl.SSLError) as exc:
-        raise _explain(exc, server) from exc
+        raise explain_refusal(exc, str(server), server.tls, "amqps") from exc
     try:
         await connection.shake_hands(server)
     except BaseException:
         connection.abort(EndpointUnavailable(f"{server}: the log-in did not end", CONNECT))
         raise
     return connection
-
-
-def _explain(exc: OSError, server: Server) -> EndpointError:
-    """What is wrong with a broker that we cannot connect to, in words."""
-    if isinstance(exc, ssl.SSLCertVerificationError):
-        return EndpointMisconfigured(f"{server}: its certificate is not trusted: {exc.verify_message}")
-    shown = bool(server.tls and server.tls.certificate_location)
-    if refused := refused_client(exc, shown=shown):
-        return EndpointMisconfigured(f"{server}: {refused}")
-    if isinstance(exc, ssl.SSLError):
-        if exc.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-            return EndpointMisconfigured(f"{server}: the endpoint is amqps, but this port speaks no TLS")
-        return EndpointUnavailable(f"{server}: TLS failed ({(exc.reason or type(exc).__name__).lower()})", CONNECT)
-    text = os.strerror(exc.errno) if exc.errno else "the connection was closed before TLS was agreed on"
-    return EndpointUnavailable(f"{server}: {text}", CONNECT)
 
 
 @asynccontextmanager

@@ -5,8 +5,6 @@ No message made here repeats any part of the URI or of an argument that could ho
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -24,14 +22,13 @@ from remora.endpoints.arguments import (
     broker_tls,
     remarks_on_others,
 )
+from remora.endpoints.host_port import read_host_port
 from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
 PORTS = {"amqp": 5672, "amqps": 5671}
-
-HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> Server
     authority, slash, path = rest.partition("/")
     user_info, at, place = authority.rpartition("@")
     user, password = reasons.read(("", ""), _login, user_info if at else None, args)
-    host, port = reasons.read(("", 0), _place, place, PORTS[target.scheme])
+    host, port = reasons.read(("", 0), read_host_port, place, PORTS[target.scheme])
     vhost = unquote(path) if slash else "/"
     if "/" in path:
         reasons.add("a virtual host's name ends at the next '/': write %2F for one that belongs to it")
@@ -128,33 +125,6 @@ def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str]:
     if "\0" in user or "\0" in password:
         raise EndpointMisconfigured("user and password must not contain a zero byte")
     return user, password
-
-
-def _place(text: str, default_port: int) -> tuple[str, int]:
-    if text.startswith("["):
-        host, bracket, port = text[1:].partition("]")
-        if not bracket or (port and not port.startswith(":")):
-            raise EndpointMisconfigured("expected an IPv6 address as [address]:port")
-        try:
-            return str(ipaddress.IPv6Address(host)), _port(port[1:] if port else None, default_port)
-        except ipaddress.AddressValueError:
-            raise EndpointMisconfigured("what stands in brackets is not an IPv6 address") from None
-    host, colon, port = text.partition(":")
-    if ":" in port:
-        raise EndpointMisconfigured("more than one ':'; an IPv6 address needs brackets, [address]:port")
-    if not host:
-        raise EndpointMisconfigured("the endpoint names no host")
-    if not HOST_NAME.fullmatch(host):
-        raise EndpointMisconfigured("the endpoint's host is not a host name or address")
-    return host.lower(), _port(port if colon else None, default_port)
-
-
-def _port(text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise EndpointMisconfigured("the port is not a number from 1 to 65535")
-    return int(text)
 
 
 def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from remora import __version__
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.rendering_plain import second_text
 from remora.codec.trace_context import TRACEPARENT
+from remora.endpoints.header_text import header_value
 from remora.endpoints.http.credentials import Credential
 from remora.endpoints.http.signing import message_id, signature
 from remora.endpoints.http.target import HttpTarget
@@ -28,20 +28,6 @@ CONTENT_TYPES = {
     "ndjson": b"application/x-ndjson",
     "cloudevents": b"application/cloudevents-batch+json",
 }
-
-_PLAIN = re.compile(rb"[!#$&-~]*")  # 0x21 to 0x7E without the quote and the percent sign
-_TO_ENCODE = re.compile(rb'[^!-~]|["%]')
-
-
-def header_value(raw: bytes) -> bytes:
-    """Any bytes as a header's value: what is not printable ASCII, and space, quote and percent sign, become `%XX`.
-
-    So does CloudEvents' HTTP binding (1.0.2, 3.1.3.2). radosgw encodes nothing: a line's end in an object's key makes
-    headers there.
-    """
-    if _PLAIN.fullmatch(raw):
-        return raw
-    return _TO_ENCODE.sub(lambda match: b"%%%02X" % match[0][0], raw)
 
 
 class CloudEvent(NamedTuple):

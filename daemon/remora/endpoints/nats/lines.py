@@ -1,0 +1,78 @@
+"""What a NATS server sends, divided into operations, however it is cut. Pure.
+
+nats-py was weighed, see docs/decisions/nats.md: what every event takes is written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MOST_LINE_BYTES = 64 << 10
+"""INFO names all servers of a cluster."""
+
+MOST_PAYLOAD_BYTES = 80 << 20
+"""A server takes 64 MiB of a message at most; the answer to a question for one has it in base64."""
+
+
+class BadLine(Exception):
+    """What came is not NATS."""
+
+
+class ServerOperation(NamedTuple):
+    """An operation by its word in upper case, with the rest of its line; of a message headers and payload."""
+
+    word: bytes
+    rest: bytes
+    subject: bytes = b""
+    headers: bytes = b""
+    payload: bytes = b""
+
+
+class OperationSplitter:
+    """Never keeps more than one operation."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[ServerOperation]:
+        """The operations that are complete by now. Raises BadLine."""
+        self._buffer += data
+        buffer, at = self._buffer, 0
+        try:
+            while True:
+                end = buffer.find(b"\r\n", at)
+                if end < 0:
+                    if len(buffer) - at > MOST_LINE_BYTES:
+                        raise BadLine("a line without end")
+                    return
+                word, _, rest = bytes(buffer[at:end]).partition(b" ")
+                word = word.upper()
+                if word not in (b"MSG", b"HMSG"):
+                    at = end + 2
+                    yield ServerOperation(word, rest.strip())
+                    continue
+                subject, head, total = _sizes(word, rest)
+                begin, behind = end + 2, end + 2 + total
+                if len(buffer) < behind + 2:
+                    return
+                found = ServerOperation(
+                    word, rest, subject, bytes(buffer[begin : begin + head]), bytes(buffer[begin + head : behind])
+                )
+                at = behind + 2
+                yield found
+        finally:
+            del buffer[:at]
+
+
+def _sizes(word: bytes, rest: bytes) -> tuple[bytes, int, int]:
+    """A message's subject, the bytes of its headers, and all of them."""
+    words = rest.split()
+    sizes = 2 if word == b"HMSG" else 1
+    if len(words) not in (2 + sizes, 3 + sizes) or not all(each.isdigit() for each in words[-sizes:]):
+        raise BadLine("a message without its sizes")
+    total = int(words[-1])
+    head = int(words[-2]) if sizes == 2 else 0
+    if head > total or total > MOST_PAYLOAD_BYTES:
+        raise BadLine("a message whose sizes make no sense")
+    return words[0], head, total

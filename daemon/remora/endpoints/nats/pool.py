@@ -1,0 +1,262 @@
+"""Connections and topics in use: shared by equal targets, opened again after they ended, closed when idle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from remora.config import NatsSettings
+from remora.endpoints.arrived import Arrived
+from remora.endpoints.nats.connection import NatsConnection
+from remora.endpoints.nats.door import ServerIdentity, open_connection
+from remora.endpoints.nats.publisher import StreamPublisher
+from remora.endpoints.nats.questions import last_payload, last_subject, stream_subject
+from remora.endpoints.nats.streams import Stream, read_last, read_stream
+from remora.endpoints.nats.subjects import SubjectTemplate, covers
+from remora.endpoints.observer import NatsObserver
+from remora.endpoints.shared import Shared, sweep
+from remora.endpoints.tasks import Tasks
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.policy.destinations import DestinationRules
+
+KNOWN_S = 60.0
+"""For so long a route goes by what its server said of the stream; an operator may change window and limits any time."""
+
+
+class ServerSlot:
+    """The connection of one identity."""
+
+    def __init__(
+        self,
+        identity: ServerIdentity,
+        settings: NatsSettings,
+        rules: DestinationRules,
+        observer: NatsObserver,
+        tasks: Tasks,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._rules = rules
+        self._observer = observer
+        self._tasks = tasks
+        self._opened: list[NatsConnection] = []
+        self._newest = Shared(
+            str(self), tasks, self._open, lambda each, _: each.close(), is_usable=lambda each: each.is_usable
+        )
+
+    def __str__(self) -> str:
+        return str(self._identity.server)
+
+    @property
+    def live(self) -> list[NatsConnection]:
+        """What is open now."""
+        return [each for each in self._opened if each.error is None]
+
+    async def ready(self) -> NatsConnection:
+        """The connection, opened where there is none. Raises EndpointError."""
+        return await self._newest.ready()
+
+    async def _open(self) -> NatsConnection:
+        opened = await open_connection(self._identity, self._settings, self._rules, self._connection_ended)
+        self._opened.append(opened)
+        self._observer.nats_connected(str(self))
+        return opened
+
+    def _connection_ended(self, connection: NatsConnection) -> None:
+        if connection in self._opened:
+            self._opened.remove(connection)
+            if connection is self._newest.current:
+                self._newest.current = None
+            self._tasks.begin(connection.ended(), name=f"end {self}")
+            self._observer.nats_disconnected(str(self), str(connection.error))
+
+    def close_idle(self, before: float) -> bool:
+        """Close the connection when nobody asked for it since then; whether there is none."""
+        if not self._newest.close_idle(before):
+            return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Open none any more, and close what is open, in the background."""
+        self._newest.current = None
+        self._newest.close()
+        for each in list(self._opened):
+            self._tasks.begin(each.close(), name=f"close {self}")
+
+
+@dataclass(slots=True)
+class StreamWay:
+    """What a topic's messages go over, and what its server says of the stream, since when.
+
+    `looks` says that the last message of a subject can be read, and that no two objects share one.
+    """
+
+    connection: NatsConnection
+    publisher: StreamPublisher
+    stream: Stream
+    looks: bool
+    asked_at: float
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that a message may have, headers included."""
+        most = self.connection.most_bytes
+        return most if self.stream.most_bytes is None else min(most, self.stream.most_bytes)
+
+
+class StreamOutlet:
+    """Where one topic's messages go over a slot: a publisher at a time, and what outlives it."""
+
+    def __init__(
+        self,
+        slot: ServerSlot,
+        name: str,
+        template: SubjectTemplate,
+        observer: NatsObserver,
+        tasks: Tasks,
+        settings: NatsSettings,
+    ) -> None:
+        self.what = f"stream {name} at {slot}"
+        self._slot = slot
+        self._name = name
+        self._template = template
+        self._observer = observer
+        self._settings = settings
+        self._arrived = Arrived()
+        self._way = Shared(
+            self.what, tasks, self._open, _close_publisher,
+            is_usable=lambda way: way.publisher.error is None and way.connection.is_usable,
+            used_at=lambda way, at: None if way.publisher.error is None and way.publisher.unanswered else at,
+        )  # fmt: skip
+
+    async def ready(self) -> StreamWay:
+        """The topic's way, opened where there is none. Raises EndpointError."""
+        return await self._way.ready()
+
+    async def fresh(self, known_s: float = KNOWN_S) -> StreamWay:
+        """The same, with what the server says of the stream now, or said not longer ago than this."""
+        way = await self.ready()
+        now = asyncio.get_running_loop().time()
+        if now - way.asked_at > known_s:
+            way.stream, way.asked_at = await self._asked(way.connection), now
+        return way
+
+    async def arrived_late(self, ids: Sequence[bytes], within_s: float) -> list[bytes]:
+        """Which of these messages were acknowledged after their push was given up; waits so long for that."""
+        return await self._arrived.take_all(ids, within_s, self._may_confirm)
+
+    def _may_confirm(self, message_id: bytes) -> bool:
+        return self._way.current is not None and self._way.current.publisher.may_confirm(message_id)
+
+    async def _open(self) -> StreamWay:
+        connection = await self._slot.ready()
+        stream = await self._asked(connection)
+        looks = self._template.is_one_a_key and await self._can_look(connection)
+        publisher = StreamPublisher(self._name, self.what, connection, self._arrived, self._known)
+        return StreamWay(connection, publisher, stream, looks, asyncio.get_running_loop().time())
+
+    async def _asked(self, connection: NatsConnection) -> Stream:
+        stream = read_stream(await self._answer(connection, stream_subject(self._name.encode())), self.what)
+        if not covers(stream.subjects, self._template.pattern):
+            pattern = self._template.pattern.decode()
+            raise EndpointMisconfigured(f"{self.what}: the stream does not take the subjects {pattern}")
+        return stream
+
+    async def _can_look(self, connection: NatsConnection) -> bool:
+        """Whether the user may read messages of the stream: asks for one that is not there."""
+        payload = last_payload(self._template.subject(b"/"))
+        try:
+            read_last(await self._answer(connection, last_subject(self._name.encode()), payload), self.what)
+        except EndpointMisconfigured:
+            return False
+        return True
+
+    async def _answer(self, connection: NatsConnection, subject: bytes, payload: bytes = b"") -> bytes:
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                return await connection.ask(subject, self.what, payload)
+        except TimeoutError as exc:
+            raise EndpointUnavailable(f"{self.what}: no answer in time", "timeout") from exc
+
+    def _known(self, by: str) -> None:
+        self._observer.nats_known(str(self._slot), by)
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """A route keeps it open."""
+        return self._way.in_use()
+
+    def close_idle(self, before: float) -> bool:
+        """Close the way when nothing used it since then; whether there is none.
+
+        One with messages that are not answered stays: a copy less, should they come again.
+        """
+        return self._way.close_idle(before)
+
+    def close(self) -> None:
+        """Open no way any more; the connection's end is that of what goes over it."""
+        self._way.current = None
+        self._way.close()
+
+
+async def _close_publisher(way: StreamWay, _: float) -> None:
+    way.publisher.end(EndpointUnavailable(f"{way.publisher.what}: it was closed", "aborted"))
+
+
+class ServerPool:
+    """All slots and outlets of an endpoint."""
+
+    def __init__(self, settings: NatsSettings, rules: DestinationRules, observer: NatsObserver, tasks: Tasks) -> None:
+        self._settings = settings
+        self._rules = rules
+        self._observer = observer
+        self._tasks = tasks
+        self._slots: dict[ServerIdentity, ServerSlot] = {}
+        self._outlets: dict[tuple[ServerIdentity, str, SubjectTemplate], StreamOutlet] = {}
+
+    def outlet(self, identity: ServerIdentity, stream: str, template: SubjectTemplate) -> StreamOutlet:
+        """The outlet of a topic; equal targets have the same one."""
+        slot = self._slots.get(identity)
+        if slot is None:
+            slot = ServerSlot(identity, self._settings, self._rules, self._observer, self._tasks)
+            self._slots[identity] = slot
+        key = identity, stream, template
+        outlet = self._outlets.get(key)
+        if outlet is None:
+            outlet = StreamOutlet(slot, stream, template, self._observer, self._tasks, self._settings)
+            self._outlets[key] = outlet
+        return outlet
+
+    def known_outlet(self, identity: ServerIdentity, stream: str, template: SubjectTemplate) -> StreamOutlet | None:
+        """The outlet of a topic that was used not long ago."""
+        return self._outlets.get((identity, stream, template))
+
+    def live(self, identity: ServerIdentity) -> list[NatsConnection]:
+        """The connections that are open now."""
+        slot = self._slots.get(identity)
+        return slot.live if slot else []
+
+    async def sweep(self) -> None:
+        """Close what is idle until cancelled."""
+        await sweep(self._settings.idle_timeout_s, self.close_idle)
+
+    def close_idle(self, before: float) -> None:
+        """Close topics' ways that nothing used since then, and connections without any."""
+        for key, outlet in list(self._outlets.items()):
+            if outlet.close_idle(before):
+                del self._outlets[key]
+        used = {key[0] for key in self._outlets}
+        for identity, slot in list(self._slots.items()):
+            if identity not in used and slot.close_idle(before):
+                del self._slots[identity]
+
+    def close(self) -> None:
+        """Begin to close everything; the task group waits for it."""
+        for outlet in self._outlets.values():
+            outlet.close()
+        for slot in self._slots.values():
+            slot.close()
+        self._slots.clear()
+        self._outlets.clear()

@@ -1,0 +1,274 @@
+"""What one topic has under way over a connection: messages and questions for them, and what the server answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from remora.endpoints.arrived import Arrived
+from remora.endpoints.nats.errors import NOBODY, TOO_LARGE, why_refused
+from remora.endpoints.nats.lines import ServerOperation
+from remora.endpoints.nats.looks import Before, SubjectLooks
+from remora.endpoints.nats.messages import NatsMessage, Sender
+from remora.endpoints.nats.questions import is_nobody, last_of, read_answer
+from remora.endpoints.nats.streams import last_place, read_last
+from remora.endpoints.runs import Run
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.model.record import Record
+from remora.policy.quarantine import ANSWERED
+
+ACKED = b'{"stream":'
+"""How an acknowledgement begins. Which stream it is was said with the message."""
+
+
+class PublishRun(Run):
+    """A run of messages of a lane; `make` encodes one that is due.
+
+    With `looks` the stream is asked first for messages that it may have.
+    """
+
+    __slots__ = ("lane", "looks", "make", "records", "sender")
+
+    def __init__(
+        self,
+        ids: Sequence[bytes],
+        make: Callable[[int], NatsMessage],
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        super().__init__(ids, keys)
+        self.make = make
+        self.looks: SubjectLooks | None = None
+        self.lane = 0
+        self.records: Sequence[Record] = ()
+        self.sender: Sender | None = None
+
+    def look_first(self, looks: SubjectLooks, lane: int, records: Sequence[Record], sender: Sender) -> None:
+        """Have the stream asked for what it may have of these records."""
+        self.looks, self.lane, self.records, self.sender = looks, lane, records, sender
+
+    def before(self, at: int) -> Before:
+        """What is known of a message before it is sent."""
+        if self.looks is None:
+            return Before.NEW
+        return self.looks.before(self.lane, self.records[at], time.time_ns())
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A message without an answer yet, number `at` of a run; of one that `is_asked_for` nothing was sent yet."""
+
+    message_id: bytes
+    subject: bytes
+    run: PublishRun
+    at: int
+    publisher: StreamPublisher
+    is_asked_for: bool = False
+
+    def answered(self, operation: ServerOperation) -> None:
+        """The server has answered."""
+        self.publisher.answered(self, operation)
+
+    def denied(self) -> None:
+        """The user may not do this."""
+        self.publisher.denied(self)
+
+    def failed(self, error: EndpointError) -> None:
+        """The connection has ended."""
+        self.publisher.end(error)
+
+
+class Wire(Protocol):
+    """What a publisher needs of its connection."""
+
+    def due(self, publisher: StreamPublisher, run: PublishRun) -> None:
+        """Have the next message of a run written as soon as may be."""
+        ...
+
+    def expect(self, who: UnderWay) -> bytes:
+        """The subject to which the answer is to go."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write this, behind what was written."""
+        ...
+
+
+class StreamPublisher:
+    """See the module. `what` names the stream in errors, `known` counts what the stream had, by how that was found."""
+
+    def __init__(self, stream: str, what: str, wire: Wire, arrived: Arrived, known: Callable[[str], None]) -> None:
+        self.what = what
+        self.error: EndpointError | None = None
+        self._stream = stream.encode()
+        self._wire = wire
+        self._arrived = arrived
+        self._known = known
+        self._by_id: dict[bytes, UnderWay] = {}
+        self._runs: set[PublishRun] = set()  # whose next message is not written yet
+
+    @property
+    def unanswered(self) -> int:
+        """Messages without an answer, of pushes that wait and of those given up."""
+        return len(self._by_id)
+
+    def may_confirm(self, message_id: bytes) -> bool:
+        """Whether an acknowledgement of this message may still come."""
+        found = self._by_id.get(message_id)
+        return found is not None and not found.is_asked_for
+
+    def submit(self, run: PublishRun) -> None:
+        """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
+        while run.may_send:
+            message_id = run.ids[run.next]
+            if self._arrived.take(message_id):
+                run.arrived(run.begin())
+                continue
+            if self.error is not None:
+                self._fail(run, self.error)
+                return
+            found = self._by_id.get(message_id)
+            if found is not None:
+                found.run, found.at = run, run.begin()
+                continue
+            if not run.is_due:
+                run.is_due = True
+                self._runs.add(run)
+                self._wire.due(self, run)
+            return
+
+    def encode(self, run: PublishRun) -> bytes:
+        """A run's next message, or the question for it, which counts as under way; nothing of a push given up."""
+        self._runs.discard(run)
+        run.is_due = False
+        if self.error is not None or not run.may_send:
+            return b""
+        if run.ids[run.next] in self._by_id:
+            self.submit(run)
+            return b""
+        before = run.before(run.next)
+        if before is Before.ARRIVED:
+            self._known("look")
+            run.arrived(run.begin())
+            self.submit(run)
+            return b""
+        at = run.begin()
+        message = run.make(at)
+        one = UnderWay(run.ids[at], message.subject, run, at, self, before is Before.UNKNOWN)
+        self._by_id[one.message_id] = one
+        self.submit(run)
+        reply = self._wire.expect(one)
+        return last_of(self._stream, message.subject, reply) if one.is_asked_for else message.publish(reply)
+
+    # ------------------------------------------------------------------------------- what the server says
+
+    def answered(self, one: UnderWay, operation: ServerOperation) -> None:
+        """To a message, or to the question for it."""
+        if self.error is not None:
+            return
+        if one.is_asked_for:
+            self._found(one, operation)
+            return
+        if operation.payload.startswith(ACKED):
+            if b"duplicate" in operation.payload:
+                self._known("window")
+            self._ack(one)
+        elif is_nobody(operation):
+            self.end(EndpointUnavailable(f"{self.what}: {NOBODY}", ANSWERED))  # another look says what it is
+        else:
+            self._refuse(one, self._why(operation, one))
+
+    def _why(self, operation: ServerOperation, one: UnderWay) -> EndpointError:
+        try:
+            error = read_answer(operation.payload, self.what).get("error")
+        except EndpointUnavailable as exc:
+            return exc
+        if isinstance(error, dict) and error.get("err_code") in TOO_LARGE:
+            nbytes = one.run.make(one.at).nbytes
+            return EntryRefused(f"{self.what}: {nbytes} bytes with headers, more than the stream takes")
+        return why_refused(error, self.what)
+
+    def _found(self, one: UnderWay, operation: ServerOperation) -> None:
+        run = one.run
+        assert run.looks is not None
+        assert run.sender is not None
+        if run.is_over:  # nothing of it was sent
+            self._forget(one)
+            self._arrived.news()
+            return
+        try:
+            headers = {} if is_nobody(operation) else read_last(operation.payload, self.what)
+        except EndpointError as exc:
+            self._refuse(one, exc)
+            return
+        place = last_place(headers, run.sender.shard, run.sender.prefix)
+        if run.looks.found(run.lane, run.records[one.at], place) is Before.ARRIVED:
+            self._known("look")
+            self._ack(one)
+            return
+        one.is_asked_for = False
+        self._wire.write(run.make(one.at).publish(self._wire.expect(one)))
+
+    def denied(self, one: UnderWay) -> None:
+        """The user may not publish to the message's subject, or may not ask for it."""
+        what = "read messages of the stream" if one.is_asked_for else "publish to the subjects of this topic"
+        if self.error is None:
+            self._refuse(one, EndpointMisconfigured(f"{self.what}: the user may not {what}"))
+
+    def _forget(self, one: UnderWay) -> None:
+        if self._by_id.get(one.message_id) is one:
+            del self._by_id[one.message_id]
+
+    def _ack(self, one: UnderWay) -> None:
+        self._forget(one)
+        run = one.run
+        if run.is_over:
+            self._arrived.add(one.message_id)
+            return
+        run.arrived(one.at)
+        self._settle(run)
+
+    def _refuse(self, one: UnderWay, error: EndpointError) -> None:
+        self._forget(one)
+        if one.run.is_over:
+            self._arrived.news()
+            return
+        one.run.refuse(one.at, error)
+        self._settle(one.run)
+
+    def _settle(self, run: PublishRun) -> None:
+        """Send more of a run, or have it fail once all messages before the refused one have arrived."""
+        if run.refused is not None:
+            self._fail(run, run.refused, tries=1)
+        else:
+            self.submit(run)
+
+    def _fail(self, run: PublishRun, error: EndpointError, tries: int | None = None) -> None:
+        if not run.is_over:
+            self._remember(run)
+            run.fail(error, tries)
+
+    def _remember(self, run: PublishRun) -> None:
+        for message_id in run.all_arrived():
+            self._arrived.add(message_id)
+
+    def abandon(self, run: PublishRun) -> None:
+        """Give a run up. A message of it that was written keeps its place until it is answered."""
+        if not run.done.done():
+            self._remember(run)
+            run.done.cancel()
+        elif not run.done.cancelled():
+            run.done.exception()  # the waiting push may have been cancelled in the same turn of the loop
+
+    def end(self, error: EndpointError) -> None:
+        """Nothing is answered any more."""
+        if self.error is not None:
+            return
+        self.error = error
+        runs = [*(each.run for each in self._by_id.values()), *self._runs]
+        self._by_id.clear()
+        self._runs.clear()
+        for run in runs:
+            self._fail(run, error)
+        self._arrived.news()

@@ -1,0 +1,110 @@
+"""What a server says of a stream and of its last message of a subject. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from remora.endpoints.nats.errors import why_refused
+from remora.endpoints.nats.questions import read_answer
+from remora.model.errors import EndpointUnavailable
+
+NO_MESSAGE = 10037
+
+STORED_ON_DISK = "file"
+KEPT_BY_LIMITS = "limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream as its server describes it. `window_s` is how long it drops messages whose id it has had.
+
+    `most_bytes` bounds headers and body of a message; None where only the server's limit does.
+    """
+
+    name: str
+    subjects: tuple[str, ...] = ()
+    window_s: float = 0.0
+    most_bytes: int | None = None
+    storage: str = STORED_ON_DISK
+    retention: str = KEPT_BY_LIMITS
+
+    def remarks(self, pause_s: float, *, looks: bool) -> Iterator[str]:
+        """What an operator has to know of it; `pause_s` is the longest usual pause between two attempts.
+
+        `looks` tells whether the last message of a subject is read before one is sent again.
+        """
+        if self.window_s < pause_s:
+            beyond = (
+                "beyond it the last message of the object's subject is read first"
+                if looks
+                else "beyond it copies are possible: objects share subjects, or the user may not read the stream"
+            )
+            yield (
+                f"stream {self.name} drops copies for {self.window_s:g} s (its duplicate window), and attempts may lie "
+                f"{pause_s:g} s apart: {beyond}"
+            )
+        if self.storage != STORED_ON_DISK:
+            yield f"stream {self.name} keeps messages in memory: a server that ends loses what it has acknowledged"
+        if looks and self.retention != KEPT_BY_LIMITS:
+            yield (
+                f"stream {self.name} deletes what was consumed (retention {self.retention}): the last message of a "
+                "subject then shows nothing"
+            )
+
+
+def read_stream(reply: bytes, what: str) -> Stream:
+    """A stream from the answer to a question for it. Raises EndpointError, which begins with `what`."""
+    found = read_answer(reply, what)
+    if error := found.get("error"):
+        raise why_refused(error, what)
+    try:
+        config = found["config"]
+        most = int(config.get("max_msg_size", -1))
+        return Stream(
+            str(config["name"]),
+            tuple(map(str, config.get("subjects") or ())),
+            int(config.get("duplicate_window", 0)) / 1e9,
+            most if most >= 0 else None,
+            str(config.get("storage", STORED_ON_DISK)),
+            str(config.get("retention", KEPT_BY_LIMITS)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise EndpointUnavailable(f"{what}: the server's answer cannot be read") from None
+
+
+def read_last(reply: bytes, what: str) -> dict[bytes, bytes]:
+    """The headers of the last message of a subject; none where the stream has no such message. Raises EndpointError."""
+    found = read_answer(reply, what)
+    error = found.get("error")
+    if isinstance(error, dict) and error.get("err_code") == NO_MESSAGE:
+        return {}
+    if error:
+        raise why_refused(error, what)
+    try:
+        return read_headers(base64.b64decode(found["message"].get("hdrs") or ""))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise EndpointUnavailable(f"{what}: the server's answer cannot be read") from None
+
+
+def read_headers(raw: bytes) -> dict[bytes, bytes]:
+    """Headers by name in lower case; of several of a name the last."""
+    lines = (each.partition(b":") for each in raw.split(b"\r\n")[1:] if each)
+    return {name.strip().lower(): value.strip() for name, _, value in lines}
+
+
+def last_place(headers: Mapping[bytes, bytes], shard: bytes, prefix: bytes) -> tuple[int, int] | None:
+    """The position of a message that this queue sent; None where another one did. `prefix` names its incarnation."""
+    place = headers.get(b"remora-pos", b"")
+    if headers.get(b"remora-shard") != shard or not place.startswith(prefix):
+        return None
+    return read_position(place[len(prefix) :])
+
+
+def read_position(text: bytes) -> tuple[int, int] | None:
+    """A position as it is compared with others of its queue."""
+    generation, _, offset = text.partition(b"/")
+    if not (generation.isdigit() and offset.isdigit()):
+        return None
+    return int(generation), int(offset)

@@ -1,0 +1,149 @@
+"""A topic's NATS endpoint and its arguments, read into values. Pure.
+
+No message made here repeats any part of the URI or of an argument that could hold a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.endpoints.arguments import (
+    CLIENT_CERTIFICATE,
+    NATS_CREDENTIALS,
+    NATS_STREAM,
+    NATS_SUBJECT,
+    PASSWORD,
+    USER,
+    VERIFY,
+    broker_tls,
+    remarks_on_others,
+)
+from remora.endpoints.host_port import read_host_port
+from remora.endpoints.nats.subjects import SubjectTemplate, covers, read_template
+from remora.endpoints.reasons import Reasons
+from remora.endpoints.tls import Tls
+from remora.model.errors import EndpointMisconfigured
+from remora.model.topic import Target
+
+PLAIN, OVER_TLS = "nats", "nats+tls"
+DEFAULT_PORT = 4222
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """All that makes a connection, and nothing else: topics share connections exactly when this is equal.
+
+    A user without a password is a token. `credentials` is a file on this host.
+    """
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    credentials: str = ""
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class NatsTarget:
+    """What a target means, and in `remarks` where it works otherwise than it was asked for.
+
+    `letters` is the subject that dead letters go to in addition to the store; empty where none do.
+    """
+
+    server: NatsServer
+    stream: str
+    template: SubjectTemplate
+    letters: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def parse_target(target: Target) -> NatsTarget:
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with all that is wrong with them."""
+    if target.scheme not in (PLAIN, OVER_TLS):
+        raise EndpointMisconfigured("the endpoint is not a nats:// or nats+tls:// URI")
+    reasons = Reasons()
+    args = parse_args(target.args)
+    stream = reasons.read("", NATS_STREAM.read, args)
+    if not args.get(NATS_STREAM.name):
+        reasons.add("nats-stream is missing")
+    template = reasons.read(SubjectTemplate(()), read_template, NATS_SUBJECT.read(args), target.topic)
+    letters = args.get(DEAD_LETTER_TOPIC, "")
+    reasons.read(None, _check_letters, letters, template)
+    server = _server(target, args, reasons)
+    remarks = tuple(_remarks(server, args, template))
+    reasons.refuse()
+    return NatsTarget(server, stream, template, letters, remarks)
+
+
+def _check_letters(letters: str, template: SubjectTemplate) -> None:
+    if not letters:
+        return
+    if any(each.startswith("{") for each in letters.split(".")):
+        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: a subject without places")
+    try:
+        subject = read_template(letters, "").pattern
+    except EndpointMisconfigured:
+        raise EndpointMisconfigured(
+            f"{DEAD_LETTER_TOPIC}: a subject, tokens of letters, digits, '_', '-', '=' and ':' with a '.' between them"
+        ) from None
+    if covers([template.pattern.decode()], subject):
+        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: events and dead letters must not share a subject")
+
+
+def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> NatsServer:
+    tls = reasons.read(None, _tls, target.scheme, args)
+    rest = target.uri.partition("://")[2]
+    if not rest.isascii() or any(each <= " " or each == "\x7f" for each in rest):
+        reasons.add("the endpoint holds a space, or something else than printable ASCII")
+        return NatsServer("", 0, tls=tls)
+    authority, _, path = rest.partition("/")
+    if path:
+        reasons.add("the endpoint has a path: NATS knows none, and nats-subject names the subject")
+    user_info, at, place = authority.rpartition("@")
+    user, password, token = reasons.read(("", "", ""), _login, user_info if at else None, args)
+    host, port = reasons.read(("", 0), read_host_port, place, DEFAULT_PORT)
+    credentials = NATS_CREDENTIALS.read(args)
+    if credentials and (user or token):
+        reasons.add("nats-credentials and a user exclude each other")
+    return NatsServer(host, port, user, password, token, credentials, tls)
+
+
+def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str, str]:
+    """User, password and token. The arguments win over the URI, in which a user without a password is a token."""
+    first, colon, second = (user_info or "").partition(":")
+    user, password = USER.read(args), PASSWORD.read(args)
+    if not (user or password) and first and not colon:
+        return "", "", unquote(first)
+    user, password = user or unquote(first), password or unquote(second)
+    if bool(user) != bool(password):
+        raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
+    return user, password, ""
+
+
+def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
+    if scheme != OVER_TLS:
+        VERIFY.read(args)
+        return None
+    return broker_tls(args)
+
+
+def _remarks(server: NatsServer, args: Mapping[str, str], template: SubjectTemplate) -> Iterator[str]:
+    if server.tls is None and server.password:
+        yield "the password travels unencrypted, because the endpoint is nats and not nats+tls"
+    if server.tls is None and server.token:
+        yield "the token travels unencrypted, because the endpoint is nats and not nats+tls"
+    if server.tls is None and any(args.get(name) for name in ("ca-location", *CLIENT_CERTIFICATE)):
+        yield "certificates have no effect without nats+tls"
+    if server.tls and not server.tls.verify:
+        yield "verify-ssl=false: the server's certificate is not checked"
+    if not template.is_one_a_key:
+        yield "nats-subject without {bucket} or {key}: copies beyond the stream's duplicate window are not noticed"
+    yield from remarks_on_others(args, "nats")
