@@ -64,6 +64,7 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",
+        *(f"held: topic {each['topic']} is {each['text']}" for each in shown.get("holds", ())),
         *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
     ]

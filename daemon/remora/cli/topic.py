@@ -16,6 +16,7 @@ from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
+from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.options import config_option, gathered_into, json_option, seconds
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
@@ -27,6 +28,7 @@ from remora.config import Settings
 from remora.model.errors import CodecError, DaemonNotReachable, ShardGone
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
+from remora.policy.holds import hold_text
 from remora.ports.store import ShardStore
 
 
@@ -57,7 +59,9 @@ def topic() -> None:
     """
 
 
-for command in (create_command, set_command, rm_command, apply_command, test_command):
+for command in (
+    create_command, set_command, rm_command, apply_command, test_command, hold_command, resume_command,
+):  # fmt: skip
     topic.add_command(command)
 
 
@@ -127,7 +131,9 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
     async def row() -> dict[str, object]:
         async with app.store_of(settings) as store:
             found = await row_named(store, name, origin)
-            return _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            hold = await hold_of(store, found.topic) if found.topic else None
+            held = {"held": hold_text(hold)} if hold else {}
+            return _as_json(found, settings) | {"sequence": await _sequence(store, found)} | held
 
     shown = run_async(row())
     if as_json:

@@ -389,11 +389,13 @@ class Ledgers(Collector):
         return merged
 
 
-class LetterGauge(Collector):
-    """The dead letters that are stored now, by topic; those under `other` are added up."""
+class TopicGauge(Collector):
+    """A gauge by topic whose values all come together; those under `other` are added up."""
 
-    def __init__(self, labels: TopicLabels) -> None:
+    def __init__(self, labels: TopicLabels, name: str, text: str) -> None:
         self._labels = labels
+        self._name = name
+        self._text = text
         self._topics: Mapping[str, int] = {}
 
     def set(self, topics: Mapping[str, int]) -> None:
@@ -409,12 +411,8 @@ class LetterGauge(Collector):
         return merged
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge, of the topics that have stored letters."""
-        family = GaugeMetricFamily(
-            "remora_dead_letters",
-            "Dead letters that the store has now, until they are re-driven or dropped; each host shows all of them.",
-            labels=["topic"],
-        )
+        """One gauge, of the topics that have a value."""
+        family = GaugeMetricFamily(self._name, self._text, labels=["topic"])
         for label, count in self.by_label().items():
             family.add_metric([label], count)
         yield family

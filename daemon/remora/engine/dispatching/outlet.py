@@ -9,6 +9,7 @@ from remora.codec.topic import class_remarks, limit_remarks, usable_delivery
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
+from remora.model.hold import TopicHold
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import Limits
@@ -37,6 +38,8 @@ class Outlet:
         """Whose entries they are, as the last look found; None before the first."""
         self.seen: Topic | None = None
         """The topic as the catalogue had it when the attempt began: a change since then ends a pause."""
+        self.hold: TopicHold | None = None
+        """The hold of the topic, as it was then."""
         self.destination: Destination | None = None
         self.is_opened = False
         """Whether a way to the endpoint opened in this attempt."""
@@ -45,12 +48,13 @@ class Outlet:
 
     def look(self) -> Topic | None:
         """The shard's topic by its metadata, with which a pause compares what it finds later."""
-        self.seen = self._context.catalogue.topic(self._lease.shard)
+        catalogue, shard = self._context.catalogue, self._lease.shard
+        self.seen, self.hold = catalogue.topic(shard), catalogue.hold(shard)
         return self.seen
 
     async def changed(self) -> None:
-        """Wait until the topic's metadata are no longer as at the last look."""
-        await self._context.catalogue.wait_for_change(self._lease.shard, self.seen)
+        """Wait until the topic's metadata or its hold are no longer as at the last look."""
+        await self._context.catalogue.wait_for_change(self._lease.shard, self.seen, self.hold)
 
     def reason_to_leave(self, topic: Topic) -> str | None:
         """Why this worker does not deliver the topic; None if it does."""
