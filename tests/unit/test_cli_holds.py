@@ -25,7 +25,9 @@ __all__ = ["config", "remora"]
 @pytest.fixture
 def topic(remora: Run, config: Path, tmp_path: Path) -> Callable[..., Any]:
     """Runs `remora topic ...` on an embedded store of this test alone, which has a topic `orders`."""
-    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "queues"), "files": 2}})
+    sqlite = {"directory": str(tmp_path / "queues"), "files": 2}
+    nobody = {"listen": f"unix:{tmp_path}/nobody"}
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": sqlite, "admin": nobody})
 
     def run(*words: str) -> Any:
         return remora("topic", *words, "-c", config)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, TRAFFIC_CLASS
+from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, SLO, TRAFFIC_CLASS
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 
@@ -128,6 +128,7 @@ COMMON = (
     Argument(DEAD_LETTER_TOPIC, "", TEXT, "where dead letters go in addition to the store"),
     Argument(DELIVERY, "", TEXT, "at-least-once or exactly-once"),
     Argument(KEYS, "", TEXT, "how senders write object keys: encoded or literal", "encoded"),
+    Argument(SLO, "", TEXT, "service level, such as 99% < 5s over 28d"),
     Argument(TRAFFIC_CLASS, "", TEXT, "a lower traffic class"),
 )  # fmt: skip
 """Those that all kinds take; what `codec.topic` reads of them is checked there."""

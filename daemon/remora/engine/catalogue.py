@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from remora.codec.event_entry import attributes
+from remora.codec.topic import SLO, parse_args
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.hold import TopicHold
@@ -14,6 +16,7 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.policy.holds import hold_text, in_force
+from remora.policy.objectives import Objective, parse_objective
 from remora.ports.delivery import DeliveryStore
 
 MOST_UNDECODABLE = 64
@@ -84,6 +87,7 @@ class Catalogue:
         found, known = (shards, topics, released, holds), (self.shards, self._topics, self.released, self.holds)
         if not all(_is_same(new, old) for new, old in zip(found, known, strict=True)):
             self.shards, self._topics, self.released, self.holds = found
+            self._telemetry.objectives = dict(_objectives(self._topics.values()))
             self._telemetry.topics_held({label: hold_text(hold) for label, hold in self.held().items()})
             self._changed.set()
             self._changed = asyncio.Event()
@@ -102,6 +106,14 @@ class Catalogue:
     async def next_change(self) -> None:
         """Wait until anything of all this is another than before."""
         await self._changed.wait()
+
+
+def _objectives(topics: Iterable[Topic]) -> Iterator[tuple[str, Objective]]:
+    """The service levels of topics, by their names; one that cannot be read counts for nothing."""
+    for topic in topics:
+        if SLO in topic.target.args and (text := parse_args(topic.target.args).get(SLO)):
+            with suppress(ValueError):
+                yield topic.label, parse_objective(text)
 
 
 def _is_same(new: object, old: object) -> bool:

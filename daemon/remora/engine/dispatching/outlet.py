@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from remora.codec.topic import class_remarks, limit_remarks, usable_delivery
+from remora.codec.topic import SLO, class_remarks, limit_remarks, parse_args, usable_delivery
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
@@ -13,6 +13,7 @@ from remora.model.hold import TopicHold
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import Limits
+from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 
 
@@ -77,7 +78,8 @@ class Outlet:
             is_transactional=isinstance(endpoint, TransactionalEndpoint),
         )
         self.delivery = str(mode)
-        self.remarks = (*endpoint.check(topic.target), *limit_remarks(args), *class_remarks(args), *mode_remarks)
+        asked = (*limit_remarks(args), *class_remarks(args), *_slo_remarks(args))
+        self.remarks = (*endpoint.check(topic.target), *asked, *mode_remarks)
         for remark in self.remarks:
             self._context.telemetry.remark(topic.label, remark)
 
@@ -96,3 +98,14 @@ class Outlet:
     def label(self) -> str:
         """The topic's name in metrics and log; the queue's while no topic is known."""
         return self.topic.label if self.topic is not None else self._lease.shard.queue
+
+
+def _slo_remarks(args: str) -> list[str]:
+    """What is wrong with the service level that a topic declares; nothing depends on it."""
+    text = parse_args(args).get(SLO, "") if SLO in args else ""
+    if text:
+        try:
+            parse_objective(text)
+        except ValueError as exc:
+            return [f"{SLO} is ignored: {exc}"]
+    return []
