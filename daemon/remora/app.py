@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
+from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, usable_delivery
 from remora.config import Settings
 from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
 from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
@@ -37,6 +37,7 @@ from remora.model.shard import Origin
 from remora.model.store_files import Report, Salvaged
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes
+from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 from remora.ports.log import Logs
 from remora.ports.store import ShardStore
@@ -264,9 +265,7 @@ def restore_store(settings: Settings, copies: Path) -> Sequence[Report]:
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        _become_owner(
-            Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()]
-        )
+        _become_owner(Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()])
 
 
 def _become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
@@ -361,9 +360,19 @@ def check_target(target: Target, settings: Settings) -> list[str]:
     reasons, endpoint = Reasons(), kind.make(settings, None)
     found = reasons.read([], endpoint.check, target)
     reasons.read(False, has_literal_keys, target)
+    reasons.read(None, _objective, target)
     _, remarks = reasons.read((Delivery.AT_LEAST_ONCE, []), _mode, target, endpoint, settings)
     reasons.refuse()
     return [*found, *remarks]
+
+
+def _objective(target: Target) -> None:
+    """Raise EndpointMisconfigured where the service level that a target's topic declares is none."""
+    if text := parse_args(target.args).get(SLO, ""):
+        try:
+            parse_objective(text)
+        except ValueError as exc:
+            raise EndpointMisconfigured(f"{SLO}: {exc}") from None
 
 
 class Probe(Protocol):

@@ -123,6 +123,4 @@ async def test_a_stream_is_found(nats_server: Nats) -> None:
         "t", "", "t", Target(f"nats://{nats_server.address}", f"nats-stream={short}", short), origin=Origin.REMORA
     )
     assert await app.standing(shown, PATIENT) == [hasty[-2].said]
-    assert await app.standing(replace(shown, retry_sleep_s=3600), PATIENT) == [
-        hasty[-2].said.replace("40 s", "3610 s")
-    ]
+    assert await app.standing(replace(shown, retry_sleep_s=3600), PATIENT) == [hasty[-2].said.replace("40 s", "3610 s")]

@@ -126,6 +126,7 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
                 dead_letters=3,
                 ledger={"committed": 10_000, "pending": 1_000, "unaccounted": 0, "delivered": 9_000},
                 last_failure={"kind": "transient", "reason": "refused", "age_seconds": 4.0},
+                slo={"objective": "99% < 5s over 28d", "good": 8_999, "total": 9_000, "budget_left": 0.98889},
             )
         ],
     )
@@ -133,7 +134,7 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
         cells = await tab.texts(f"{ROW} > td")
         assert cells == [
             "orders", "retrying, 1 of 2 queues", "12 s", "2", "~12,345", "5 min", "–", "9,000", "3",
-            "9,000 of 10,000", "kafka://broker:9092", "the broker is away",
+            "9,000 of 10,000", "98.9 % of 99% < 5s over 28d", "kafka://broker:9092", "the broker is away",
             "4.0 s ago, transient: refused; next attempt in 6.0 s",
         ]  # fmt: skip
         assert await tab.texts("#problem-list li") == [

@@ -23,6 +23,7 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
+from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
@@ -86,7 +87,8 @@ class FakeStore:
         self.removals: list[tuple[str, int]] = []
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
-        self.catalog = self.releases = self.locks = self.members = self.queue = self.attempts = self
+        self.on_hold: dict[Shard, TopicHold] = {}
+        self.catalog = self.releases = self.holds = self.locks = self.members = self.queue = self.attempts = self
         self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
         self.rooms: dict[str, QueueRoom] = {}
         self._made = 0
@@ -157,6 +159,17 @@ class FakeStore:
         async with self._call("set_released"):
             others = self.left_to_radosgw - set(shards)
             self.left_to_radosgw = others | set(shards) if released else others
+
+    async def held(self) -> Mapping[Shard, TopicHold]:
+        async with self._call("held"):
+            return dict(self.on_hold)
+
+    async def set_hold(self, topic: Topic, hold: TopicHold | None) -> None:
+        async with self._call("set_hold"):
+            if hold is None:
+                self.on_hold.pop(topic.first_shard, None)
+            else:
+                self.on_hold[topic.first_shard] = replace(hold, topic_id=topic.id)
 
     async def peek(self, shard: Shard) -> bytes | None:
         async with self._call("peek"):

@@ -17,6 +17,7 @@ from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings, QuarantineSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Allowance, PageAhead
+from remora.engine.admission.holds import HeldTopics
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
@@ -68,7 +69,8 @@ async def a_stand(entries: int, settings: DeliverySettings | None = None) -> Sta
     catalogue = Catalogue(store, telemetry, 30)
     settings, gate = settings or DeliverySettings(), Gate(telemetry)
     quarantines = Quarantines(QuarantineSettings(), telemetry, Random(7))
-    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings, Pace(1000), gate, quarantines)
+    holds = HeldTopics(catalogue.is_held, gate.free)
+    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings, Pace(1000), gate, quarantines, holds)
     return Stand(store, Scope(context, lease, a_topic(), ShardState()))
 
 

@@ -20,6 +20,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.started("0.1.0", "remora.toml", 2)
     telemetry.running("0.1.0")
     telemetry.letters_stored({"t": 1})
+    telemetry.topics_held({"t": "held by an operator until it is resumed"})
     telemetry.destination_failing(Outage("b:9092", "refused", Condition(State.RETRYING), ["t"], 2))
     telemetry.worker_started(1, 4711)
     telemetry.worker_not_started(1, "Resource temporarily unavailable", 0.5)

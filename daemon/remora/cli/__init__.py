@@ -32,6 +32,7 @@ COMMANDS = MappingProxyType(
         "quarantine": "quarantine:quarantine",
         "store": "store:store",
         "ledger": "ledger:ledger",
+        "slo": "slo:slo",
         "entry": "entry:entry",
         "dlq": "dlq:dlq",
         "log": "log:log",

@@ -17,10 +17,12 @@ import msgspec
 
 from remora import app
 from remora.cli.attributes import SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
+from remora.codec.topic import SLO
 from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_name
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
+from remora.policy.objectives import parse_objective
 
 MOST_BYTES = 16 << 20
 """A file beyond this size is a mistake and is not read."""
@@ -42,6 +44,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     retry_sleep_duration: str | int | None = None
     opaque_data: str | None = None
     closed: bool | None = None
+    slo: str | None = None
 
 
 _FIELDS = MappingProxyType({each.encode_name: each for each in msgspec.structs.fields(Table)})
@@ -148,7 +151,7 @@ class _Reading:
         if has_password(table.endpoint):
             why = "a password does not belong into the file: give SCHEME://USER@HOST and password-file"
             self.problems.append((".endpoint", why))
-        args = {name: self._argument(name, value) for name, value in table.args.items()}
+        args = {name: self._argument(name, value) for name, value in table.args.items()} | self._slo(table)
         return Given(
             endpoint=table.endpoint,
             kafka_topic=table.kafka_topic,
@@ -161,6 +164,16 @@ class _Reading:
             retry_sleep_s=self._seconds("retry-sleep-duration", table.retry_sleep_duration),
             opaque_data=table.opaque_data.encode() if table.opaque_data is not None else None,
         )
+
+    def _slo(self, table: Table) -> dict[str, str]:
+        """The service level, which is kept among the arguments as the delivery mode is."""
+        if table.slo is None:
+            return {}
+        try:
+            return {SLO: str(parse_objective(table.slo))}
+        except ValueError as exc:
+            self.problems.append((".slo", str(exc)))
+            return {}
 
     def _argument(self, name: str, value: object) -> str:
         if name in SECRETS:

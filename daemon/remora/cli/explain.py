@@ -13,6 +13,7 @@ from remora.cli import admin_client
 from remora.cli.attributes import DURATION
 from remora.cli.explain_event import Answer, Asked, look_for, not_known
 from remora.cli.explained import (
+    Orders,
     Place,
     QueueView,
     Said,
@@ -22,6 +23,7 @@ from remora.cli.explained import (
     topic_lines,
     view_queue,
 )
+from remora.cli.hold import hold_of
 from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, run_async
@@ -156,8 +158,9 @@ async def _views(
     released: frozenset[Shard],
 ) -> list[QueueView]:
     stats, books = await look_at(store, shards), await balances(store, shards)
+    hold = await hold_of(store, row.topic) if row.topic else None
     return [
-        view_queue(row, stats[each], books.get(each), row.reason(settings), said, is_released=each in released)
+        view_queue(row, stats[each], books.get(each), Orders(row.reason(settings), each in released, hold), said)
         for each in shards
         if each in stats
     ]

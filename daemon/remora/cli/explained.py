@@ -14,11 +14,13 @@ from remora.cli.rows import Row
 from remora.cli.shard import owner_text
 from remora.cli.status import some
 from remora.model.cookie import WorkerCookie
+from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
+from remora.policy.holds import hold_text
 from remora.policy.hosts import Names
 from remora.policy.mends import is_full_by_leak, words
 from remora.policy.next_command import TopicSubject
@@ -55,6 +57,16 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Orders:
+    """What settings and commands say of a queue: why remora does not deliver it, None where it does; whether it is left
+    to radosgw; and how its topic is held."""
+
+    foreign: str | None
+    is_released: bool = False
+    hold: TopicHold | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueView:
     """A queue with all that is known of it. `shard` is what the daemon's status has of it, None where it has none.
 
@@ -82,10 +94,8 @@ def view_queue(
     row: Row,
     stats: ShardStats,
     balance: Balance | None,
-    foreign: str | None,
+    orders: Orders,
     said: Said,
-    *,
-    is_released: bool,
 ) -> QueueView:
     """Put together what the store and the daemon's status say of a queue."""
     queue, status = stats.shard.queue, said.status
@@ -101,8 +111,9 @@ def view_queue(
         reservations=stats.reservations,
         full=words(stats.room, math.inf) if is_full_by_leak(stats.room) else "",
         subject=subject_of(row),
-        foreign=foreign,
-        is_released=is_released,
+        foreign=orders.foreign,
+        is_released=orders.is_released,
+        held=hold_text(orders.hold) if orders.hold else "",
         owner=_owner(stats.holder, said.host, is_here=shard is not None),
         owner_name=owner_text(stats.holder, said.names).removesuffix(" expired"),
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,

@@ -25,6 +25,7 @@ from remora.cli.attributes import (
     without,
 )
 from remora.cli.drain import drained
+from remora.cli.hold import hold_of
 from remora.cli.options import config_option
 from remora.cli.output import run_async, several
 from remora.cli.rows import UnknownTopic, rows_of
@@ -35,6 +36,7 @@ from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
+from remora.policy.holds import hold_text
 from remora.ports.store import ShardStore
 
 ENDPOINTS = (
@@ -223,6 +225,10 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
     async def work() -> Removed | None:
         async with app.store_of(settings) as store:
             topic = await _own(store, name, "aws sns delete-topic")
+            if drain and (hold := await hold_of(store, topic)) is not None:
+                raise TopicRefused(
+                    f"topic {name} is {hold_text(hold)}, so it cannot be drained: `remora topic resume {name}` first"
+                )
             if drain:
                 return await drained(store, topic, 60 if timeout_s is None else timeout_s)
             return await _remove(store, topic, discard=discard)

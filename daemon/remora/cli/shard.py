@@ -9,19 +9,21 @@ import click
 from remora import app
 from remora.cli.groups import Group
 from remora.cli.heal import heal_command
+from remora.cli.hold import hold_of
 from remora.cli.options import config_option, json_option
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues
 from remora.config import Settings
-from remora.engine.catalogue import topic_of
+from remora.engine.catalogue import topic_among, topic_of
 from remora.engine.claims import claim, is_workers, release
 from remora.engine.moves import move
 from remora.model.cookie import WorkerCookie
-from remora.model.errors import RemoraError
+from remora.model.errors import RemoraError, TopicRefused
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
+from remora.policy.holds import hold_text
 from remora.policy.hosts import NO_NAMES, Names, holder_text, names_of
 from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
@@ -143,6 +145,9 @@ def release_command(settings: Settings, which: Which) -> None:
     """
 
     async def work(store: ShardStore, found: Shard) -> str:
+        topic = topic_among(await store.catalog.topics(), found) if found.origin is Origin.RADOSGW else None
+        if topic is not None and (hold := await hold_of(store, topic)) is not None:
+            raise TopicRefused(f"{found} stays: topic {topic.label} is {hold_text(hold)}, and radosgw would deliver it")
         was = await release(store, found)
         trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
         return _released_text(found, was)

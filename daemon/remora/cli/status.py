@@ -47,7 +47,7 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
         print_json(shown)
         return
     destinations = destination_lines(shown.get("destinations", ()))
-    for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"])):
+    for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"]), *slo_lines(shown["topics"])):
         click.echo(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
     print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
@@ -64,6 +64,7 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",
+        *(f"held: topic {each['topic']} is {each['text']}" for each in shown.get("holds", ())),
         *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
     ]
@@ -114,6 +115,16 @@ def room_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
         f"room: topic {topic}: {room['advice']}"
         + (f": {LEAK_COMMAND} --topic {shlex.quote(topic)}" if room["leaks"] else "")
         for topic, room in rooms
+    ]
+
+
+def slo_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """The topics with a service level, and what is left of its budget since their workers' start."""
+    slos = [(each["topic"], each["slo"]) for each in topics if each.get("slo")]
+    return [
+        f"slo: topic {topic}: {slo['objective']}: {slo['budget_left']:.1%} of the budget is left, "
+        f"{slo['total'] - slo['good']} of {slo['total']} events were late or became dead letters"
+        for topic, slo in slos
     ]
 
 

@@ -16,6 +16,7 @@ from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
+from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.options import config_option, gathered_into, json_option, seconds
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
@@ -28,6 +29,7 @@ from remora.model.errors import CodecError, DaemonNotReachable, EndpointError, S
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
+from remora.policy.holds import hold_text
 from remora.ports.store import ShardStore
 
 
@@ -58,7 +60,9 @@ def topic() -> None:
     """
 
 
-for command in (create_command, set_command, rm_command, apply_command, test_command):
+for command in (
+    create_command, set_command, rm_command, apply_command, test_command, hold_command, resume_command,
+):  # fmt: skip
     topic.add_command(command)
 
 
@@ -128,7 +132,9 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
     async def row() -> dict[str, object]:
         async with app.store_of(settings) as store:
             found = await row_named(store, name, origin)
-            shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            hold = await hold_of(store, found.topic) if found.topic else None
+            held = {"held": hold_text(hold)} if hold else {}
+            shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)} | held
         if found.topic is not None:
             shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
         return shown

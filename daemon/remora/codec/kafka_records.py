@@ -97,12 +97,24 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     return b"".join(made)
 
 
-def _encode_any(shard: bytes, prefix: bytes, event: Record, place: int) -> bytes:
-    """An event's record of any size, with its number and its trace context where it has them."""
+def _encode_any(
+    shard: bytes, prefix: bytes, event: Record, place: int, further: Sequence[tuple[str, bytes]] = ()
+) -> bytes:
+    """An event's record of any size, with its number and its trace context where it has them, and `further` headers."""
     headers = [(SHARD, shard), (POSITION, prefix + event.position), (NEXT, prefix + event.next_position)]
     headers += [(EVENT_ID, event.event_id), *([(SEQUENCE, event.sequence)] if event.sequence else [])]
     headers += [(TRACEPARENT, event.traceparent)] if event.traceparent else []
-    return encode_record(place, event.key, event.body, headers)
+    return encode_record(place, event.key, event.body, [*headers, *further])
+
+
+def encode_with(
+    shard: bytes, prefix: bytes, records: Sequence[Record], first: int, further: Sequence[Sequence[tuple[str, bytes]]]
+) -> bytes:
+    """As `encode_events`, each record with its `further` headers behind the usual ones."""
+    return b"".join(
+        _encode_any(shard, prefix, event, place, more)
+        for place, (event, more) in enumerate(zip(records, further, strict=True), first)
+    )
 
 
 def in_batches(

@@ -27,6 +27,9 @@ KEYS = "remora-keys"
 TRAFFIC_CLASS = "remora-traffic-class"
 """The endpoint argument by which a topic asks for a lower traffic class; it never raises one."""
 
+SLO = "remora-slo"
+"""The endpoint argument that declares a topic's service level, such as `99% < 5s over 28d`; nothing depends on it."""
+
 LIMITS = ("time_to_live", "max_retries", "retry_sleep_duration")
 """The attributes that have fields of their own since Ceph 19; before, radosgw keeps them among the arguments."""
 

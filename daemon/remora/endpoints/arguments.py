@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, TRAFFIC_CLASS
+from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, SLO, TRAFFIC_CLASS
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 
@@ -123,11 +123,20 @@ VERIFY = Argument("verify-ssl", "", Truth(), "whether the server's certificate i
 USER = Argument("user-name", "", TEXT, "user to log in as; wins over the endpoint's URI")
 PASSWORD = Argument("password", "", TEXT, "password of the user", only_from="password-file")
 
+FORMAT = Argument(
+    "remora-format",
+    "",
+    Words(("cloudevents",)),
+    "attributes of CloudEvents in headers; at kafka and amqp",
+)
+
 COMMON = (
     CA_LOCATION, CERTIFICATE, KEY, KEY_PASSWORD, VERIFY, USER, PASSWORD,
     Argument(DEAD_LETTER_TOPIC, "", TEXT, "where dead letters go in addition to the store"),
     Argument(DELIVERY, "", TEXT, "at-least-once or exactly-once"),
     Argument(KEYS, "", TEXT, "how senders write object keys: encoded or literal", "encoded"),
+    FORMAT,
+    Argument(SLO, "", TEXT, "service level, such as 99% < 5s over 28d"),
     Argument(TRAFFIC_CLASS, "", TEXT, "a lower traffic class"),
 )  # fmt: skip
 """Those that all kinds take; what `codec.topic` reads of them is checked there."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from remora.codec.event_entry import attributes
+from remora.codec.topic import SLO, parse_args
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
+from remora.model.hold import TopicHold
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
+from remora.policy.holds import hold_text, in_force
+from remora.policy.objectives import Objective, parse_objective
 from remora.ports.delivery import DeliveryStore
 
 MOST_UNDECODABLE = 64
@@ -18,9 +24,10 @@ MOST_UNDECODABLE = 64
 
 
 class Catalogue:
-    """The registry, the topics' attributes and what is released, as last read, and a signal when any of it changed.
+    """The registry, the topics' attributes, what is released and what is held, as last read, and a signal when any of
+    it changed.
 
-    `shards`, `topics` and `released` are the very same objects for as long as nothing changed.
+    `shards`, `topics`, `released` and `holds` are the very same objects for as long as nothing changed.
     While the store is away the last reading stands: a topic is never taken for deleted because the store is silent.
     """
 
@@ -33,11 +40,26 @@ class Catalogue:
         self._changed = asyncio.Event()
         self.shards: Sequence[Shard] = ()
         self.released: frozenset[Shard] = frozenset()
+        self.holds: Mapping[Shard, TopicHold] = {}
         self.beat_at = asyncio.get_running_loop().time()
 
     def topic(self, shard: Shard) -> Topic | None:
         """The current attributes of a shard's topic, from its metadata; None when that is not readable."""
         return topic_among(self._topics, shard)
+
+    def hold(self, shard: Shard) -> TopicHold | None:
+        """The hold of a shard's topic that is in force; None where there is none."""
+        topic = self.topic(shard)
+        return self.holds.get(topic.first_shard if topic is not None else shard)
+
+    def is_held(self, shard: Shard) -> bool:
+        """Whether a shard's topic is held now."""
+        return self.hold(shard) is not None
+
+    def held(self) -> Mapping[str, TopicHold]:
+        """The holds that are in force, by their topic's name; of unreadable metadata by the name of the queue."""
+        names = {shard: topic.label for shard, topic in self._topics.items()}
+        return {names.get(shard, shard.queue): hold for shard, hold in self.holds.items()}
 
     @property
     def topics(self) -> Mapping[Shard, Topic]:
@@ -56,14 +78,17 @@ class Catalogue:
             shards = await self._store.catalog.shards()
             topics = await self._store.catalog.topics()
             released = await self._store.releases.released()
+            holds = in_force(await self._store.holds.held(), topics, time.time())
         except (StoreError, CodecError) as exc:
             self._telemetry.catalogue_failed(str(exc))
             return
         finally:
             self.beat_at = asyncio.get_running_loop().time()
-        found, known = (shards, topics, released), (self.shards, self._topics, self.released)
+        found, known = (shards, topics, released, holds), (self.shards, self._topics, self.released, self.holds)
         if not all(_is_same(new, old) for new, old in zip(found, known, strict=True)):
-            self.shards, self._topics, self.released = found
+            self.shards, self._topics, self.released, self.holds = found
+            self._telemetry.objectives = dict(_objectives(self._topics.values()))
+            self._telemetry.topics_held({label: hold_text(hold) for label, hold in self.held().items()})
             self._changed.set()
             self._changed = asyncio.Event()
         self._read.set()
@@ -73,10 +98,22 @@ class Catalogue:
         """Wait until the store was read once more, changed or not."""
         await self._read.wait()
 
-    async def wait_for_change(self, shard: Shard, seen: Topic | None) -> None:
-        """Wait until the attributes of a shard's topic differ from those `seen`."""
-        while self.topic(shard) == seen:
+    async def wait_for_change(self, shard: Shard, seen: Topic | None, hold: TopicHold | None = None) -> None:
+        """Wait until the attributes of a shard's topic differ from those `seen`, or it is held otherwise."""
+        while self.topic(shard) == seen and self.hold(shard) == hold:
             await self._changed.wait()
+
+    async def next_change(self) -> None:
+        """Wait until anything of all this is another than before."""
+        await self._changed.wait()
+
+
+def _objectives(topics: Iterable[Topic]) -> Iterator[tuple[str, Objective]]:
+    """The service levels of topics, by their names; one that cannot be read counts for nothing."""
+    for topic in topics:
+        if SLO in topic.target.args and (text := parse_args(topic.target.args).get(SLO)):
+            with suppress(ValueError):
+                yield topic.label, parse_objective(text)
 
 
 def _is_same(new: object, old: object) -> bool:

@@ -12,6 +12,7 @@ from remora.codec.rendering_cached import Renderer
 from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, QuarantineSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Givers
+from remora.engine.admission.holds import HeldTopics
 from remora.engine.admission.shares import Budgets
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.catalogue import Catalogue
@@ -107,6 +108,7 @@ class Worker:
             pace,
             gate,
             quarantines,
+            HeldTopics(self.catalogue.is_held, gate.free),
             meters.traffic,
             tracer=setup.tracer,
         )
@@ -173,7 +175,8 @@ class Worker:
         """What waits here, by destination and cause."""
         groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
         for each in self.ownership.active():
-            if each.has_work and each.state is not State.SHAPED:  # to wait for credit is no stall
+            # To wait for credit, or for an operator who holds the topic, is no stall.
+            if each.has_work and each.state not in (State.SHAPED, State.HELD):
                 groups.setdefault((each.endpoint, _cause(each)), []).append(each)
         return tuple(
             Waiting(
@@ -241,6 +244,7 @@ class Worker:
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._backlog.run(), name="backlog"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
+                tasks.create_task(self._context.holds.run(self.catalogue.next_change), name="holds"),
             ]
             if self._letters is not None:
                 others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))

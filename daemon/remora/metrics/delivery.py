@@ -15,9 +15,9 @@ from remora.metrics.series import (
     Books,
     Failing,
     Ledgers,
-    LetterGauge,
     RoomLeft,
     RoomsLeft,
+    TopicGauge,
 )
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
@@ -58,9 +58,18 @@ class DeliveryEvents(EventGroup):
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
         self._rooms_left = RoomsLeft(instruments.labels, "remora_queue")
         self._failing = Failing(instruments.labels, self._outages.topics, self._clock)
-        self._letters = LetterGauge(instruments.labels)
-        collectors = (self._ages, self._backlogs, self._ledgers, self._rooms_left, self._failing, self._letters)
-        for collector in collectors:
+        self._letters = TopicGauge(
+            instruments.labels,
+            "remora_dead_letters",
+            "Dead letters that the store has now, until they are re-driven or dropped; each host shows all of them.",
+        )
+        self._held = TopicGauge(
+            instruments.labels, "remora_topic_held", "1 while an operator holds a topic; absent while it is not held."
+        )
+        self._said_held: Mapping[str, str] = {}
+        for collector in (
+            self._ages, self._backlogs, self._ledgers, self._rooms_left, self._failing, self._letters, self._held,
+        ):  # fmt: skip
             instruments.registry.register(collector)
         self._mends = counter("remora_queue_mends", "Queues that got leaked room back.")
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
@@ -192,6 +201,15 @@ class DeliveryEvents(EventGroup):
     def letters_stored(self, topics: Mapping[str, int]) -> None:
         """The number of dead letters that the store has now, by topic; a topic that is gone goes by its queue."""
         self._letters.set(topics)
+
+    def topics_held(self, topics: Mapping[str, str]) -> None:
+        """These topics are held now, each until when and why; the others are not, or no longer."""
+        before, self._said_held = self._said_held, dict(topics)
+        self._held.set(dict.fromkeys(topics, 1))
+        for topic in sorted(topics.keys() - before.keys()):
+            say(logging.INFO, "topic_held", "nothing of a topic is delivered", topic=topic, reason=topics[topic])
+        for topic in sorted(before.keys() - topics.keys()):
+            say(logging.INFO, "topic_resumed", "a topic is held no longer", topic=topic)
 
     def retry(self, topic: str, delay_s: float) -> None:
         """Another attempt follows after a pause."""

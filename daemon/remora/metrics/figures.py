@@ -13,6 +13,7 @@ import msgspec
 
 from remora.metrics.series import Backlog, Books, RoomLeft
 from remora.policy.mends import is_full_by_leak, words
+from remora.policy.objectives import Objective, parse_objective
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,27 @@ class RoomFigures(msgspec.Struct, frozen=True, kw_only=True):
         return RoomLeft(self.room_bytes, self.capacity_bytes, self.leaked_bytes, seconds)
 
 
+class SloFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's service level, how many of its events kept it and how many there were since its workers' start, and
+    which part of the budget of these is left; below 0 where more were late than may be.
+    """
+
+    objective: str
+    good: int
+    total: int
+    budget_left: float
+
+    @classmethod
+    def of(cls, objective: Objective, good: int, total: int) -> SloFigures:
+        """The figures of so many events."""
+        left = round(objective.left(good, total), 6)
+        return cls(objective=str(objective), good=good, total=total, budget_left=left)
+
+    def __add__(self, other: SloFigures) -> SloFigures:
+        """The figures of two workers that hold queues of one topic."""
+        return SloFigures.of(parse_objective(self.objective), self.good + other.good, self.total + other.total)
+
+
 class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's figures. Counts begin with the process that counts; a topic's backlog and ledger go with its queues.
     `dead_letters` are those that the store has now.
@@ -78,6 +100,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Mapping[str, int] | None = None
     last_failure: LastFailure | None = None
     room: RoomFigures | None = None
+    slo: SloFigures | None = None
 
     def __add__(self, other: TopicFigures) -> TopicFigures:
         """The figures of two workers that hold queues of one topic."""
@@ -86,6 +109,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
         failures = [each for each in (self.last_failure, other.last_failure) if each is not None]
         ledgers = [each for each in (self.ledger, other.ledger) if each is not None]
         rooms = [each for each in (self.room, other.room) if each is not None]
+        slos = [each for each in (self.slo, other.slo) if each is not None]
         return TopicFigures(
             topic=self.topic,
             delivered_entries=self.delivered_entries + other.delivered_entries,
@@ -99,6 +123,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
             ledger=_sum(ledgers) if ledgers else None,
             last_failure=min(failures, key=lambda each: each.age_seconds, default=None),
             room=functools.reduce(operator.add, rooms) if rooms else None,
+            slo=functools.reduce(operator.add, slos) if slos else None,
         )
 
 

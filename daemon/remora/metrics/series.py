@@ -21,13 +21,10 @@ from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
 from remora.model.room import QueueRoom
+from remora.policy.objectives import AGE_BOUNDS_S
 
 OTHER = "other"
 """The topic label of all topics beyond the limit."""
-
-AGE_BOUNDS_S = (
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400,
-)  # fmt: skip
 
 
 class TopicLabels:
@@ -156,6 +153,16 @@ class AgeHistogram(Collector):
         """Show an event that was observed, by the id of its trace, in its bucket."""
         bucket = bisect_left(self._bounds_ns, age_s * 1e9)
         self._ages_of(topic).exemplars[bucket] = Exemplar({"trace_id": trace_id}, age_s, now_s)
+
+    def within(self, topic: str, bound_s: float) -> tuple[int, int] | None:
+        """How many events of the topic were at most so old, a bound of a bucket, and how many there were in all.
+
+        None where the topic has no series of its own.
+        """
+        ages = self._series.get(topic)
+        if ages is None or not self._labels.is_named(topic):
+            return None
+        return sum(ages.counts[: bisect_left(self._bounds_ns, round(bound_s * 1e9)) + 1]), sum(ages.counts)
 
     def forget(self, topic: str) -> None:
         """Export the topic no longer."""
@@ -389,11 +396,13 @@ class Ledgers(Collector):
         return merged
 
 
-class LetterGauge(Collector):
-    """The dead letters that are stored now, by topic; those under `other` are added up."""
+class TopicGauge(Collector):
+    """A gauge by topic whose values all come together; those under `other` are added up."""
 
-    def __init__(self, labels: TopicLabels) -> None:
+    def __init__(self, labels: TopicLabels, name: str, text: str) -> None:
         self._labels = labels
+        self._name = name
+        self._text = text
         self._topics: Mapping[str, int] = {}
 
     def set(self, topics: Mapping[str, int]) -> None:
@@ -409,12 +418,8 @@ class LetterGauge(Collector):
         return merged
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge, of the topics that have stored letters."""
-        family = GaugeMetricFamily(
-            "remora_dead_letters",
-            "Dead letters that the store has now, until they are re-driven or dropped; each host shows all of them.",
-            labels=["topic"],
-        )
+        """One gauge, of the topics that have a value."""
+        family = GaugeMetricFamily(self._name, self._text, labels=["topic"])
         for label, count in self.by_label().items():
             family.add_metric([label], count)
         yield family

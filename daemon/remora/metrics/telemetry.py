@@ -10,7 +10,7 @@ All methods belong to the event loop's thread, save for `spans_exported`. Texts 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from prometheus_client import ProcessCollector
@@ -18,13 +18,14 @@ from prometheus_client import ProcessCollector
 from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
-from remora.metrics.figures import LastFailure, RoomFigures, TopicCounts, TopicFigures, topic_figures
+from remora.metrics.figures import LastFailure, RoomFigures, SloFigures, TopicCounts, TopicFigures, topic_figures
 from remora.metrics.ingest import IngestEvents
 from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
 from remora.metrics.process import ProcessEvents
 from remora.metrics.shaping import ShapingEvents
 from remora.metrics.store import StoreEvents
+from remora.policy.objectives import Objective
 
 
 class Telemetry(
@@ -43,6 +44,8 @@ class Telemetry(
         """`metric_topics` bounds the topics with series of their own; `clock` only spaces repeated log lines."""
         instruments = Instruments(metric_topics, repeat_interval_s, clock)
         super().__init__(instruments)
+        self.objectives: Mapping[str, Objective] = {}
+        """The service levels of topics, as their attributes have them now."""
         self._labels, self._topic_counters = instruments.labels, instruments.topic_counters
         ProcessCollector(registry=self.registry)
 
@@ -64,7 +67,18 @@ class Telemetry(
             },
         )
         rooms = {topic: RoomFigures.of(left) for topic, left in self._rooms_left.by_label().items()}
-        return [msgspec.structs.replace(each, room=rooms.get(each.topic)) for each in rows]
+        return [
+            msgspec.structs.replace(each, room=rooms.get(each.topic), slo=self._slo_of(each.topic)) for each in rows
+        ]
+
+    def _slo_of(self, topic: str) -> SloFigures | None:
+        """How the topic keeps its service level; a dead letter counts as late."""
+        objective = self.objectives.get(topic)
+        counted = self._ages.within(topic, objective.bound_s) if objective else None
+        if objective is None or counted is None:
+            return None
+        good, arrived = counted
+        return SloFigures.of(objective, good, arrived + self._parked.by_label().get(topic, 0))
 
     def topic_found(self, topic: str) -> None:
         """This worker has queues of the topic: its series begin."""

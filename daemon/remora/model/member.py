@@ -80,8 +80,8 @@ class Member:
     `wants` is what it wants of the groups of traffic whose limits all workers share, by `policy.split.key_of`: bytes a
     second, or all (None).
 
-    `asks` are those of a command, whose row is no worker's. `hostname` is what people call the host, empty in rows of
-    older releases, which pass over it.
+    `asks` are those of a command, whose row is no worker's. `hostname` is what people call the host, `release` the
+    release of its remora; both are empty in rows of releases that did not have them, which pass over them.
     """
 
     cookie: str
@@ -98,3 +98,4 @@ class Member:
     wants: tuple[tuple[int, int | None], ...] = ()
     asks: tuple[Ask, ...] = ()
     hostname: str = ""
+    release: str = ""

@@ -22,6 +22,7 @@ class State(StrEnum):
     STOPPED = "stopped"
     QUARANTINED = "quarantined"
     RETRYING = "retrying"
+    HELD = "held"
     STARTING = "starting"
     SHAPED = "shaped"
     FINISHING = "finishing"
@@ -102,13 +103,14 @@ FULL = "as many entries are under way as delivery.max_unacked or destination_max
 def of_shard(facts: Facts) -> Condition:
     """How a shard does.
 
-    One whose attempts fail is stopped or retried also while it is being tried. One whose queue is empty is idle.
+    One whose attempts fail is stopped or retried also while it is being tried, but not while its topic is held. One
+    whose queue is empty is idle.
     """
     if facts.step is State.FINISHING:
         return Condition(State.FINISHING, facts.why, facts.step_s)
     if facts.empty_s is not None and facts.step in (State.DELIVERING, State.IDLE):
         return Condition(State.IDLE, "", facts.empty_s)
-    if facts.failing is not None and facts.step is not State.IDLE:
+    if facts.failing is not None and facts.step not in (State.IDLE, State.HELD):
         return _failing(facts, facts.failing)
     if facts.step is State.DELIVERING and facts.shaped is not None:
         waits_s, whose = facts.shaped

@@ -52,8 +52,8 @@ class Queue:
     """What is known of a queue from its store and from the daemon of this host; `daemon` is None while it is away.
 
     `subject` is its topic, as commands name it. `foreign` is why remora does not deliver its topic, None where it does.
-    `owner_name` names the lock's holder. `full` says in words that it takes no events because of a leak, and is empty
-    where it does.
+    `owner_name` names the lock's holder. `held` says until when an operator holds the topic, and why; `full` says in
+    words that it takes no events because of a leak. Each is empty where that is not so.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Queue:
     subject: TopicSubject
     foreign: str | None = None
     is_released: bool = False
+    held: str = ""
     owner: Owner = Owner.NONE
     owner_name: str = ""
     lease_left_s: float = 0.0
@@ -84,10 +85,10 @@ class Advice:
 
 
 def advice(queue: Queue) -> Advice:
-    """The first of these that holds: it takes no events because of a leak; who should deliver it does not; nothing
-    waits; no worker of this host holds it; and what the worker that holds it says.
+    """The first of these that holds: it takes no events because of a leak; who should deliver it does not; an
+    operator holds its topic; nothing waits; no worker of this host holds it; and what the worker that holds it says.
     """
-    for rule in (_full, _of_others, _empty, _not_held, _held):
+    for rule in (_full, _of_others, _on_hold, _empty, _not_held, _held):
         found = rule(queue)
         if found is not None:
             return found
@@ -112,6 +113,16 @@ def _of_others(queue: Queue) -> Advice | None:
         left = f"the lock of {queue.owner_name} ends in {queue.lease_left_s:.0f} s unless it is renewed"
         return Advice(f"a radosgw delivers it: {left}", claim, f"radosgw: {queue.owner_name}")
     return None
+
+
+def _on_hold(queue: Queue) -> Advice | None:
+    if not queue.held:
+        return None
+    return Advice(f"its topic is {queue.held}; {queue.waiting} wait in it", _resume(queue), f"held: {queue.held}")
+
+
+def _resume(queue: Queue) -> str:
+    return _command("topic resume", queue.topic)
 
 
 def _empty(queue: Queue) -> Advice | None:
@@ -165,6 +176,8 @@ def _held(queue: Queue) -> Advice | None:
             last = f"; the last attempt failed with: {daemon.last_failure}" if daemon.last_failure else ""
             text = f"its destination is in quarantine and gets a trickle only{why}{last}"
             return Advice(text, _command("quarantine release", daemon.destination))
+        case State.HELD:
+            return Advice(f"its topic is {found.reason}", _resume(queue), found.reason)
         case State.SHAPED:
             return Advice(f"it waits for credit to send{why}", "remora shaping show")
         case State.STARTING:

@@ -1,4 +1,4 @@
-"""The limits of admission: credit of a group, entries that are not acknowledged, and bytes in memory."""
+"""The limits of admission: a held topic, credit of a group, entries that are not acknowledged, and bytes in memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from remora.policy.admission import UNCHARGED, AdmissionLimit, Demand, Hold, Sho
 from remora.policy.cells import MemberAccount
 
 _NEW_PART = 0.1
+
+
+class HeldTopicLimit:
+    """Lets nothing pass while an operator holds the topic; else it costs nothing, and holds nothing."""
+
+    def __init__(self, is_held: Callable[[], bool]) -> None:
+        self._is_held = is_held
+
+    def take(self, request: Demand) -> Hold | None:
+        """Lets pass whatever is wanted, or has it wait."""
+        return None if self._is_held() else Hold(self, request.want, UNCHARGED)
+
+    def settle(self, hold: Hold, amount: int) -> Sequence[AdmissionLimit]:
+        """Nobody waits for what another one holds here."""
+        hold.amount = amount
+        return ()
 
 
 class CreditLimit:

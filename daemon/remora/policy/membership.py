@@ -117,6 +117,7 @@ class Membership:
     draining: bool = False
     leaving: bool = False
     hostname: str = ""
+    release: str = ""
 
     @property
     def active(self) -> Sequence[Member]:
@@ -204,6 +205,7 @@ class Membership:
             quarantined=self.quarantined,
             wants=row_room.wanted(self.wants, {shard: each.group for shard, each in self.offers.items()}, self.expects),
             hostname=self.hostname[:MOST_NAME],
+            release=self.release[:MOST_NAME],
         )
 
     def rows(self, owned: Collection[Shard]) -> list[Member]:

@@ -18,6 +18,7 @@ from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.ports.mends import Mending
+from remora.ports.orders import Holds, Releases
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -43,22 +44,6 @@ class Catalog(Protocol):
 
         Raises ShardGone when there is no such queue.
         """
-        ...
-
-
-class Releases(Protocol):
-    """The queues of radosgw's that every worker leaves to it, until they are claimed.
-
-    The store keeps them where the workers of all hosts see them. A release does not keep a lock from being taken: a
-    worker that takes one before it reads of the release gives the queue back when it does.
-    """
-
-    async def released(self) -> frozenset[Shard]:
-        """These queues; while nothing changed, the answer may be the same object as before."""
-        ...
-
-    async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
-        """Leave queues to radosgw from now on, or no longer; ValueError for remora's own, which no radosgw serves."""
         ...
 
 
@@ -248,6 +233,8 @@ class DeliveryStore(Protocol):
     def catalog(self) -> Catalog: ...
     @property
     def releases(self) -> Releases: ...
+    @property
+    def holds(self) -> Holds: ...
     @property
     def locks(self) -> Locks: ...
     @property

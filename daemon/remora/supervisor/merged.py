@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     """The status of a host: that of its workers together, in which each shard names its worker by number."""
     statuses = [each.status for each in answers if each.status is not None]
     shards, figures = _shards(answers), _figures(answers)
+    holds = _holds(status.get("holds", ()) for status in statuses)
     return {
         "host": _host(answers),
         "store": _store([status["store"] for status in statuses]),
@@ -39,7 +41,8 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
         "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
         "workers": [_worker(each) for each in answers],
         "dead_letters": sum(each.dead_letters for each in figures),
-        "topics": topics_shown(figures, shards),
+        "topics": topics_shown(figures, shards, holds),
+        "holds": list(holds.values()),
         "destinations": [destination_shown(each) for each in failing_destinations(shards, figures)],
         "members": _others([status["members"] for status in statuses], {each.cookie for each in answers}),
         "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
@@ -88,8 +91,21 @@ def _place(failed: dict[str, Any]) -> str:
     return "store" if failed["kind"] in (Failure.STORE, Failure.DAMAGED) else str(failed["endpoint"])
 
 
-def topics_shown(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is counted of each topic, and how it does; topics without a queue on this host are in no state."""
+def _holds(holds: Iterable[Sequence[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The topics that an operator holds, by name; each worker reads of all of them."""
+    found = {each["topic"]: each for said in holds for each in said}
+    return {topic: found[topic] for topic in sorted(found)}
+
+
+def topics_shown(
+    figures: Sequence[TopicFigures],
+    shards: Iterable[dict[str, Any]],
+    holds: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """What is counted of each topic, and how it does; topics without a queue on this host are in no state.
+
+    One that an operator holds is held, also while nothing waits in it.
+    """
     held: dict[str, list[Condition]] = {}
     for each in shards:
         held.setdefault(_label(each), []).append(condition_of(each))
@@ -97,10 +113,17 @@ def topics_shown(figures: Sequence[TopicFigures], shards: Iterable[dict[str, Any
     uncounted = msgspec.to_builtins(TopicFigures(topic=""))
     return [
         (counted.get(topic) or uncounted | {"topic": topic})
-        | _condition(together(held.get(topic, ())))
+        | _condition(_on_hold(together(held.get(topic, ())), holds.get(topic)))
         | {"queues": len(held.get(topic, ()))}
         for topic in sorted(held.keys() | counted.keys())
     ]
+
+
+def _on_hold(found: Condition | None, hold: dict[str, Any] | None) -> Condition | None:
+    """How a topic does that may be held: a worker that finishes what is under way is a part of it."""
+    if found is None or hold is None or found.state.is_failing:
+        return found
+    return Condition(State.HELD, hold["text"], hold["since_seconds"])
 
 
 def _condition(found: Condition | None) -> dict[str, Any]:

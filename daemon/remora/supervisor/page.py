@@ -33,6 +33,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_dead_letters": "most",
         "remora_members": "most",
         "remora_topic_failing": "most",
+        "remora_topic_held": "most",
         "remora_topic_failing_seconds": "most",
         "remora_usage_ratio": "most",
         "remora_usage_history_ratio": "most",

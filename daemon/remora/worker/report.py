@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping
 
 from remora.engine.admission.gate import Gate
@@ -10,8 +11,10 @@ from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.health import Use
+from remora.model.hold import TopicHold
 from remora.model.member import Member
 from remora.policy import readiness
+from remora.policy.holds import hold_text
 from remora.policy.hosts import holder_text
 from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
@@ -89,6 +92,7 @@ class Report:
             "balance": worker.ownership.shedder.status() if worker else {},
             "quarantine": worker.quarantines.left_s if worker else {},
             "topics": self._telemetry.topics(),
+            "holds": _holds_json(worker.catalogue.held()) if worker else [],
             "members": [_member_json(each) for each in worker.others.values()] if worker else [],
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": _left_json(worker) if worker else [],
@@ -98,6 +102,20 @@ class Report:
     def _store_trouble(self) -> str:
         """Why the store does not answer; empty while it does."""
         return "" if self.is_connected else self._state
+
+
+def _holds_json(held: Mapping[str, TopicHold]) -> list[dict[str, object]]:
+    """The topics that an operator holds."""
+    return [
+        {
+            "topic": topic,
+            "text": hold_text(hold),
+            "reason": hold.reason,
+            "since_seconds": round(time.time() - hold.since, 3),
+            "until": hold.until,
+        }
+        for topic, hold in sorted(held.items())
+    ]
 
 
 def _is_failing(each: ShardStatus) -> bool:

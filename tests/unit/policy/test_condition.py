@@ -54,6 +54,10 @@ AWAY = FailedSince(Failure.TRANSIENT, "no answer", 61.0)
             Condition(State.QUARANTINED, "another one tries", 2.0),
         ),
         (
+            Facts(step=State.HELD, why="held until noon", step_s=2.0, failing=AWAY, next_attempt_s=3.0),
+            Condition(State.HELD, "held until noon", 2.0, 3.0),
+        ),
+        (
             Facts(step=State.FINISHING, step_s=2.0, failing=AWAY, empty_s=1.0),
             Condition(State.FINISHING, "", 2.0),
         ),

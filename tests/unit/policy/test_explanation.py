@@ -42,6 +42,12 @@ def says(
         ),
         (replace(RADOSGW, is_released=True), "released to radosgw", "remora shard claim orders.3"),
         (
+            replace(RADOSGW, held="held: no room"),
+            "its topic is held: no room; 7 wait in it",
+            "remora topic resume orders",
+        ),
+        (replace(RADOSGW, held="held", waiting=0), "its topic is held; 0 wait in it", "remora topic resume orders"),
+        (
             replace(RADOSGW, owner=Owner.GATEWAY, owner_name="client.7", lease_left_s=12),
             "a radosgw delivers it: the lock of client.7 ends in 12 s",
             "remora shard claim orders.3",
@@ -114,6 +120,7 @@ def says(
             "in quarantine and gets a trickle only: it refuses",
             "remora quarantine release kafka://b:9092",
         ),
+        (says("held", "held by an operator"), "its topic is held by an operator", "remora topic resume orders"),
         (says("shaped", "scope tenant"), "waits for credit to send: scope tenant", "remora shaping show"),
         (says("starting"), "a worker has just taken it", ""),
         (says("finishing"), "finishes what is in flight", ""),

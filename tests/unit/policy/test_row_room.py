@@ -50,6 +50,7 @@ def test_a_row_is_never_longer_than_its_bound(
     offers = {shard: data.draw(OFFERS) for shard in offered}
     other = Member("remora/o", "h", offers=(Offer(ME, tuple(expected)),))
     me = Membership(ME, "host.example.com", {"remora/o": other}, quarantined=tuple(row_room.named(left)))
+    me = replace(me, hostname="h" * 99, release="r" * 99)
     me = replace(me, wants=wants)
 
     for view in (

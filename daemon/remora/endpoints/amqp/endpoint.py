@@ -170,7 +170,7 @@ class AmqpRoute:
         self._meant = meant
         self._settings = settings
         self._what = f"exchange {meant.exchange} at {connection}"
-        self._origin = Origin(shard.queue.encode(), incarnation.encode() + b":")
+        self._origin = Origin(shard.queue.encode(), incarnation.encode() + b":", meant.cloudevents)
         self._packer = Packer(self._origin, LANES)
         self._events = Envelope(exchange, meant.routing_key.encode())
         self._letters = Envelope(exchange, meant.letters.encode())

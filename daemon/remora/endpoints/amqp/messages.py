@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
+from remora.endpoints.cloud_events import attributes
 from remora.endpoints.letter_headers import letter_headers, omitted
 from remora.model.record import DeadLetter, Record
 
@@ -18,15 +19,24 @@ _SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The queue that messages come from. `prefix` is its incarnation with a colon, in front of every position."""
+    """The queue that messages come from. `prefix` is its incarnation with a colon, in front of every position.
+
+    With `cloudevents` its messages have the attributes of CloudEvents among their headers.
+    """
 
     shard: bytes
     prefix: bytes
+    cloudevents: bool = False
 
     def message_id(self, position: bytes) -> bytes:
         """What names an entry for ever: `<shard>/<incarnation>:<pos>`, or a digest of that where it is too long."""
         name = self.shard + b"/" + self.prefix + position
         return name if len(name) <= MOST_SHORT_BYTES else hashlib.sha256(name).hexdigest().encode()
+
+    def _attributes(self, record: Record) -> list[tuple[bytes, bytes]]:
+        """CloudEvents' application properties, whose place headers have in AMQP 0-9-1."""
+        event_id = self.shard + b"/" + self.prefix + record.position
+        return [(b"cloudEvents:" + name.encode(), text) for name, text in attributes(record, event_id)]
 
     def content(self, record: Record) -> Content:
         """The message of an event."""
@@ -37,6 +47,7 @@ class Origin:
             (_EVENT_ID, record.event_id),
             *([(_SEQUENCE, record.sequence)] if record.sequence else []),
             *([(_TRACEPARENT, record.traceparent)] if record.traceparent else []),
+            *(self._attributes(record) if self.cloudevents else []),
         )
         return make_content(self.message_id(record.position), headers, record.body)
 

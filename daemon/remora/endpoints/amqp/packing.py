@@ -31,6 +31,10 @@ class Packer:
         self.lanes = lanes
         self._origin = origin
 
+    def _may_be_long(self, record: Record) -> bool:
+        """Whether it is worth a look how long the headers are: keys and buckets stand in CloudEvents' attributes."""
+        return self._origin.cloudevents or len(record.event_id) > 1024
+
     def pack(
         self, records: Sequence[Record], frame_bytes: int, message_bytes: int | None
     ) -> tuple[list[AmqpBatch], list[tuple[Record, str]]]:
@@ -42,7 +46,7 @@ class Packer:
         for at, record in enumerate(records):
             if message_bytes is not None and len(record.body) > message_bytes:
                 refused[at] = record, f"{len(record.body)} bytes, more than the broker's max_message_size"
-            elif len(record.event_id) > 1024 and self._origin.content(record).header_bytes > frame_bytes:
+            elif self._may_be_long(record) and self._origin.content(record).header_bytes > frame_bytes:
                 refused[at] = record, f"its headers take more than the broker's frame_max {frame_bytes}"
         taken = [each for at, each in enumerate(records) if at not in refused] if refused else records
         batches = [AmqpBatch(lane, members) for lane, members, _ in in_batches(taken, self.lanes, 0, ROOM)]

@@ -15,6 +15,7 @@ from remora.endpoints.arguments import (
     AMQP_LEVEL,
     CLIENT_CERTIFICATE,
     EXCHANGE,
+    FORMAT,
     PASSWORD,
     USER,
     VERIFY,
@@ -51,7 +52,8 @@ class AmqpTarget:
     """What a target means, and in `remarks` where it works otherwise than it was asked for.
 
     `routable` tells that a message which reaches no queue is not delivered. `letters` is the routing key with which
-    dead letters go to the same exchange; empty where none do.
+    dead letters go to the same exchange; empty where none do. Messages have the attributes of `cloudevents` in their
+    headers where the target asks for them.
     """
 
     server: Server
@@ -60,6 +62,7 @@ class AmqpTarget:
     routable: bool = False
     letters: str = ""
     remarks: tuple[str, ...] = ()
+    cloudevents: bool = False
 
 
 def parse_target(target: Target) -> AmqpTarget:
@@ -82,8 +85,9 @@ def parse_target(target: Target) -> AmqpTarget:
         reasons.add(f"{DEAD_LETTER_TOPIC}: events and dead letters must not share a routing key")
     server = _server(target, args, reasons)
     remarks = tuple(_remarks(server, args, level))
+    cloudevents = bool(reasons.read("", FORMAT.read, args))
     reasons.refuse()
-    return AmqpTarget(server, exchange, target.topic, level == "routable", letters, remarks)
+    return AmqpTarget(server, exchange, target.topic, level == "routable", letters, remarks, cloudevents)
 
 
 def _check_short(name: str, text: str) -> None:

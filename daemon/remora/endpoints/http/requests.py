@@ -5,14 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import msgspec
 
 from remora import __version__
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
-from remora.codec.rendering_plain import second_text
 from remora.codec.trace_context import TRACEPARENT
+from remora.endpoints.cloud_events import CloudEvent, cloud_event
 from remora.endpoints.header_text import header_value
 from remora.endpoints.http.credentials import Credential
 from remora.endpoints.http.signing import message_id, signature
@@ -28,71 +25,6 @@ CONTENT_TYPES = {
     "ndjson": b"application/x-ndjson",
     "cloudevents": b"application/cloudevents-batch+json",
 }
-
-
-class CloudEvent(NamedTuple):
-    """The attributes that radosgw makes of an event; `time` is empty where the event has none."""
-
-    id: bytes
-    type: bytes
-    source: bytes
-    time: bytes
-    subject: bytes
-
-
-class _Ids(msgspec.Struct):
-    request: str = msgspec.field(name="x-amz-request-id", default="")
-    id_2: str = msgspec.field(name="x-amz-id-2", default="")
-
-
-class _Bucket(msgspec.Struct):
-    name: str = ""
-
-
-class _S3(msgspec.Struct):
-    bucket: _Bucket
-
-
-class _Event(msgspec.Struct):
-    source: str = msgspec.field(name="eventSource")
-    region: str = msgspec.field(name="awsRegion")
-    name: str = msgspec.field(name="eventName")
-    ids: _Ids = msgspec.field(name="responseElements")
-    s3: _S3
-
-
-class _Envelope(msgspec.Struct):
-    records: list[_Event] = msgspec.field(name="Records")
-
-
-_decode = msgspec.json.Decoder(_Envelope).decode
-
-
-def cloud_event(record: Record) -> CloudEvent:
-    """What radosgw writes into the ce- headers of this event; `id` is not unique there."""
-    try:
-        event = _decode(record.body).records[0]
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is not UTF-8 stands in the body as it is
-        found: Any = json.loads(record.body.decode("utf-8", "surrogateescape"))
-        event = msgspec.convert(found, _Envelope).records[0]
-    return CloudEvent(
-        _raw(f"{event.ids.request}.{event.ids.id_2}"),
-        _raw(f"com.amazonaws.{event.name}"),
-        _raw(f"{event.source}.{event.region}.{event.s3.bucket.name}"),
-        _time(record.event_ns),
-        record.key.partition(b"/")[2],
-    )
-
-
-def _time(ns: int) -> bytes:
-    """A time in nanoseconds, as radosgw writes it here; empty where the body has a duration instead of a time."""
-    second, nanosecond = divmod(ns, 1_000_000_000)
-    before, after = second_text(second & 0xFFFF_FFFF)
-    return b"%b%09d%b" % (before, nanosecond, after) if after else b""
-
-
-def _raw(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
 
 
 def place_of(queue: str, incarnation: str, position: bytes) -> tuple[bytes, bytes]:

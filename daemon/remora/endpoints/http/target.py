@@ -218,5 +218,7 @@ def _without_effect(args: Mapping[str, str]) -> Iterator[str]:
     yield from remarks_on_others(args, "http")
     if args.get("remora-ce-id") and not (CLOUDEVENTS.read(args) or args.get("remora-batch")):
         yield "remora-ce-id has no effect without cloudevents=true"
+    if args.get("remora-format"):
+        yield "remora-format has no effect at http endpoints: cloudevents=true does the same there"
     if not args.get("remora-batch") and (args.get("remora-batch-records") or args.get("remora-batch-bytes")):
         yield "remora-batch-records and remora-batch-bytes have no effect without remora-batch"

@@ -158,12 +158,12 @@ class KafkaEndpoint:
         if not facts.limit_known and self._smaller.is_news(slot.connection, topic):
             self._observer.limit_assumed(str(slot), topic, facts.limit_bytes)
         packer = Packer(
-            shard.queue,
-            incarnation,
+            Origin.of(shard.queue, incarnation),
             facts.partitions,
             codec=CODECS[settings.compression],
             batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),
             limit_bytes=facts.limit_bytes,
+            cloudevents=meant.cloudevents,
         )
         route = KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
         route.arrived = self._arrived

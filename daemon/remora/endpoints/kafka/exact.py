@@ -20,7 +20,7 @@ from remora.endpoints.kafka.connecting import Connection, build_client
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
-from remora.endpoints.kafka.packing import KafkaBatch, Packer
+from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
     FENCED,
@@ -177,7 +177,8 @@ class Opening:
                 await producer.initialise()
                 mark = await producer.read_mark()
         partitions = {topic: each.partitions for topic, each in facts.items()}
-        packer = Packer(shard.queue, incarnation, **self._packing(meant.topic, facts))
+        origin, packing = Origin.of(shard.queue, incarnation), self._packing(meant.topic, facts)
+        packer = Packer(origin, **packing, cloudevents=meant.cloudevents)
         letters = LetterPacker(**self._packing(meant.letters, facts)) if meant.letters else None
         try:
             reached = position_of(mark, incarnation)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from remora.codec.kafka_records import RECORD_BYTES
+from remora.codec.kafka_records import HEADER_BYTES, RECORD_BYTES, encode_with
 from remora.codec.speedups import encode_events, in_batches
+from remora.endpoints.cloud_events import attributes
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.record import Record
 
@@ -47,6 +48,17 @@ class KafkaBatch:
         return encode_events(self.origin.shard, self.origin.prefix, self.records, first)
 
 
+@dataclass(slots=True, eq=False)
+class CloudEventBatch(KafkaBatch):
+    """Records with the attributes of CloudEvents in their headers, which are made once."""
+
+    further: Sequence[Sequence[tuple[str, bytes]]]
+
+    def encode(self, first: int) -> bytes:
+        """As every batch, record by record: the compiled loop knows the usual headers only."""
+        return encode_with(self.origin.shard, self.origin.prefix, self.records, first, self.further)
+
+
 class Packer:
     """Sorts records by partition into batches that the broker accepts.
 
@@ -55,9 +67,17 @@ class Packer:
     """
 
     def __init__(
-        self, queue: str, incarnation: str, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int
+        self,
+        origin: Origin,
+        partitions: int,
+        *,
+        codec: int,
+        batch_bytes: int,
+        limit_bytes: int,
+        cloudevents: bool = False,
     ) -> None:
-        self._origin = Origin.of(queue, incarnation)
+        self._origin = origin
+        self._cloudevents = cloudevents
         self._partitions = partitions
         self._codec = codec
         self.limit(batch_bytes, limit_bytes)
@@ -72,13 +92,42 @@ class Packer:
         batches: list[KafkaBatch] = []
         refused: list[tuple[Record, str]] = []
         room = self.batch_bytes - BATCH_BYTES
-        for lane, members, nbytes in in_batches(records, self._partitions, self._origin.nbytes, room):
-            batch = KafkaBatch(lane, self._origin, members, nbytes)
+        for batch in self._made(records, room):
             if too_large := size_above(self._limit_bytes, self._codec, batch):
-                refused.append((members[0], self._too_large(too_large)))
+                refused.append((batch.records[0], self._too_large(too_large)))
             else:
                 batches.append(batch)
         return batches, refused
 
+    def _made(self, records: Sequence[Record], room: int) -> Iterator[KafkaBatch]:
+        """As many records together as there is room for."""
+        origin, partitions = self._origin, self._partitions
+        if not self._cloudevents:
+            for lane, members, nbytes in in_batches(records, partitions, origin.nbytes, room):
+                yield KafkaBatch(lane, origin, members, nbytes)
+            return
+        further = [_headers(origin, record) for record in records]
+        # Sorted as records whose ids are longer by what the headers take; the number tells which one each was.
+        padded = [
+            each._replace(event_id=bytes(len(each.event_id) + _size(more)), ordinal=at)
+            for at, (each, more) in enumerate(zip(records, further, strict=True))
+        ]
+        for lane, members, nbytes in in_batches(padded, partitions, origin.nbytes, room):
+            at = [each.ordinal for each in members]
+            yield CloudEventBatch(lane, origin, [records[i] for i in at], nbytes, [further[i] for i in at])
+
     def _too_large(self, nbytes: int) -> str:
         return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"
+
+
+def _headers(origin: Origin, record: Record) -> list[tuple[str, bytes]]:
+    """The headers of CloudEvents' binding to Kafka, whose body is the record's value as ever."""
+    event_id = origin.shard + b"/" + origin.prefix + record.position
+    return [
+        ("content-type", b"application/json"),
+        *((f"ce_{name}", text) for name, text in attributes(record, event_id)),
+    ]
+
+
+def _size(headers: Sequence[tuple[str, bytes]]) -> int:
+    return sum(HEADER_BYTES + len(name) + len(text) for name, text in headers)

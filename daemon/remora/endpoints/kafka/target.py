@@ -16,6 +16,7 @@ from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.arguments import (
     BROKERS,
     CLIENT_CERTIFICATE,
+    FORMAT,
     KAFKA_LEVEL,
     KEYTAB,
     MECHANISM,
@@ -102,13 +103,15 @@ class Cluster:
 class KafkaTarget:
     """What a target means, and in `remarks` where it works otherwise than it was asked for.
 
-    `letters` is the Kafka topic that also gets the dead letters; empty where none does.
+    `letters` is the Kafka topic that also gets the dead letters; empty where none does. Records have the attributes of
+    `cloudevents` in their headers where the target asks for them.
     """
 
     cluster: Cluster
     topic: str
     remarks: tuple[str, ...] = ()
     letters: str = ""
+    cloudevents: bool = False
 
 
 def parse_target(target: Target) -> KafkaTarget:
@@ -127,8 +130,9 @@ def parse_target(target: Target) -> KafkaTarget:
     cluster = Cluster(brokers, login, reasons.read(None, _tls, args), kerberos)
     letters = reasons.read("", _letters, target.topic, args)
     remarks = reasons.read(tuple[str, ...](), lambda: tuple(_remarks(cluster, args, user_info, rest)))
+    cloudevents = bool(reasons.read("", FORMAT.read, args))
     reasons.refuse()
-    return KafkaTarget(cluster, target.topic, remarks, letters)
+    return KafkaTarget(cluster, target.topic, remarks, letters, cloudevents)
 
 
 def _is_topic(name: str) -> bool:

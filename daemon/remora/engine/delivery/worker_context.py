@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings
 from remora.engine.admission.gate import Gate
+from remora.engine.admission.holds import HeldTopics
 from remora.engine.catalogue import Catalogue
 from remora.engine.quarantines import Quarantines
 from remora.engine.traffic import Traffic
@@ -32,6 +33,7 @@ class WorkerContext:
     pace: Pace
     gate: Gate
     quarantines: Quarantines
+    holds: HeldTopics
     traffic: Traffic = field(default_factory=Traffic)
     looks: Looks = field(default_factory=Looks)
     tracer: Tracer = NO_TRACER

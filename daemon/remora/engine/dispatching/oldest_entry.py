@@ -54,8 +54,7 @@ class OldestEntry:
             return page
         self._scope.state.shaped.cancel()
         if not self._context.store.arrivals.notifies:
-            changes = self._context.catalogue.wait_for_change(self._lease.shard, self._outlet.seen)
-            await self._scope.first_of(self._context.settings.idle_max_s, changes)
+            await self._scope.first_of(self._context.settings.idle_max_s, self._outlet.changed())
         return None
 
     async def find_topic(self) -> Topic | None:

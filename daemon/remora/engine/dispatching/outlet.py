@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from remora.codec.topic import class_remarks, limit_remarks, usable_delivery
+from remora.codec.topic import SLO, class_remarks, limit_remarks, parse_args, usable_delivery
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
+from remora.model.hold import TopicHold
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import Limits
+from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 
 
@@ -37,6 +39,8 @@ class Outlet:
         """Whose entries they are, as the last look found; None before the first."""
         self.seen: Topic | None = None
         """The topic as the catalogue had it when the attempt began: a change since then ends a pause."""
+        self.hold: TopicHold | None = None
+        """The hold of the topic, as it was then."""
         self.destination: Destination | None = None
         self.is_opened = False
         """Whether a way to the endpoint opened in this attempt."""
@@ -45,12 +49,13 @@ class Outlet:
 
     def look(self) -> Topic | None:
         """The shard's topic by its metadata, with which a pause compares what it finds later."""
-        self.seen = self._context.catalogue.topic(self._lease.shard)
+        catalogue, shard = self._context.catalogue, self._lease.shard
+        self.seen, self.hold = catalogue.topic(shard), catalogue.hold(shard)
         return self.seen
 
     async def changed(self) -> None:
-        """Wait until the topic's metadata are no longer as at the last look."""
-        await self._context.catalogue.wait_for_change(self._lease.shard, self.seen)
+        """Wait until the topic's metadata or its hold are no longer as at the last look."""
+        await self._context.catalogue.wait_for_change(self._lease.shard, self.seen, self.hold)
 
     def reason_to_leave(self, topic: Topic) -> str | None:
         """Why this worker does not deliver the topic; None if it does."""
@@ -73,7 +78,8 @@ class Outlet:
             is_transactional=isinstance(endpoint, TransactionalEndpoint),
         )
         self.delivery = str(mode)
-        self.remarks = (*endpoint.check(topic.target), *limit_remarks(args), *class_remarks(args), *mode_remarks)
+        asked = (*limit_remarks(args), *class_remarks(args), *_slo_remarks(args))
+        self.remarks = (*endpoint.check(topic.target), *asked, *mode_remarks)
         for remark in self.remarks:
             self._context.telemetry.remark(topic.label, remark)
 
@@ -92,3 +98,14 @@ class Outlet:
     def label(self) -> str:
         """The topic's name in metrics and log; the queue's while no topic is known."""
         return self.topic.label if self.topic is not None else self._lease.shard.queue
+
+
+def _slo_remarks(args: str) -> list[str]:
+    """What is wrong with the service level that a topic declares; nothing depends on it."""
+    text = parse_args(args).get(SLO, "") if SLO in args else ""
+    if text:
+        try:
+            parse_objective(text)
+        except ValueError as exc:
+            return [f"{SLO} is ignored: {exc}"]
+    return []

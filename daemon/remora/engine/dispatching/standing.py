@@ -103,6 +103,11 @@ class Standing:
         self._ended()
         self._telemetry.emptied(self._said_of, self._queue)
 
+    def held(self, why: str) -> None:
+        """An operator holds the topic: nothing is tried, so nothing fails."""
+        self.enter(State.HELD, why)
+        self._telemetry.left(self._said_of, self._queue)
+
     def recovered(self) -> None:
         """Something was delivered, or nothing waited for long on an open way."""
         had_failures, self.last_failure = self._failures, ""

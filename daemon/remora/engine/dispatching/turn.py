@@ -1,4 +1,4 @@
-"""Whether a shard may try its destination now, or another shard, or an earlier owner's attempt, comes first."""
+"""Whether a shard may try its destination now, or a hold, another shard, or an earlier owner's attempt comes first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from remora.engine.dispatching.standing import Standing
 from remora.engine.dispatching.waits import Waits
 from remora.engine.quarantines import Turns
 from remora.model.topic import Topic
+from remora.policy.admission import Demand
 from remora.policy.condition import State
+from remora.policy.holds import hold_text
 
 
 class Turn:
@@ -28,10 +30,13 @@ class Turn:
         self._turns: Turns | None = None  # where this shard has its turn, or waits for it
 
     async def may_try(self, topic: Topic, oldest: OldestEntry, waits: Waits) -> bool:
-        """Whether this shard may try its destination; of those that a quarantine holds back one with entries does.
+        """Whether this shard may try its destination: while its topic is held none does, and of those that a quarantine
+        holds back one with entries.
 
         Else it has waited for its turn, or nothing waits in it.
         """
+        if await self._is_held(topic, oldest, waits):
+            return False
         turns = self._quarantines.turns(topic)
         if turns is not self._turns:
             self.end()
@@ -46,6 +51,24 @@ class Turn:
             return True
         await self._wait(turns, waits)
         return False
+
+    async def _is_held(self, topic: Topic, oldest: OldestEntry, waits: Waits) -> bool:
+        """Whether an operator holds the topic. Then it has waited for the end of that, and what expired is given up."""
+        context, shard = self._scope.context, self._scope.lease.shard
+        limit, shaped = context.holds.limit(shard), self._scope.state.shaped
+
+        def asked() -> Demand:
+            at_tail = shaped.at_tail or not shaped.is_known
+            return Demand(context.gate.priority_of(topic, shard, at_tail=at_tail), (limit,), 0)
+
+        if context.gate.admit_now(asked()):
+            return False
+        self.end()
+        shaped.cancel()
+        if await oldest.waits() and (hold := context.catalogue.hold(shard)) is not None:
+            self._standing.held(hold_text(hold))
+            await waits.wait(FOR_EVER_S, turn=lambda: context.gate.admit(asked()))
+        return True
 
     async def _wait(self, turns: Turns, waits: Waits) -> None:
         """Wait while another shard tries what is in quarantine; then for a moment, if that is over.

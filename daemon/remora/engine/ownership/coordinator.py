@@ -79,7 +79,8 @@ class Coordinator:
         self._tasks = asyncio.TaskGroup()
         releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
         self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
-        members = Membership(worker.cookie, cookie.host if cookie else "", steady_since=now, hostname=worker.hostname)
+        host = cookie.host if cookie else ""
+        members = Membership(worker.cookie, host, steady_since=now, hostname=worker.hostname, release=worker.release)
         self._situation = Situation(roster, catalogue, members, worker, interval_s)
         self._idle = IdleShards(store, telemetry)
         taker = LeaseTaker(store, catalogue, settings, worker)

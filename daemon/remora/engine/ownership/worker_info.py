@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from remora import __version__
 from remora.config import BalanceSettings
 from remora.engine.admission.shares import Budgets
 from remora.engine.traffic import Traffic
@@ -37,7 +38,8 @@ class WorkerInfo:
     it has of the limits that all workers share.
 
     `schemes` are replaced by a reload, and read anew at each use. `group_size` counts this worker too. `hostname` is
-    what people call the host.
+    what people call the host, `release`
+    the release of this remora.
     """
 
     cookie: str
@@ -46,3 +48,4 @@ class WorkerInfo:
     meters: Meters = field(default_factory=Meters)
     budgets: Budgets = field(default_factory=Budgets)
     hostname: str = ""
+    release: str = __version__

@@ -31,7 +31,7 @@ const several = (number, one, more = `${one}s`) => `${count(number)} ${number ==
 
 // ----------------------------------------------------------------------------------------- what the tables show
 
-const SEVERITY = ["stopped", "quarantined", "retrying", "starting", "shaped", "finishing", "delivering", "idle"];
+const SEVERITY = ["stopped", "quarantined", "retrying", "held", "starting", "shaped", "finishing", "delivering", "idle"];
 const colour = (state) => (state === "stopped" || state === "quarantined" ? "bad" : FAILING.has(state) ? "odd" : "");
 
 function topics(status) {
@@ -96,6 +96,8 @@ const COLUMNS = {
     by: (t) => -(t.figures.dead_letters ?? -1) },
   ledger: { title: "Ledger", less: true, number: true, topic: (t) => ledger(t.figures), queue: () => "",
     by: (t) => -Math.abs(t.figures.ledger?.unaccounted ?? 0) },
+  budget: { title: "Budget left", less: true, number: true, topic: (t) => budget(t.figures), queue: () => "",
+    by: (t) => t.figures.slo?.budget_left ?? Infinity },
   endpoint: { title: "Endpoint", wide: true, topic: (t) => t.endpoints, queue: (q) => q.delivery,
     by: (t) => t.endpoints },
   reason: { title: "Reason", wide: true, topic: (t) => t.reason, queue: (q) => said(q).join("; "),
@@ -105,6 +107,9 @@ const COLUMNS = {
       .filter(Boolean).join("; "),
     by: (t) => t.figures.last_failure?.age_seconds ?? Infinity },
 };
+
+// What is left of what the topic's service level allows to be late, since the workers' start.
+const budget = ({ slo }) => (slo ? `${(100 * slo.budget_left).toFixed(1)} % of ${slo.objective}` : "");
 
 function ledger(figures) {
   if (!figures.ledger) return NONE;

@@ -16,13 +16,13 @@ import msgspec
 
 from remora.model.errors import StoreError
 from remora.model.member import Member
-from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.librados import WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.omap import all_values
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MissingError
 
 _OBJECT = "remora.members"
-_PAGE = 1024
 
 _FORGOTTEN_AFTER_S = 600.0
 """A row that did not change for this long, far beyond any time to live, is deleted by the worker that sees it."""
@@ -68,7 +68,7 @@ class Members(RadosPart):
 
     async def live(self) -> Sequence[Member]:
         """Every live worker, ordered by cookie."""
-        rows, now = await self._rows(), asyncio.get_running_loop().time()
+        rows, now = await all_values(self._connection, _OBJECT, self._own), asyncio.get_running_loop().time()
         self._seen = {cookie: self._look(cookie, value, now) for cookie, value in rows.items()}
         found: list[Member] = []
         for cookie, seen in sorted(self._seen.items()):
@@ -85,20 +85,6 @@ class Members(RadosPart):
     def _look(self, cookie: str, value: bytes, now: float) -> _SeenRow:
         known = self._seen.get(cookie)
         return known if known is not None and known.value == value else _SeenRow(value, now)
-
-    async def _rows(self) -> dict[str, bytes]:
-        rows: dict[str, bytes] = {}
-        last, more = "", True
-        while more:
-            operation = ReadOp().assert_exists()
-            page = operation.omap_page(last, "", _PAGE)
-            try:
-                await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", locator=self._own)
-            except MissingError:
-                return {}
-            rows |= page.values
-            last, more = max(page.values, default=""), page.more and bool(page.values)
-        return rows
 
     async def _forget(self, cookie: str, value: bytes) -> None:
         """Delete a row unless it has changed since."""

@@ -1,4 +1,4 @@
-"""Reads all keys of an object's omap, page by page."""
+"""Reads all keys of an object's omap, or all keys with their values, page by page."""
 
 from __future__ import annotations
 
@@ -24,3 +24,19 @@ async def all_keys(connection: ClusterConnection, oid: str, locator: Locator) ->
         keys += page.values
         more = page.more and bool(page.values)
     return keys
+
+
+async def all_values(connection: ClusterConnection, oid: str, locator: Locator) -> dict[str, bytes]:
+    """All keys with their values, in order; empty when there is no such object."""
+    found: dict[str, bytes] = {}
+    more = True
+    while more:
+        operation = ReadOp().assert_exists()
+        page = operation.omap_page(next(reversed(found), ""), "", _PAGE)
+        try:
+            await connection.run(operation, oid, f"reading {oid}", locator=locator)
+        except MissingError:
+            return found
+        found |= page.values
+        more = page.more and bool(page.values)
+    return found

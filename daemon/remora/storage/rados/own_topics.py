@@ -22,6 +22,7 @@ from remora.model.errors import (
 from remora.model.ingest import Removed
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
+from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
@@ -34,10 +35,11 @@ _COUNTS = 3
 class OwnTopics:
     """Topics with their queues; see `ports.administration.OwnTopics`."""
 
-    def __init__(self, registry: Registry, queues: OwnQueues, inspection: Inspection) -> None:
+    def __init__(self, registry: Registry, queues: OwnQueues, inspection: Inspection, holds: HoldsObject) -> None:
         self._registry = registry
         self._queues = queues
         self._inspection = inspection
+        self._holds = holds
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -167,6 +169,7 @@ class OwnTopics:
                 await self._stay(was, leaving)
                 raise
         counts = await all_of(was.all_shards(), lambda shard: self._remove_queue(shard, was.id))
+        await self._holds.forget(topic.first_shard)
         with contextlib.suppress(MismatchError):  # another one has removed it meanwhile
             await self._registry.drop(topic.name, leaving)
         return Removed(was.shards, sum(counts))

@@ -13,6 +13,7 @@ from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.intent_log import IntentLog
@@ -59,7 +60,8 @@ class RadosStore:
         self.two_phase, self.attempts = TwoPhase(connection, old_heads, reservation_age_s), Attempts(connection)
         own_queues = OwnQueues(connection, self.two_phase, old_heads)
         self.inspection = Inspection(connection)
-        self.own_topics = own_topics = OwnTopics(registry, own_queues, self.inspection)
+        self.holds = HoldsObject(connection, registry)
+        self.own_topics = own_topics = OwnTopics(registry, own_queues, self.inspection, self.holds)
         self.catalog = Catalog(connection, registry)
         self.releases, self.members, self.ledger = Releases(connection), Members(connection), Ledger(connection)
         self.locks = Locks(connection, self.catalog, old_heads)

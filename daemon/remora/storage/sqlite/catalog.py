@@ -11,25 +11,30 @@ from typing import NamedTuple
 import msgspec
 
 from remora.model.errors import StoreDamaged
+from remora.model.hold import TopicHold
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, queues_of, topic_of_row
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.holds import HOLD, stored_hold
 from remora.storage.sqlite.part import SqlitePart, queue_row
 from remora.storage.sqlite.queue import read_page
 
 _VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
+_HOLDS = f"SELECT key, value FROM meta WHERE key >= '{HOLD}' AND key < '{HOLD[:-1]};'"  # noqa: S608 - a constant
 _TOPICS = f"SELECT {COLUMNS} FROM topics"  # noqa: S608 - a constant
 
 
 class _FileCatalog(NamedTuple):
-    """A file's topics as of a version of its catalogue; and all its queues, also of topics that cannot be read."""
+    """A file's topics as of a version of its catalogue, with their holds; and all its queues, also of topics that
+    cannot be read."""
 
     version: int
     topics: Mapping[Shard, Topic]
     shards: Sequence[Shard]
+    holds: Mapping[Shard, TopicHold]
 
 
 class Catalog(SqlitePart):
@@ -40,6 +45,7 @@ class Catalog(SqlitePart):
         self._by_file: dict[File, _FileCatalog] = {}
         self._shards: Sequence[Shard] = []
         self._topics: Mapping[Shard, Topic] = {}
+        self._holds: Mapping[Shard, TopicHold] = {}
 
     async def shards(self) -> Sequence[Shard]:
         """Every queue in name order; the same object while nothing changed."""
@@ -50,6 +56,11 @@ class Catalog(SqlitePart):
         """All topics by their first shard; the same object while nothing changed."""
         await self._refresh()
         return self._topics
+
+    async def held(self) -> Mapping[Shard, TopicHold]:
+        """All holds by their topic's first shard; the same object while nothing changed."""
+        await self._refresh()
+        return self._holds
 
     async def released(self) -> frozenset[Shard]:
         """None: no radosgw comes to the queues of this store."""
@@ -83,6 +94,7 @@ class Catalog(SqlitePart):
             parts = [self._by_file[file] for file in self._files.all if file in self._by_file]
             self._shards = sorted(chain.from_iterable(part.shards for part in parts), key=lambda shard: shard.queue)
             self._topics = {shard: topic for part in parts for shard, topic in part.topics.items()}
+            self._holds = {shard: hold for part in parts for shard, hold in part.holds.items()}
 
 
 def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) -> _FileCatalog:
@@ -99,4 +111,5 @@ def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) ->
             if row[IS_SEQUENCED]:
                 continue  # its entries do not tell the topic's id, and must not be sent without their numbers
         shards += queues_of(*row)
-    return _FileCatalog(version, {topic.first_shard: topic for topic in topics}, shards)
+    holds = {shard: hold for key, value in connection.execute(_HOLDS) for shard, hold in stored_hold(key, value)}
+    return _FileCatalog(version, {topic.first_shard: topic for topic in topics}, shards, holds)

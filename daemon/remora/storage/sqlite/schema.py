@@ -24,7 +24,7 @@ ENTRY_OVERHEAD = 10
 
 _FIRST = """
 -- One row for each fact about this file: store (the directory's id), files, number, catalogue (grows with each change
--- of topics).
+-- of topics); and `hold:` with a topic's name for each topic that is held.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 
 -- `uid` is another one each time that a topic is made. Ids are never used again, neither a topic's nor a queue's.

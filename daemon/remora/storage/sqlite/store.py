@@ -10,6 +10,7 @@ from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.holds import TopicHolds
 from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
@@ -49,6 +50,7 @@ class SqliteStore:
     ) -> None:
         self._files = files = Files(settings, on_state, make=make, waits=waits)
         self.catalog = self.releases = Catalog(files)
+        self.holds = TopicHolds(files, self.catalog.held)
         self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)

@@ -17,6 +17,7 @@ from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.holds import CATALOGUE_CHANGED, forget_hold
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, POSITION_BITS, rowid
 
@@ -27,7 +28,6 @@ INSERT INTO topics (name, uid, shards, closed, sequence, attributes) VALUES (?, 
 """
 _ADD_QUEUE = "INSERT INTO queues (topic, number, name, incarnation, capacity_bytes) VALUES (?, ?, ?, ?, ?)"
 _CHANGE = "UPDATE topics SET closed = ?, attributes = ? WHERE id = ?"
-_CATALOGUE_CHANGED = "UPDATE meta SET value = value + 1 WHERE key = 'catalogue'"
 _LAST_QUEUE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queues'"
 _WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ?"
 _LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, settled FROM queues WHERE topic = ? AND settled > head"
@@ -79,7 +79,7 @@ class Topics(SqlitePart):
             row = (topic.name, uid, topic.shards, topic.closed, 0 if topic.is_sequenced else None, attributes)
             (number,) = connection.execute(_ADD_TOPIC, row).fetchone()
             connection.executemany(_ADD_QUEUE, self._queues(topic, number))
-            connection.execute(_CATALOGUE_CHANGED)
+            connection.execute(CATALOGUE_CHANGED)
 
         file = self._files.file_of(topic.name)
         await file.write(create)
@@ -104,7 +104,7 @@ class Topics(SqlitePart):
                     " each other; make a topic of another name, and remove this one when it is drained"
                 )
             connection.execute(_CHANGE, (topic.closed, attributes, number))
-            connection.execute(_CATALOGUE_CHANGED)
+            connection.execute(CATALOGUE_CHANGED)
 
         await self._files.file_of(topic.name).write(change)
 
@@ -120,7 +120,8 @@ class Topics(SqlitePart):
             connection.execute(_LEAVE_ENTRIES, (number,))
             for statement in _REMOVE:
                 connection.execute(statement, (number,))
-            connection.execute(_CATALOGUE_CHANGED)
+            forget_hold(connection, topic.name)
+            connection.execute(CATALOGUE_CHANGED)
             return Removed(shards, entries)
 
         file = self._files.file_of(topic.name)

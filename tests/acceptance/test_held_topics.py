@@ -1,0 +1,65 @@
+"""A real daemon on the embedded store keeps the events of a held topic, and delivers them when it is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from devkit.processes.daemon import Sections, running_daemon
+from devkit.receivers.receiver import OK, Arrival, receiving
+from support.embedded import drained, publish
+
+EVENTS, SHARDS = 60, 3
+
+
+def path_of(arrival: Arrival) -> str:
+    return arrival.line.split()[1]
+
+
+def sections(folder: Path) -> Sections:
+    return {
+        "supervisor": {"workers": 2, "watchdog": "80s"},
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "ingest": {"listen": ""},
+        "http": {"request_timeout": "90s"},
+    }
+
+
+@pytest.mark.guarantee("topics-of-remoras-own", "no-loss")
+async def test_a_topic_is_held_beside_another_one(folder: Path) -> None:
+    """A held topic takes events in and delivers none, another one goes on; status, metric and `explain` say so, and
+    resumed all of it arrives, each event once."""
+    async with receiving(lambda _: OK) as receiver, running_daemon(folder, sections(folder)) as daemon:
+        for name in ("held", "free"):
+            words = ("--shards", str(SHARDS), "--endpoint", f"{receiver.url}/{name}")
+            assert (await daemon.command("topic", "create", name, *words)).code == 0
+        await daemon.own(*("held", "held.1", "held.2"))
+        done = await daemon.command("topic", "hold", "held", "--reason", "a rebuild")
+        assert done.code == 0, done.err
+
+        async def is_known() -> bool:
+            return await daemon.metric("remora_topic_held", topic="held") == 1
+
+        await daemon.until(is_known, "every worker knows of the hold")
+        for name in ("held", "free"):
+            await publish(folder, name, range(EVENTS), keys=20)
+        await drained(daemon, "free")
+
+        async def is_held() -> bool:
+            states = {each["queue"]: each["state"] for each in (await daemon.status())["shards"]}
+            return all(states.get(each) == "held" for each in ("held", "held.1", "held.2"))
+
+        await daemon.until(is_held, "all of its queues wait")
+        shown, explained = await asyncio.gather(daemon.command("status"), daemon.command("explain", "held"))
+        assert {path_of(each) for each in receiver.taken} == {"/free"}
+
+        assert (await daemon.command("topic", "resume", "held")).code == 0
+        await drained(daemon, "held")
+
+    text = "held by an operator until it is resumed: a rebuild"
+    assert f"held: topic held is {text}" in shown.out.decode()
+    assert f"its topic is {text}" in explained.out.decode()
+    for name in ("held", "free"):
+        assert len([each for each in receiver.taken if path_of(each) == f"/{name}"]) == EVENTS
