@@ -66,6 +66,7 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"ingest: {shown['ingest'] or 'off'}",
         *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
+        *(f"slow: {each}" for each in shown.get("slow", ())),
     ]
 
 

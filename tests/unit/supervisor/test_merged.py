@@ -27,6 +27,7 @@ def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bo
         "in_flight_bytes": 10,
         "shards": [shard(queue) for queue in queues],
         "topics": [],
+        "stages": [],
         "members": [],
         "left": left or [],
     }
