@@ -58,6 +58,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.owned(2)
     telemetry.eligible(3)
     telemetry.members(2, 1)
+    telemetry.quarantining(0.25)
     telemetry.moved("planned")
     telemetry.members_failed("no answer")
     telemetry.acquired("t", True)

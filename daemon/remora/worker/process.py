@@ -359,6 +359,8 @@ class Process:
                 return msgspec.json.encode(self._report.use())
             case "status":
                 return msgspec.json.encode(self._report.status(self._store if self._worker else None))
+            case "flows":
+                return msgspec.json.encode(self._gate.flows)
             case "metrics":
                 # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
                 return await asyncio.to_thread(lambda: msgspec.json.encode(families(self._telemetry.registry)))
