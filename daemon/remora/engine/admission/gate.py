@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
-from remora.engine.admission.flows import CreditFlows
 from remora.metrics import Telemetry
 from remora.model.credit_flow import CreditFlow
 from remora.model.shard import Shard
@@ -23,6 +22,7 @@ from remora.model.traffic import Priority, ScopeKind, TrafficClass
 from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.cells import MemberAccount
 from remora.policy.classes import Rules, scope_of
+from remora.policy.credit_flows import CreditFlows
 from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
