@@ -40,6 +40,7 @@ from remora.policy.eligible import Schemes
 from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 from remora.ports.log import Logs
+from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.process.sockets import ingest_sockets
@@ -174,6 +175,7 @@ def make_store(
     make: bool = True,
     waits: bool = False,
     tracer: Tracer = NO_TRACER,
+    meter: StageMeter = NO_METER,
 ) -> ShardStore:
     """The store that the settings name; `on_state` is called whenever it comes or goes.
 
@@ -186,12 +188,12 @@ def make_store(
             from remora.storage.sqlite import SqliteStore
 
             may_make = make and settings.sqlite.if_missing == "make"
-            return SqliteStore(settings.sqlite, on_state, make=may_make, waits=waits, tracer=tracer)
+            return SqliteStore(settings.sqlite, on_state, make=may_make, waits=waits, tracer=tracer, meter=meter)
         case "rados":
             from remora.storage.rados import RadosStore
 
             age_s = settings.ownership.reservation_age_s
-            return RadosStore(settings.rados, on_state, tracer=tracer, reservation_age_s=age_s)
+            return RadosStore(settings.rados, on_state, tracer=tracer, meter=meter, reservation_age_s=age_s)
 
 
 @asynccontextmanager

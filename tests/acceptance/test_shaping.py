@@ -117,6 +117,11 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         await daemon.until(is_shared, "shares of all workers")
         shown = (await daemon.command("shaping", "show", "--scope", "topics")).out.decode().splitlines()
         assert f"  topics/{topic}: this host's share is 80MB per second" in shown
+        flows = (await daemon.command("shaping", "stats", "--scope", "uplink", "--json")).json["flows"]
+        assert sum(each["waited"] for each in flows) > 0
+        assert sum(each["granted_bytes"] for each in flows) > 0
+        summary = (await daemon.command("shaping", "stats", "--summary")).out.decode()
+        assert [line.split()[:2] for line in summary.splitlines()[2:]] == [["topics", "all"], ["uplink", "all"]]
         daemon.send(signal.SIGHUP)
         await daemon.until(lambda: unchanged(daemon), "what the file says")
         assert await daemon.metric("remora_shaping_overridden") == 0

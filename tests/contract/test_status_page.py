@@ -168,6 +168,12 @@ async def test_queues_with_little_room_are_problems() -> None:
         ]
 
 
+async def test_a_slow_stage_is_a_problem() -> None:
+    """Each sentence of the status about a stage that is slow is shown on top."""
+    async with showing(status(queue("a"), slow=["push (kafka) takes 60 ms"])) as (_, tab):
+        assert await tab.texts("#problem-list li") == ["slow: push (kafka) takes 60 ms"]
+
+
 async def test_a_topic_that_is_being_tried_stays_among_those_that_fail() -> None:
     """While an attempt is under way it is shown as stopped, since its first failure, and the filter keeps it."""
     tried = queue("t", state="stopped", reason="no such topic", trying=True, since_seconds=273.0)

@@ -73,6 +73,7 @@ class FakeStore:
     """
 
     description = "a scripted store"
+    kind = "fake"
 
     def __init__(self, *, tells: bool = False) -> None:
         self.notifies = tells

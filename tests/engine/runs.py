@@ -15,6 +15,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
+from remora.ports.tracing import NO_TRACER, Tracer
 
 QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
 
@@ -43,9 +44,12 @@ def a_worker(
     meters: Meters | None = None,
     gate: Gate | None = None,
     quarantine: QuarantineSettings | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    setup = WorkerSetup(cookie, ownership, delivery, group_size, meters, gate, quarantine or QuarantineSettings())
+    setup = WorkerSetup(
+        cookie, ownership, delivery, group_size, meters, gate, quarantine or QuarantineSettings(), tracer=tracer
+    )
     return Worker(store, [endpoint], telemetry, setup, Random(7))
 
 

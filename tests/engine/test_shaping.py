@@ -43,6 +43,24 @@ async def test_a_backlog_keeps_its_rate(mode: Delivery) -> None:
     granted = it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="client_low")
     assert granted == sum(len(each.body) for each in it.sent())
     assert it.metric("remora_shaping_waits_total", scope="uplink", priority="client_low") > 0
+    (flow,) = [each for each in it.gate.flows if each.priority == "client_low"]
+    assert (flow.group, flow.granted_bytes, flow.passed_bytes) == ("uplink", granted, 0)
+    assert flow.deferred == flow.waited == sum(flow.waits.values()) > 0
+
+
+@BOTH
+@in_virtual_time
+async def test_what_entries_do_not_need_is_given_back(mode: Delivery) -> None:
+    """With credit for all, requests pass at once and none is deferred; what small entries left of it comes back."""
+    it = Shaped(shaping(a_host(max=MUCH, client_high=MUCH, client_normal=MUCH, client_low=MUCH)), mode)
+    it.make("t", 50)
+    async with it.running():
+        await until(lambda: it.level("client_normal") > 0)
+        await drained(it.store)
+
+    assert sum(each.at_once for each in it.gate.flows) > 0
+    assert sum(each.given_back_bytes for each in it.gate.flows) > 0
+    assert sum(each.granted_bytes for each in it.gate.flows) == sum(len(each.body) for each in it.sent())
 
 
 @BOTH

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from remora.codec.trace_context import parse
 from remora.engine.delivery.spans import MOST_LINKS, MOST_LISTINGS, ShardSpans
 from remora.model.record import Page, Record
-from remora.ports.tracing import Attributes, Work
+from remora.ports.tracing import Attributes, StagesOf, Work
 
 GIVEN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -39,7 +39,7 @@ class NotingTracer:
         self.spans.append(Noted(work, links, b"%b %d" % (work.encode(), len(self.spans))))
         return self.spans[-1]
 
-    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes) -> None:
+    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes, stages_of: StagesOf) -> None:
         raise AssertionError("nothing was pushed")
 
 

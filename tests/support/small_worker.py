@@ -19,6 +19,7 @@ ANSWERS = {
         "in_flight_bytes": 0,
         "shards": [],
         "topics": [],
+        "stages": [],
         "members": [],
         "left": [],
         "shaped": [],

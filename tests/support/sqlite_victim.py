@@ -183,9 +183,9 @@ async def _reserved(store: SqliteStore, topic: Topic, directory: Path) -> str:
 async def request(kind: str, directory: Path, killer: Killer) -> None:
     """Carry out one request, and die before the statement that the killer waits for."""
 
-    def settled(self: writer.Writer, orders: Sequence[object]) -> None:
+    def settled(self: writer.Writer, orders: Sequence[object], times: Sequence[object]) -> None:
         killer("the answer, once the transaction is committed")
-        hand_over(self, orders)  # type: ignore[arg-type]  # what it is handed
+        hand_over(self, orders, times)  # type: ignore[arg-type]  # what it is handed
 
     hand_over = writer.Writer._settle
     writer.Writer._settle = settled  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from remora.model.room import QueueRoom
 from remora.model.shard import Shard
 from remora.model.traffic import Meter
 from remora.policy.condition import Condition, Outage, State
+from remora.policy.stages import EventStage
 
 NOW_NS = 1_795_227_938_000_000_000
 
@@ -58,6 +59,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.owned(2)
     telemetry.eligible(3)
     telemetry.members(2, 1)
+    telemetry.quarantining(0.25)
     telemetry.moved("planned")
     telemetry.members_failed("no answer")
     telemetry.acquired("t", True)
@@ -113,6 +115,10 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.partitions_changed("kafka:9092", "events", 3, 6)
     telemetry.limit_assumed("kafka:9092", "events", 1_048_588)
     telemetry.loop_lag(0.002)
+    telemetry.stage_took(EventStage.PUSH, "kafka", 0.003)
+    telemetry.store_depth(2, 3)
+    telemetry.read_in_vain(5)
+    telemetry.collected(0, 0.001)
     telemetry.ready(True, False)
 
 

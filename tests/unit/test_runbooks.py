@@ -10,6 +10,7 @@ import yaml
 
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
+from remora.policy.stages import EventStage
 from support.telemetry import exercise, exercise_sequencer, exported
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,12 @@ def test_the_metrics_of_the_runbooks_exist() -> None:
     assert len(named) >= 12
     families = {re.sub(r"_(bucket|count|sum)$", "", each) for each in exported(telemetry) | exported(sequencer)}
     assert named <= families
+
+
+def test_each_stage_has_a_sentence() -> None:
+    """The runbooks say of each stage what to look at when it rises, and stages.md from when to when it lasts."""
+    for text in (RUNBOOKS, (ROOT / "docs/stages.md").read_text()):
+        assert re.findall(r"(?m)^\| `([a-z_]+)` \| \S.* \|$", text)[: len(EventStage)] == list(EventStage)
 
 
 def anchors(text: str) -> set[str]:

@@ -20,6 +20,7 @@ from remora.cli.explained import (
     as_json_queue,
     event_lines,
     queue_lines,
+    slow_of,
     topic_lines,
     view_queue,
 )
@@ -89,6 +90,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
             return await _answer(store, settings, asked, said), dict(store.damaged)
 
     answer, damaged = run_async(look())
+    answer.slow = slow_of(answer.queues, answer.stages, settings.store.kind)
     if as_json:
         print_json(_as_json(answer))
     else:
@@ -117,6 +119,7 @@ async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: Sai
         holding = await look_for(store, asked, meant, answer)
     else:
         holding = meant
+    answer.stages = (said.status or {}).get("stages", [])
     for row, shards in holding:
         answer.queues += await _views(store, settings, row, shards, said, released)
     if said.status is None and answer.queues:
@@ -181,6 +184,7 @@ def _print(asked: Asked, answer: Answer) -> None:
         if not (answer.places or answer.delivered):
             name = "" if asked.kind or asked.topic else "no topic or queue has this name, "
             lines.append(f"  found nowhere: {name}it waits in none of these queues and is no dead letter")
+    lines += [f"  slow: {each}" for each in answer.slow]
     for line in [*lines, *(f"not known: {each}" for each in answer.unknown)]:
         click.echo(line)
 
@@ -198,6 +202,7 @@ def _as_json(answer: Answer) -> dict[str, object]:
         ],
         "delivered": [each.as_json() for each in answer.delivered],
         "looked_at": answer.looked_at,
+        "slow": answer.slow,
         "not_known": answer.unknown,
     }
 

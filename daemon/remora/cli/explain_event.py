@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from remora.cli.delivered import Delivered, KafkaNotReachable, find_delivered
@@ -46,7 +47,8 @@ class Asked:
 class Answer:
     """What was found. `looked_at` counts entries in queues; `is_cut` when a queue holds more than were looked at.
 
-    `failures` are places that were asked for and could not be looked into.
+    `failures` are places that were asked for and could not be looked into. `stages` are those of the daemon's status,
+    and `slow` says of each that is slow on the way of these queues what it takes, and what follows.
     """
 
     kind: str
@@ -57,6 +59,8 @@ class Answer:
     is_cut: bool = False
     unknown: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
 
     @property
     def is_found(self) -> bool:

@@ -13,6 +13,7 @@ from remora.cli.output import duration, several, size
 from remora.cli.rows import Row
 from remora.cli.shard import owner_text
 from remora.cli.status import some
+from remora.metrics.stages import slow_lines
 from remora.model.cookie import WorkerCookie
 from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, Tally
@@ -257,6 +258,12 @@ def _command(view: QueueView) -> str:
     """The command, with QUEUE for the queue's name where it is about shards; elsewhere that name is the topic's."""
     command = view.advice.command
     return command.replace(view.queue, "QUEUE") if command.startswith("remora shard ") else command
+
+
+def slow_of(views: Sequence[QueueView], stages: Sequence[dict[str, Any]], store: str) -> list[str]:
+    """A sentence for each stage that is slow at the store of this kind, or at an endpoint of these queues."""
+    targets = (each.row.topic.target for each in views if each.row.topic)
+    return slow_lines(stages, {store, *(each.scheme for each in targets)}) if views else []
 
 
 def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:

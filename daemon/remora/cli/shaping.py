@@ -12,6 +12,7 @@ from remora.cli.admin_client import DaemonControl, fetch_shaping
 from remora.cli.groups import Group
 from remora.cli.options import config_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.shaping_stats import stats
 from remora.config import Settings, parse_size, show_size
 from remora.supervisor.shaping_changes import Change, named
 
@@ -56,6 +57,9 @@ def shaping() -> None:
 
     What is configured stands in the tables [[shaping.scope]] of the configuration file; docs/shaping.md explains it.
     """
+
+
+shaping.add_command(stats)
 
 
 @shaping.command()

@@ -67,6 +67,7 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         *(f"held: topic {each['topic']} is {each['text']}" for each in shown.get("holds", ())),
         *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
+        *(f"slow: {each}" for each in shown.get("slow", ())),
     ]
 
 

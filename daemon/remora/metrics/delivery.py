@@ -34,7 +34,6 @@ class DeliveryEvents(EventGroup):
 
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
-        self._clock = instruments.clock
         self._outages = FailingTopics()
         self._last_failures: dict[str, tuple[float, str, str]] = {}
         topic_counter, counter, gauge = instruments.topic_counter, instruments.counter, instruments.gauge
@@ -57,7 +56,7 @@ class DeliveryEvents(EventGroup):
         self._backlogs = Backlogs(instruments.labels, "remora_backlog")
         self._ledgers = Ledgers(instruments.labels, "remora_ledger")
         self._rooms_left = RoomsLeft(instruments.labels, "remora_queue")
-        self._failing = Failing(instruments.labels, self._outages.topics, self._clock)
+        self._failing = Failing(instruments.labels, self._outages.topics, self.clock)
         self._letters = TopicGauge(
             instruments.labels,
             "remora_dead_letters",
@@ -135,7 +134,7 @@ class DeliveryEvents(EventGroup):
         """
         place = place_of(endpoint)
         cause = cause_of(reason, place) if endpoint else kind
-        if self._outages.failed(topic, queue, kind, (place or topic, cause), self._clock()):
+        if self._outages.failed(topic, queue, kind, (place or topic, cause), self.clock()):
             self._say_failed(topic, kind, reason, ("failed", place or topic, cause))
         self._count_failed(topic, kind, reason)
 
@@ -146,7 +145,7 @@ class DeliveryEvents(EventGroup):
 
     def _count_failed(self, topic: str, kind: str, reason: str) -> None:
         self._failed.add(topic, 1, kind)
-        self._last_failures[topic] = (self._clock(), kind, reason)
+        self._last_failures[topic] = (self.clock(), kind, reason)
 
     def _say_failed(self, topic: str, kind: str, reason: str, key: object) -> None:
         stopped = state_of_failure(kind) is State.STOPPED
@@ -159,7 +158,7 @@ class DeliveryEvents(EventGroup):
         if ended := self._outages.ended(topic, queue):
             self._say_seldom(  # a topic that fails and recovers all the time must not fill the log either
                 logging.INFO, "topic_recovered", ("recovered", ended.of), "delivery works again",
-                topic=topic, **_of(ended, self._clock()),
+                topic=topic, **_of(ended, self.clock()),
             )  # fmt: skip
 
     def emptied(self, topic: str, queue: str = "") -> None:
@@ -168,7 +167,7 @@ class DeliveryEvents(EventGroup):
             self._say_seldom(
                 logging.INFO, "topic_emptied", ("emptied", ended.of),
                 "nothing waits; the next entry will show whether delivery works",
-                topic=topic, **_of(ended, self._clock()),
+                topic=topic, **_of(ended, self.clock()),
             )  # fmt: skip
 
     def left(self, topic: str, queue: str) -> None:

@@ -19,6 +19,10 @@ class DestinationEvents(EventGroup):
             "remora_quarantine_skips", "Bad windows of a destination after which a worker did not, by its draw."
         )
         self._quarantined = gauge("remora_quarantined_destinations", "Destinations in quarantine.")
+        self._quarantining = gauge(
+            "remora_quarantining_workers_ratio",
+            "Part of the workers that quarantine a destination, of the one that most of them do.",
+        )
         self._denied = counter(
             "remora_denied_destinations", "Attempts to connect that `destinations` denied.", "scheme"
         )
@@ -72,6 +76,10 @@ class DestinationEvents(EventGroup):
             logging.WARNING, "destination_quarantined", "a destination fails; one queue at a time tries it now",
             destination=destination, errors=errors, seconds=seconds,
         )  # fmt: skip
+
+    def quarantining(self, part: float) -> None:
+        """So many of all workers, as a part, quarantine one destination, by the rows that they announce."""
+        self._quarantining.set(part)
 
     def quarantine_skipped(self) -> None:
         """A destination failed often enough for quarantine, and this worker drew not to quarantine it."""

@@ -22,6 +22,8 @@ class EventGroup:
     def __init__(self, instruments: Instruments) -> None:
         self.registry = instruments.registry
         self.repeats = instruments.repeats
+        self.clock = instruments.clock
+        """Measures the time between two events."""
         self._remarks: dict[str, set[str]] = {}
 
     def _is_news(self, subject: str, text: str) -> bool:

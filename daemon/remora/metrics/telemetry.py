@@ -24,13 +24,14 @@ from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
 from remora.metrics.process import ProcessEvents
 from remora.metrics.shaping import ShapingEvents
+from remora.metrics.stages import StageEvents
 from remora.metrics.store import StoreEvents
 from remora.policy.objectives import Objective
 
 
 class Telemetry(
     DeliveryEvents, IngestEvents, OwnershipEvents, DestinationEvents, StoreEvents, ShapingEvents, CommandEvents,
-    ProcessEvents,
+    ProcessEvents, StageEvents,
 ):  # fmt: skip
     """The daemon's metrics in a registry of their own, and its log."""
 
@@ -41,7 +42,7 @@ class Telemetry(
         repeat_interval_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`metric_topics` bounds the topics with series of their own; `clock` only spaces repeated log lines."""
+        """`metric_topics` bounds the topics with series of their own; `clock` times stages and repeated lines."""
         instruments = Instruments(metric_topics, repeat_interval_s, clock)
         super().__init__(instruments)
         self.objectives: Mapping[str, Objective] = {}
@@ -61,7 +62,7 @@ class Telemetry(
             self._backlogs.by_label(),
             self._ledgers.by_label(),
             {
-                topic: LastFailure(kind=kind, reason=reason, age_seconds=round(self._clock() - at, 3))
+                topic: LastFailure(kind=kind, reason=reason, age_seconds=round(self.clock() - at, 3))
                 for topic, (at, kind, reason) in self._last_failures.items()
                 if self._labels.is_named(topic)
             },

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 
 from remora.model.traffic import CONFIGURABLE, Principal, Scope, ScopeKind, TrafficClass
 
@@ -14,8 +15,50 @@ OTHER = "other"
 
 
 def fits(patterns: Iterable[str], key: str) -> bool:
-    """Whether a key is one of the names, or begins as one of those that end with a *."""
-    return any(key.startswith(each[:-1]) if each.endswith("*") else key == each for each in patterns)
+    """Whether a key is one of the names, or like one of those with stars, each of which stands for any text."""
+    return any(is_like(each, key) for each in patterns)
+
+
+def is_like(pattern: str, key: str) -> bool:
+    """Whether a key is a pattern's text with anything in the places of its stars."""
+    first, *others = pattern.split("*")
+    if not others:
+        return pattern == key
+    *middle, last = others
+    at, end = len(first), len(key) - len(last)
+    if at > end or not (key.startswith(first) and key.endswith(last)):
+        return False
+    for part in middle:
+        found = key.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def fits_destination(patterns: Collection[str], destination: str) -> bool:
+    """Whether a list of brokers is named, or each of them is like a pattern: with its port or without, or by its
+    address in a network such as 10.0.0.0/8. Where only some are, it does not fit."""
+    if destination in patterns:
+        return True
+    return all(
+        fits(patterns, broker) or fits(patterns, host) or any(_is_in(each, host) for each in patterns if "/" in each)
+        for broker in destination.split(",")
+        for host in (_host_of(broker),)
+    )
+
+
+def _host_of(broker: str) -> str:
+    name, colon, port = broker.rpartition(":")
+    return (name if colon and port.isdecimal() else broker).strip("[]")
+
+
+def _is_in(network: str, host: str) -> bool:
+    """Whether a host that is an address lies in a network. One that is a name does not: nothing is looked up."""
+    try:
+        return ip_address(host) in ip_network(network, strict=False)
+    except ValueError:
+        return False
 
 
 def highest_class(label: str, principals: Iterable[Principal], default: TrafficClass, asked: str = "") -> TrafficClass:
@@ -56,7 +99,8 @@ def groups_of(scopes: Sequence[Scope], *, label: str, tenant: str, destination: 
     }
     found: list[str] = []
     for kind, key in keys.items():
-        scope = next((each for each in scopes if each.of is kind and (key is None or fits(each.match, key))), None)
+        matches = fits_destination if kind is ScopeKind.DESTINATION else fits
+        scope = next((each for each in scopes if each.of is kind and (key is None or matches(each.match, key))), None)
         if scope is not None:
             found.append(scope.name if key is None or not scope.each else f"{scope.name}/{key}")
     return tuple(found)

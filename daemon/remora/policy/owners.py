@@ -5,6 +5,7 @@ Numbers stay fair meanwhile: a worker that gives such shards away gets others fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from remora.model.member import Member
@@ -59,6 +60,12 @@ def leaving(view: View, on_offer: Collection[Shard]) -> dict[Shard, str]:
         held[to] += 1
         offers[shard] = to
     return offers
+
+
+def quarantining_part(rows: Collection[Member]) -> float:
+    """The part of all workers that quarantine a destination, of the one that most of them do; 0 where none does."""
+    workers = Counter(name for each in rows for name in each.quarantined)
+    return max(workers.values(), default=0) / max(1, len(rows))
 
 
 def _owners(view: View, name: str) -> list[str]:

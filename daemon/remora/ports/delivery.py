@@ -40,10 +40,7 @@ class Catalog(Protocol):
         ...
 
     async def peek(self, shard: Shard) -> bytes | None:
-        """The first entry of a queue, read without the lock; None when it is empty, CorruptBytes where it is corrupt.
-
-        Raises ShardGone when there is no such queue.
-        """
+        """The first entry of a queue, read without the lock, or None. Corrupt: CorruptBytes; no queue: ShardGone."""
         ...
 
 
@@ -229,6 +226,8 @@ class Balances(Protocol):
 class DeliveryStore(Protocol):
     """A store as the engine sees it, by its parts."""
 
+    @property
+    def kind(self) -> str: ...
     @property
     def catalog(self) -> Catalog: ...
     @property

@@ -51,6 +51,11 @@ class ShardStore(DeliveryStore, Protocol):
         ...
 
     @property
+    def depth(self) -> tuple[int, int]:
+        """How many jobs wait for writers of this process, and how many operations for their servers."""
+        ...
+
+    @property
     def synced(self) -> int:
         """How many transactions it has synced to this host's disk since it was opened; 0 where others store."""
         ...

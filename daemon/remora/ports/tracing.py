@@ -5,11 +5,13 @@ A context is what stands behind an entry (`codec/trace_context.py`): 26 bytes, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from remora.model.record import Record
+from remora.policy.stages import EventStage
 
 Attributes = Mapping[str, str | int]
 
@@ -22,6 +24,35 @@ class Work(StrEnum):
     LISTING = "list"
     BATCH = "send"
     REMOVAL = "remove"
+
+
+@dataclass(slots=True)
+class PageTimes:
+    """When a page was asked for, when it came, when it was taken in, and when all of it was packed.
+
+    All are of one monotonic clock, in seconds; `asked_ns` is the first by the wall clock.
+    """
+
+    asked_ns: int
+    asked: float
+    came: float
+    taken: float = 0.0
+    packed: float = 0.0
+
+    def stages(self, created_ns: int, begun: float, ended: float) -> dict[EventStage, float]:
+        """The seconds of each stage of an entry that was committed, pushed and acknowledged then."""
+        return {
+            EventStage.WAIT_LISTING: max(0, self.asked_ns - created_ns) / 1e9,
+            EventStage.LIST: self.came - self.asked,
+            EventStage.WAIT_PACKING: self.taken - self.came,
+            EventStage.RENDER: self.packed - self.taken,
+            EventStage.WAIT_TURN: begun - self.packed,
+            EventStage.PUSH: ended - begun,
+        }
+
+
+StagesOf = Callable[[Record], Mapping[EventStage, float]]
+"""The seconds of each stage that a record has passed; empty where that is not known."""
 
 
 class Span(Protocol):
@@ -54,7 +85,7 @@ class Tracer(Protocol):
         """
         ...
 
-    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes) -> None:
+    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes, stages_of: StagesOf) -> None:
         """These records of topic `name`, which have contexts, have arrived with the batch of this context."""
         ...
 
@@ -75,7 +106,7 @@ class _NoTracer:
         """A span that is not sampled."""
         return NO_SPAN
 
-    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes) -> None:
+    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes, stages_of: StagesOf) -> None:
         """Nothing."""
 
 

@@ -93,11 +93,15 @@ class Dead(Message, frozen=True, kw_only=True):
     cookies: tuple[str, ...]
 
 
+AskedFor: TypeAlias = Literal["use", "status", "metrics", "flows"]
+
+
 class Ask(Message, frozen=True, kw_only=True):
-    """A question, which a `Reply` of the same number answers: with a `Use`, a status, or a list of `Family`."""
+    """A question, which a `Reply` of the same number answers: with a `Use`, a status, or a list of `Family` or
+    of `CreditFlow`."""
 
     number: int
-    what: Literal["use", "status", "metrics"]
+    what: AskedFor
 
 
 ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Release | Dead | Ask

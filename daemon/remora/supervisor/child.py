@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import assert_never
 
 import msgspec
 
 from remora.model.exits import Exit
 from remora.process.pipe import (
     Ask,
+    AskedFor,
     Failed,
     Heartbeat,
     Message,
@@ -164,7 +165,7 @@ class Child:
         if self.code is None:
             self._process.kill()
 
-    async def ask(self, what: Literal["use", "status", "metrics"], within_s: float) -> bytes | None:
+    async def ask(self, what: AskedFor, within_s: float) -> bytes | None:
         """Its answer as JSON; None when it does not answer in time."""
         self._questions += 1
         number = self._questions

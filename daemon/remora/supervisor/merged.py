@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from remora.metrics.figures import TopicFigures, merged_figures
+from remora.metrics.stages import StageRow, slow_lines, stages_shown
 from remora.model.cookie import WorkerCookie
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
 from remora.policy.hosts import host_text
@@ -32,7 +33,7 @@ class Answer:
 def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     """The status of a host: that of its workers together, in which each shard names its worker by number."""
     statuses = [each.status for each in answers if each.status is not None]
-    shards, figures = _shards(answers), _figures(answers)
+    shards, figures, stages = _shards(answers), _figures(answers), stages_shown(_stages(answers))
     holds = _holds(status.get("holds", ()) for status in statuses)
     return {
         "host": _host(answers),
@@ -46,6 +47,8 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
         "destinations": [destination_shown(each) for each in failing_destinations(shards, figures)],
         "members": _others([status["members"] for status in statuses], {each.cookie for each in answers}),
         "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
+        "stages": stages,
+        "slow": slow_lines(stages),
         "left": _left([status["left"] for status in statuses], {shard["queue"] for shard in shards}),
     }
 
@@ -57,6 +60,10 @@ def _shards(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 def _figures(answers: Iterable[Answer]) -> list[TopicFigures]:
     rows = (row for each in answers if each.status for row in each.status["topics"])
     return merged_figures(msgspec.convert(row, TopicFigures) for row in rows)
+
+
+def _stages(answers: Iterable[Answer]) -> list[StageRow]:
+    return msgspec.convert([row for each in answers if each.status for row in each.status["stages"]], list[StageRow])
 
 
 def failing_now(answers: Sequence[Answer]) -> list[Outage]:

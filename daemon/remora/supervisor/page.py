@@ -35,6 +35,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_topic_failing": "most",
         "remora_topic_held": "most",
         "remora_topic_failing_seconds": "most",
+        "remora_quarantining_workers_ratio": "most",
         "remora_usage_ratio": "most",
         "remora_usage_history_ratio": "most",
         "remora_store_connected": "least",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
+from remora.model.credit_flow import CreditFlow, merged_flows
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.classes import scope_of
@@ -20,6 +23,14 @@ Waiting = Mapping[tuple[str, str], int]
 """How many listings wait for credit, by scope and priority."""
 
 
+class KnowsFlows(Protocol):
+    """Asks the workers who waits for credit, and what became of those who did."""
+
+    async def waiting_for_credit(self) -> Waiting: ...
+
+    async def flows(self) -> Sequence[CreditFlow]: ...
+
+
 class HostShaping:
     """See the module. What is in force is what the file says, or what a command made of it since the last reload."""
 
@@ -29,10 +40,10 @@ class HostShaping:
         settings: ShapingSettings,
         limits: tuple[LimitSettings, ...],
         workers: int,
-        waiting: Callable[[], Awaitable[Waiting]],
+        asked: KnowsFlows,
         telemetry: Telemetry,
     ) -> None:
-        """`waiting` asks the workers who waits."""
+        """`asked` asks the workers."""
         self.in_force = settings
         self.on_change: Callable[[], None] = lambda: None
         """Lets the workers know what is in force."""
@@ -40,7 +51,7 @@ class HostShaping:
         self._file = settings
         self._limits = limits
         self._workers = workers
-        self._waiting = waiting
+        self._asked = asked
         self._telemetry = telemetry
         shaper.configure(settings, limits)
         telemetry.shaping_overridden(overridden(settings, settings))
@@ -78,13 +89,24 @@ class HostShaping:
 
     async def show(self) -> dict[str, object]:
         """What is in force, with the credit and the counters of all workers."""
-        waiting = await self._waiting()
+        waiting, flows = await asyncio.gather(self._asked.waiting_for_credit(), self._asked.flows())
         return {
             "changed": self.in_force != self._file,
             "default_class": self.in_force.default_class,
             "remarks": self.remarks,
             "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
+            "flows": [each | self._moved(each) for each in merged_flows(flows)],
+            "ticks": self._shaper.ticks,
+            "late_ticks": self._shaper.late_ticks,
         }
+
+    def _moved(self, flow: dict[str, Any]) -> dict[str, int]:
+        """What the shaper moved of a group's credit at one priority; what was lost is the whole group's."""
+        group = self._shaper.groups.get(flow["group"])
+        if group is None:
+            return {"donated_bytes": 0, "transferred_bytes": 0, "group_lost_bytes": 0}
+        moved = group.donated[flow["priority"]], group.transferred[flow["priority"]]
+        return {"donated_bytes": moved[0], "transferred_bytes": moved[1], "group_lost_bytes": group.lost}
 
     def _scope(self, scope: ScopeSettings, waiting: Waiting) -> dict[str, object]:
         groups = {name: each for name, each in self._shaper.groups.items() if scope_of(name) == scope.name}

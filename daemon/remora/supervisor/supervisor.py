@@ -138,7 +138,7 @@ class Supervisor:
             settings.shaping,
             settings.ingest.limit,
             len(self._slots),
-            self._view.waiting_for_credit,
+            self._view,
             self._telemetry,
         )
         self._shaping.on_change = self._shaper.on_new_groups = self._tell_shaping

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import Metric
 
 from remora import __version__
 from remora.metrics import Telemetry
+from remora.model.credit_flow import CreditFlow
 from remora.model.health import Health, Use
 from remora.policy import readiness
 from remora.policy.condition import Outage
 from remora.policy.readiness import Host
 from remora.process import samples
-from remora.process.pipe import Family
+from remora.process.pipe import AskedFor, Family
 from remora.supervisor.alone import Alone
 from remora.supervisor.child import Child
 from remora.supervisor.merged import Answer, failing_now, merged_line, merged_status
@@ -97,6 +98,11 @@ class View:
                 found[scope, priority] = found.get((scope, priority), 0) + count
         return found
 
+    async def flows(self) -> list[CreditFlow]:
+        """What became of requests for credit, of those workers that answer."""
+        answers = await self._ask("flows")
+        return [each for child, body in answers for each in self._read(child, body, list[CreditFlow]) or ()]
+
     async def metrics(self) -> list[Metric]:
         """One page for all workers. Of one that does not answer in time, what it said last is shown."""
         host, answers = await asyncio.gather(self._host(), self._ask("metrics"))
@@ -115,12 +121,12 @@ class View:
         workers = [self._read(child, answer, Use) for child, answer in answers]
         return Host(self.has_started, workers, stops=self.stops, drains=self.drains)
 
-    async def _ask(self, what: Literal["use", "status", "metrics"]) -> list[tuple[Child, bytes | None]]:
+    async def _ask(self, what: AskedFor) -> list[tuple[Child, bytes | None]]:
         # Not only those that are ready: what a worker waits for at the start is worth knowing, too.
         asked = [each for each in self.children if each.heartbeat is not None]
         return list(zip(asked, await asyncio.gather(*(self._ask_one(each, what) for each in asked)), strict=True))
 
-    async def _ask_one(self, child: Child, what: Literal["use", "status", "metrics"]) -> bytes | None:
+    async def _ask_one(self, child: Child, what: AskedFor) -> bytes | None:
         """A worker's answer. One that cannot be asked is silent: the others' answers have to do."""
         with self._alone.step(f"question to worker {child.number}"):
             return await child.ask(what, ANSWER_S)

@@ -30,7 +30,7 @@ from remora import __version__
 from remora.config import TracesSettings
 from remora.metrics import Telemetry
 from remora.model.record import Record
-from remora.ports.tracing import NO_SPAN, Attributes, Span, Work
+from remora.ports.tracing import NO_SPAN, Attributes, Span, StagesOf, Work
 
 SAMPLED = 1
 """The flag of W3C's trace context that asks for a span of everybody."""
@@ -96,13 +96,13 @@ class OtlpTracer:
         """Whether work of its own is sampled."""
         return any(map(_is_sampled, links)) or self._rng.random() < self._part
 
-    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes) -> None:
+    def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes, stages_of: StagesOf) -> None:
         """As the port says: a span from the commit to the arrival for each event that its client has sampled."""
         links = [Link(_context(batch))] if batch else []
         contexts = [(each, bytes.fromhex(each.traceparent.decode().replace("-", ""))) for each in records]
         for each, context in [(each, context) for each, context in contexts if _is_sampled(context)][:MOST_EVENTS]:
             self._telemetry.span_sampled()
-            about = {
+            about: dict[str, str | int] = {
                 "messaging.system": "remora",
                 "messaging.destination.name": name,
                 "messaging.operation.type": "send",
@@ -110,6 +110,7 @@ class OtlpTracer:
                 "messaging.message.id": each.event_id.decode(errors="replace"),
                 "remora.key": each.key.decode(errors="replace"),
                 "remora.position": each.position.decode(),
+                **{f"remora.stage.{stage}_us": round(seconds * 1e6) for stage, seconds in stages_of(each).items()},
             }
             begun = min(each.created_ns, now_ns)
             span = self._tracer.start_span(

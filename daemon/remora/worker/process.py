@@ -29,6 +29,7 @@ from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
 from remora.process.credit import CreditMemory, HostCredit
+from remora.process.garbage import GarbageWatch
 from remora.process.host_load import HostLoad
 from remora.process.lag import Kept, measure_lag
 from remora.process.liveness_lock import has_been_used, remember_store
@@ -81,7 +82,7 @@ async def _run(channel: socket.socket) -> Exit:
     configure_logging(start.settings.log)
     process = Process(start, pipe)
     try:
-        with process.memory.watching():
+        with process.memory.watching(), process.garbage:
             code = await process.run()
             if code is Exit.OUT_OF_MEMORY:
                 process.memory.end()  # at once: to close the loop, asyncio starts a thread, which takes memory
@@ -111,7 +112,7 @@ class Process:
             metric_topics=start.settings.admin.metric_topics,
             repeat_interval_s=start.settings.log.repeat_interval_s,
         )
-        self.memory = MemoryGuard(start.number, self._telemetry)
+        self.memory, self.garbage = MemoryGuard(start.number, self._telemetry), GarbageWatch()
         self._sweep = DeadOwnerSweep(start, self._telemetry)
         self._kept = Kept()
         self._credit: HostCredit | None = None
@@ -160,7 +161,7 @@ class Process:
         made, state = not self._was_used(), self._report.store_state
         async with (
             open_tracer(settings, telemetry, self._start.cookie) as self._tracer,
-            make_store(settings, state, make=made, waits=True, tracer=self._tracer) as self._store,
+            make_store(settings, state, make=made, waits=True, tracer=self._tracer, meter=telemetry) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
             self._note_use()
@@ -268,6 +269,9 @@ class Process:
         while True:
             self._telemetry.in_flight(worker.budget.held, worker.entries.held)
             self._telemetry.store_synced(self._store.synced)
+            self._telemetry.store_depth(*self._store.depth)
+            self._telemetry.note_stages(self._telemetry.clock())
+            self.garbage.report(self._telemetry)
             self._report.store_failing(self._store.failing)
             self._telemetry.shaping_waiting(self._gate.waiting_by_scope())
             await asyncio.sleep(1)
@@ -355,6 +359,8 @@ class Process:
                 return msgspec.json.encode(self._report.use())
             case "status":
                 return msgspec.json.encode(self._report.status(self._store if self._worker else None))
+            case "flows":
+                return msgspec.json.encode(self._gate.flows)
             case "metrics":
                 # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
                 return await asyncio.to_thread(lambda: msgspec.json.encode(families(self._telemetry.registry)))

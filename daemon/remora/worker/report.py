@@ -93,6 +93,7 @@ class Report:
             "quarantine": worker.quarantines.left_s if worker else {},
             "topics": self._telemetry.topics(),
             "holds": _holds_json(worker.catalogue.held()) if worker else [],
+            "stages": self._telemetry.stages(),
             "members": [_member_json(each) for each in worker.others.values()] if worker else [],
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": _left_json(worker) if worker else [],

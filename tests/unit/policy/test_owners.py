@@ -13,7 +13,7 @@ from remora.policy.attempt import postponed, wants
 from remora.policy.balance import BUSY_AT_ONCE
 from remora.policy.membership import Membership, Outgoing
 from remora.policy.not_owned import Deferred
-from remora.policy.owners import avoids, is_unwelcome, leaving
+from remora.policy.owners import avoids, is_unwelcome, leaving, quarantining_part
 from remora.policy.view import View
 
 NOW = 100.0
@@ -104,3 +104,12 @@ def test_numbers_are_evened_out_by_what_the_receiver_takes() -> None:
     assert not is_unwelcome(view, GOOD, view.members.others[A])
     everybody = a_view([member(A, bad=True)], own=True)
     assert not is_unwelcome(everybody, BAD, everybody.members.others[A])
+
+
+def test_the_part_that_quarantines_is_of_the_destination_that_most_do() -> None:
+    """Of all workers, those that drain too; none where no worker is known or none quarantines anything."""
+    two, one = Member("c", "h", 0, False, quarantined=("a:1", PLACE)), member("d", bad=True, draining=True)
+
+    assert quarantining_part([member("a"), member("b"), two, one]) == 0.5
+    assert quarantining_part([member("a")]) == 0.0
+    assert quarantining_part([]) == 0.0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from remora.metrics.stages import StageRow
+from remora.policy.stages import EventStage, StageCounts
 from remora.process.pipe import Heartbeat
 from remora.supervisor.merged import Answer, merged_line, merged_status
 
@@ -27,6 +31,7 @@ def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bo
         "in_flight_bytes": 10,
         "shards": [shard(queue) for queue in queues],
         "topics": [],
+        "stages": [],
         "members": [],
         "left": left or [],
     }
@@ -45,6 +50,21 @@ def test_each_shard_names_its_worker() -> None:
         (12, 1, True),
     ]
     assert found["store"]["damaged"] == ["x"]
+
+
+def test_a_stage_that_is_slow_on_all_workers_together_is_named() -> None:
+    """The times of all workers count as one; the sentence about a slow stage stands beside them."""
+
+    def pushes(seconds: float) -> dict[str, Any]:
+        fast, slow = StageCounts((0, 0, 0, 0, 0, 9), 9 * 0.002), StageCounts((0,) * 10 + (9,), 9 * seconds)
+        row = StageRow(stage=EventStage.PUSH, at="kafka", now=slow, before=fast, before_seconds=3600.0)
+        return {**status(), "stages": [msgspec.to_builtins(row)]}
+
+    found = merged_status([Answer(1, 11, "c", 0, pushes(0.06)), Answer(2, 12, "d", 0, pushes(0.08))])
+
+    (stage,) = found["stages"]
+    assert (stage["stage"], stage["slow"], sum(stage["now"][0])) == ("push", True, 18)
+    assert [each.split(", and")[0] for each in found["slow"]] == ["push (kafka) takes 70 ms"]
 
 
 def test_a_silent_worker_is_named_with_what_it_last_held() -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import click
 import pytest
@@ -17,6 +18,7 @@ from remora.cli.shaping import change_of
 from remora.config import MetersSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import Caller
+from remora.model.credit_flow import CreditFlow
 from remora.model.errors import ConfigError
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.shaping_changes import Change, reshaped
@@ -145,11 +147,17 @@ class Desk:
         self.host = Host(shaping())
         self.told = 0
         self.telemetry = Telemetry()
-        self.shaping = HostShaping(self.host.shaper, settings, (), 1, self._waiting, self.telemetry)
+        self.shaping = HostShaping(self.host.shaper, settings, (), 1, self, self.telemetry)
         self.shaping.on_change = self._count
 
-    async def _waiting(self) -> dict[tuple[str, str], int]:
+    async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
         return {("uplink", "client_low"): 2}
+
+    async def flows(self) -> list[CreditFlow]:
+        return [
+            CreditFlow(group="uplink", priority="client_low", at_once=3, deferred=2, waited=1, waits={20: 1}),
+            CreditFlow(group="uplink", priority="client_low", at_once=4, deferred=1, waited=1, waits={20: 1, 30: 2}),
+        ]
 
     def _count(self) -> None:
         self.told += 1
@@ -167,6 +175,16 @@ async def test_a_change_lasts_until_the_next_reload() -> None:
         undo()
         assert desk.host.shaper.groups["uplink"].meters["client_low"].guaranteed == MB
     assert desk.told == 3
+
+
+async def test_what_became_of_requests_is_of_all_workers() -> None:
+    """The counters of the workers are added up by group and priority, with what the shaper moved of each."""
+    shown: dict[str, Any] = dict(await Desk(TWO).shaping.show())
+
+    (flow,) = shown["flows"]
+    assert (flow["at_once"], flow["deferred"], flow["waited"], flow["waits"]) == (7, 3, 2, {20: 2, 30: 2})
+    assert (flow["donated_bytes"], flow["transferred_bytes"], flow["group_lost_bytes"]) == (0, 0, 0)
+    assert (shown["ticks"], shown["late_ticks"]) == (0, 0)
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[Mapping[str, object]]:

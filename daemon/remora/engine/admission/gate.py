@@ -15,12 +15,14 @@ from types import MappingProxyType
 
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
 from remora.metrics import Telemetry
+from remora.model.credit_flow import CreditFlow
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.model.traffic import Priority, ScopeKind, TrafficClass
 from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.cells import MemberAccount
 from remora.policy.classes import Rules, scope_of
+from remora.policy.credit_flows import CreditFlows
 from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
@@ -84,7 +86,7 @@ class Pending:
     asked_at: float
     grant: Grant | None = None
     waited_in: str = ""
-    """The scope in which it began to wait."""
+    """The group in which it began to wait."""
 
     @property
     def group(self) -> str:
@@ -127,6 +129,7 @@ class Gate:
         self._limits: dict[tuple[str, str], CreditLimit] = {}
         self._unacked: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._flows = CreditFlows()
         self._full: Mapping[Shard, float] = {}
 
     # --------------------------------------------------------------------------- entries, and bytes to hold
@@ -206,6 +209,11 @@ class Gate:
         """How many requests wait for credit."""
         return len(self._pending)
 
+    @property
+    def flows(self) -> list[CreditFlow]:
+        """What became of requests for credit, by group and priority."""
+        return self._flows.all
+
     def waiting_by_scope(self) -> dict[tuple[str, str], int]:
         """How many requests wait for credit, by scope and priority."""
         found: dict[tuple[str, str], int] = {}
@@ -230,6 +238,7 @@ class Gate:
         limits = {name: shared[scope] for name in self._bank.groups if (scope := scope_of(name)) in shared}
         self._budgets.configure(limits, lambda: {each.group for each in self._pending.values()})
         self._accounts.clear()
+        self._flows.keep(self._is_known)
         self._limits = {each: limit for each, limit in self._limits.items() if self._is_known(limit.group)}
         self._accounts |= {each.group: self._bank.account(each.group) for each in self._limits.values()}
         for name, nbytes in self._unacked.items():
@@ -276,8 +285,9 @@ class Gate:
         pending = Pending(self, topic, shard, at_tail, request, loop.create_future(), loop.time())
         self._enter(pending)
         if pending.grant is None:
-            pending.waited_in = scope_of(pending.group)
-            self._telemetry.shaping_waits(pending.waited_in, request.priority)
+            pending.waited_in = pending.group
+            self._telemetry.shaping_waits(scope_of(pending.group), request.priority)
+            self._flows.of(pending.group, request.priority).deferred += 1
             self._budgets.waits(pending.group)
             self._tick_soon()
         return pending
@@ -321,8 +331,10 @@ class Gate:
 
     def _grant(self, request: Demand, waited_in: str = "", waited_s: float = 0.0) -> Grant:
         """Each scope counts for how long the grant has waited, which for most of them is not at all."""
-        for scope in {scope_of(name) for name in groups_of(request)}:
-            self._telemetry.shaping_waited(scope, request.priority, waited_s if scope == waited_in else 0.0)
+        for name in groups_of(request):
+            has_waited = name == waited_in
+            self._telemetry.shaping_waited(scope_of(name), request.priority, waited_s if has_waited else 0.0)
+            self._flows.let_go(name, request.priority, waited_s if has_waited else None)
         self.count_unacked(request, request.want)
         return Grant(self, request, request.want)
 
@@ -347,7 +359,9 @@ class Gate:
     def charge(self, request: Demand, more: int) -> None:
         """A grant is worth so much more than was charged, or less."""
         self.count_unacked(request, more)
-        for hold in request.holds:
+        for hold, name in zip(request.holds, groups_of(request), strict=True):
+            if more < 0 and hold.is_charged:
+                self._flows.of(name, request.priority).given_back_bytes -= more
             self._line.settle(hold, hold.amount + more)
         self._look()
 
@@ -360,6 +374,7 @@ class Gate:
         scope = scope_of(name)
         if scope in self._kinds:
             self._telemetry.shaping_granted(scope, priority, nbytes, charged)
+            self._flows.sent(name, priority, nbytes, is_charged=charged)
             self._budgets.granted(name, nbytes)
 
     def count_unacked(self, request: Demand, nbytes: int) -> None:

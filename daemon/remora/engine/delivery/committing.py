@@ -37,6 +37,7 @@ class Committer:
 
     async def commit(self, transaction: Transaction) -> None:
         """Commit a transaction, and mark its entries as done; a failure ends the session."""
+        begun = self._scope.clock()
         try:
             await self._send(transaction)
         except EntryRefused as exc:
@@ -49,6 +50,7 @@ class Committer:
         except StoreError as exc:
             self._session.fail(exc)
         else:
+            self._scope.pushed(transaction.waits_since, begun)
             self._committed(transaction)
 
     async def _packed(self, transaction: Transaction) -> list[Batch]:

@@ -16,11 +16,12 @@ from remora.ports.endpoint import Batch
 
 @dataclass(frozen=True, slots=True)
 class InFlightBatch:
-    """A batch, and the page it came from."""
+    """A batch, the page it came from, and since when it waits for its turn."""
 
     page: Page
     acks: PageAcks
     batch: Batch
+    since: float
 
 
 class LaneQueues:

@@ -1,8 +1,7 @@
 """Sends a shard's entries lane by lane, at least once.
 
-* EntryLimit are packed in queue order.
-* A lane has one batch under way, and the next one starts only when that one has arrived.
-* After a failure no batch starts any more.
+* Entries are packed in queue order.
+* A lane has one batch under way. The next starts when that one has arrived, and after a failure none.
 
 So a record is first pushed only after every earlier record of its key has arrived or was dead-lettered.
 """
@@ -45,9 +44,8 @@ class LaneSender:
         self._reader = session.reader
         self._route = route
         self._lanes = LaneQueues()
-        self._ahead = PagesAhead(
-            session.scope, session.reader, session.trimmer, self._lanes, is_over=lambda: session.is_over
-        )
+        scope, reader, trimmer = session.scope, session.reader, session.trimmer
+        self._ahead = PagesAhead(scope, reader, trimmer, self._lanes, is_over=lambda: session.is_over)
         self._storing = 0
         self._last_storing: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -93,7 +91,7 @@ class LaneSender:
             if page is None or self._session.is_over:
                 return
             if not self._ahead.follows(page):
-                self._reader.held.discard(room)
+                self._reader.discard(page, room)
                 continue
             self._reader.take_in(page, room)
             if page.entries:
@@ -160,6 +158,7 @@ class LaneSender:
         for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
         batches = await self._deal(page, added, triaged.records, triaged.rejected)
+        self._reader.packed()
         is_clean = not triaged.skipped and self._last_storing is None
         self._ahead.add(PageAhead(added, page.nbytes, credit, batches), is_clean=is_clean)
         return batches
@@ -189,7 +188,7 @@ class LaneSender:
             self._last_storing = self._session.tasks.create_task(storing, name=f"dead-letter {self._scope.lease.shard}")
             batches = self._route.pack(ahead)[0] if ahead else []
         for batch in batches:
-            self._enqueue(InFlightBatch(page, of, batch))
+            self._enqueue(InFlightBatch(page, of, batch, self._scope.clock()))
         return len(batches)
 
     def _enqueue(self, load: InFlightBatch) -> None:
@@ -201,7 +200,7 @@ class LaneSender:
         """Push a lane's batches one after the other; the only place that pushes. A failure clears them."""
         now = asyncio.get_running_loop().time
         while (load := self._lanes.begin(lane)) is not None:
-            began = now()
+            began, begun = now(), self._scope.clock()
             try:
                 self._scope.lease.require_trust()
                 with self._reader.held.handed(load.batch.records):
@@ -214,6 +213,7 @@ class LaneSender:
             except StoreError as exc:
                 self._session.fail(exc)
             else:
+                self._scope.pushed(load.since, begun)
                 if self._route.acks_show_load:
                     self._scope.context.pace.acknowledged(now() - began)
                 self._arrived(load, load.batch.records)
@@ -257,7 +257,7 @@ class LaneSender:
         self._storing += 1
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
         if (behind := records[at + 1 :]) and not self._session.is_over:
-            batches = [InFlightBatch(load.page, load.acks, each) for each in self._route.pack(behind)[0]]
+            batches = [InFlightBatch(load.page, load.acks, each, load.since) for each in self._route.pack(behind)[0]]
             self._lanes.put_first(load.batch.lane, batches)
 
     async def _dead_letter(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from remora.engine.admission.givers import Allowance, Giver
 from remora.engine.delivery.reservation import SessionReservation
 from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
-from remora.model.record import Page
+from remora.model.record import Page, Record
 from remora.model.traffic import Priority
 from remora.policy.flow import EmptyQueue, Flow
 from remora.policy.retry import PROBE_ENTRIES
+from remora.policy.stages import EventStage
+from remora.ports.tracing import PageTimes
 
 
 class Reader:
@@ -41,7 +44,9 @@ class Reader:
         self._progress = scope.state.progress
         self._label = scope.topic.label
         self._tasks = tasks
-        self._ahead: asyncio.Task[Page | None] | None = None
+        self._ahead: asyncio.Task[tuple[Page, PageTimes] | None] | None = None
+        self.times = PageTimes(0, 0.0, 0.0)
+        """When the page that was fetched last was asked for, and came."""
         self._givers = allowance.givers
         self._giver: Giver | None = None
         self._on_failure = on_failure
@@ -61,8 +66,11 @@ class Reader:
     async def fetched(self) -> Page | None:
         """The page that `fetch` began to read; None when that failed, which the session knows then."""
         assert self._ahead is not None
-        page = await self._ahead
+        found = await self._ahead
         self._ahead = None
+        if found is None:
+            return None
+        page, self.times = found
         return page
 
     def stop(self) -> None:
@@ -70,8 +78,9 @@ class Reader:
         if self._ahead is not None:
             self._ahead.cancel()
 
-    async def _read(self, start: bytes, limit: int) -> Page | None:
-        span = self._scope.spans.listing(limit)
+    async def _read(self, start: bytes, limit: int) -> tuple[Page, PageTimes] | None:
+        span, clock = self._scope.spans.listing(limit), self._scope.clock
+        asked, asked_ns = clock(), time.time_ns()  # in this order: no time between the two is of no stage
         try:
             self._lease.require_trust()
             self._progress.news.clear()  # before the read: what is announced from now on may have come too late for it
@@ -81,7 +90,9 @@ class Reader:
             self._on_failure(exc)
             return None
         self._scope.spans.listed(span, page)
-        return page
+        times = PageTimes(asked_ns, asked, clock())
+        self._scope.took(EventStage.LIST, times.came - asked)
+        return page, times
 
     def flow(self) -> Flow:
         """What decides on the size of the next read."""
@@ -99,6 +110,7 @@ class Reader:
 
     def learn(self, page: Page) -> None:
         """Take note of a listing that is about to be delivered."""
+        self.times.taken = self._scope.clock()
         reads, nbytes, entries = self._reads, page.nbytes, len(page.entries)
         self._progress.begin_work()
         mean = nbytes / entries
@@ -125,9 +137,21 @@ class Reader:
         """
         wanted, is_exact = entries or self.flow().page_entries, entries is not None
         may_wait = not (is_exact or self._scope.limits.time_to_live_s)
+        clock = self._scope.clock
+        began = clock()
         credit = await self.held.credit(self.bytes_for(wanted), self.bytes_for(1), may_wait=may_wait)
+        has_credit = clock()
         asked = await self.held.entries(self.entries_in(credit))
-        return await self._hold_room(self._room(credit, asked), for_turn=True)
+        has_entries = clock()
+        room = await self._hold_room(self._room(credit, asked), for_turn=True)
+        self._waited(has_credit - began, has_entries - has_credit, clock() - has_entries)
+        return room
+
+    def _waited(self, credit_s: float = 0.0, entries_s: float = 0.0, bytes_s: float = 0.0) -> None:
+        """A turn was taken, for which so long was waited in each limit: mostly not at all."""
+        self._scope.took(EventStage.WAIT_CREDIT, credit_s)
+        self._scope.took(EventStage.WAIT_ENTRIES, entries_s)
+        self._scope.took(EventStage.WAIT_BYTES, bytes_s)
 
     def take_turn_now(self, entries: int | None = None) -> int:
         """As `take_turn`, without waiting; 0 when there is no credit or no room."""
@@ -140,6 +164,7 @@ class Reader:
             self.held.give_back(asked)
             self.held.cancel_last()
             return 0
+        self._waited()
         return room
 
     def _room(self, credit: int, entries: int) -> int:
@@ -174,6 +199,23 @@ class Reader:
     def entries_in(self, room: int) -> int:
         """How many entries are expected to need this room."""
         return math.ceil(room / self._reads.mean_bytes)
+
+    def taken(self, page: Page, records: Sequence[Record]) -> None:
+        """A page that came was triaged: these are its records."""
+        if records:
+            self._scope.took(EventStage.WAIT_LISTING, max(0, self.times.asked_ns - records[0].created_ns) / 1e9)
+        self._scope.took(EventStage.WAIT_PACKING, self.times.taken - self.times.came)
+        self._scope.spans.taken(page, self.times)
+
+    def packed(self) -> None:
+        """The page that was taken in last is packed."""
+        self.times.packed = self._scope.clock()
+        self._scope.took(EventStage.RENDER, self.times.packed - self.times.taken)
+
+    def discard(self, page: Page, room: int) -> None:
+        """Throw a page away that has come, with what was taken for it: what stands before it was turned back."""
+        self._context.telemetry.read_in_vain(len(page.entries))
+        self.held.discard(room)
 
     def take_in(self, page: Page, room: int) -> None:
         """Hold a page that has come, in the place of the room that was taken for it."""

@@ -11,6 +11,7 @@ from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.topic import Topic
 from remora.policy.lifetime import Limits
+from remora.policy.stages import OF_STORE, EventStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,32 @@ class Scope:
     arrived_late: AskLate | None = None
     """Asks the endpoint which records arrived of which a push could not tell; None where it never knows."""
     spans: ShardSpans = field(init=False)
+    endpoint_kind: str = field(init=False)
+    """The scheme of the target's URI."""
 
     def __post_init__(self) -> None:
-        spans = ShardSpans(self.context.tracer, self.lease.shard.queue, self.topic.label)
+        spans = ShardSpans(self.context.tracer, self.lease.shard.queue, self.topic.label, self.context.telemetry.clock)
         object.__setattr__(self, "spans", spans)
+        object.__setattr__(self, "endpoint_kind", self.topic.target.scheme)
 
     @property
     def limits(self) -> Limits:
         """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
         return self.context.settings.limits.of(self.topic)
+
+    def took(self, stage: EventStage, seconds: float) -> None:
+        """A stage of this shard's delivery has ended, which took so long."""
+        at = self.context.store.kind if stage in OF_STORE else self.endpoint_kind
+        self.context.telemetry.stage_took(stage, at, seconds)
+
+    def clock(self) -> float:
+        """The time that stages are measured by, in seconds."""
+        return self.context.telemetry.clock()
+
+    def pushed(self, since: float, begun: float) -> None:
+        """A batch or a transaction was acknowledged, which waited for its turn since then until its push begun."""
+        self.took(EventStage.WAIT_TURN, begun - since)
+        self.took(EventStage.PUSH, self.clock() - begun)
 
     def delivered(self, events: int, nbytes: int, created_ns: Sequence[int], now_ns: int) -> None:
         """Count events that have arrived, created and acknowledged at these times."""

@@ -125,6 +125,7 @@ class Session:
         scope = self.scope
         self.reader.learn(page)
         triaged = triage(page, scope.topic, scope.limits, self._redelivery, scope.context.renderer)
+        self.reader.taken(page, triaged.records)
         self.reader.held.sent(len(page.entries) - len(triaged.skipped), len(page.entries))
         return self.trimmer.add(page), triaged
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remora.codec.speedups import joined, traced
 from remora.model.errors import EndpointError
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page, Record
+from remora.policy.stages import EventStage
 from remora.ports.endpoint import Batch, ExactRoute, Route
-from remora.ports.tracing import Attributes, Span, Tracer, Work
+from remora.ports.tracing import Attributes, PageTimes, Span, StagesOf, Tracer, Work
 
 MOST_LISTINGS = 64
 """Listings of a shard that are remembered: more are hardly under way at once."""
@@ -33,7 +34,9 @@ class ShardSpans:
     tracer: Tracer
     queue: str
     name: str
+    clock: Callable[[], float] = time.monotonic
     _listings: deque[tuple[Position, Position, bytes]] = field(default_factory=lambda: deque(maxlen=MOST_LISTINGS))
+    _pages: deque[tuple[Position, Position, PageTimes]] = field(default_factory=lambda: deque(maxlen=MOST_LISTINGS))
 
     def listing(self, limit: int) -> Span:
         """A read of the queue begins."""
@@ -50,6 +53,22 @@ class ShardSpans:
             self._listings.append((first, _place(page.positions[-1]), span.context))
         span.end(attributes={"messaging.batch.message_count": len(page.entries), "remora.bytes": page.nbytes})
 
+    def taken(self, page: Page, times: PageTimes) -> None:
+        """A page is being packed; when that has ended is written into its times."""
+        if self.tracer.is_on:
+            self._pages.append((_place(page.positions[0]), _place(page.positions[-1]), times))
+
+    def stages(self, begun: float, ended: float) -> StagesOf:
+        """What stages records passed that were pushed and acknowledged then."""
+
+        def of(record: Record) -> dict[EventStage, float]:
+            place = _place(record.position)
+            pages = (times for first, end, times in reversed(self._pages) if first <= place < end)
+            times = next(pages, None)  # the latest: it may have been read again after a failure
+            return times.stages(record.created_ns, begun, ended) if times else {}
+
+        return of
+
     def batch(self, records: Sequence[Record], found: Sequence[Record]) -> Span:
         """Records leave; `found` are those of them that have contexts."""
         links = list(dict.fromkeys(bytes(each.traceparent) for each in found[:MOST_LINKS]))
@@ -60,6 +79,10 @@ class ShardSpans:
             contexts.insert(0, self._listings[at][2])
         about = self._about({"messaging.batch.message_count": len(records)})
         return self.tracer.begin(Work.BATCH, self.name, about, links=contexts)
+
+    def arrived(self, found: Sequence[Record], batch: Span, begun: float) -> None:
+        """These records with contexts have arrived; their push began then."""
+        self.tracer.arrived(self.name, found, time.time_ns(), batch.context, self.stages(begun, self.clock()))
 
     def removal(self, upto: bytes, count: int) -> Span:
         """Entries before this position are being removed."""
@@ -103,7 +126,7 @@ class TracedRoute:
     async def push(self, batch: Batch) -> None:
         """Push, and tell how that went."""
         found = traced(batch.records)
-        span = self._spans.batch(batch.records, found)
+        span, begun = self._spans.batch(batch.records, found), self._spans.clock()
         try:
             await self._route.push(batch)
         except EndpointError as exc:
@@ -111,7 +134,7 @@ class TracedRoute:
             raise
         span.end(attributes={"remora.lane": batch.lane})
         if found:
-            self._spans.tracer.arrived(self._spans.name, found, time.time_ns(), span.context)
+            self._spans.arrived(found, span, begun)
 
     async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         """As the route."""
@@ -146,7 +169,7 @@ class TracedExactRoute:
         """Commit, and tell how that went."""
         records = joined([batch.records for batch in batches])
         found = traced(records)
-        span = self._spans.batch(records, found)
+        span, begun = self._spans.batch(records, found), self._spans.clock()
         try:
             await self._route.commit(batches, upto, letters)
         except EndpointError as exc:
@@ -154,7 +177,7 @@ class TracedExactRoute:
             raise
         span.end()
         if found:
-            self._spans.tracer.arrived(self._spans.name, found, time.time_ns(), span.context)
+            self._spans.arrived(found, span, begun)
 
 
 def _place(position: bytes) -> Position:

@@ -26,9 +26,13 @@ class Part:
 
 @dataclass(slots=True)
 class Transaction:
-    """What is committed together. `is_due` when it need not wait for more; `batches` once nothing joins it any more."""
+    """What is committed together. `is_due` when it need not wait for more; `batches` once nothing joins it any more.
+
+    `began_at` is when it was opened by the loop's clock, `waits_since` by that of the stages.
+    """
 
     began_at: float
+    waits_since: float
     parts: list[Part] = field(default_factory=list)
     entries: int = 0
     nbytes: int = 0

@@ -93,7 +93,8 @@ class TransactionSender:
             if page is None or self._session.is_over:
                 return
             if not self._ahead.follows(page):
-                self._give_room_back()
+                self._reader.discard(page, self._room)
+                self._room = 0
             elif page.entries:
                 busy_at = now()
                 await self._take_in(page)
@@ -242,10 +243,12 @@ class TransactionSender:
         part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
             reject(part, "refused", self._redelivery.refused)
+        self._reader.packed()
 
         transaction = self._open
         if transaction is None:
-            transaction = self._open = Transaction(asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            transaction = self._open = Transaction(now, self._scope.clock())
         transaction.parts.append(part)
         transaction.entries += len(page.entries)
         transaction.nbytes += page.nbytes

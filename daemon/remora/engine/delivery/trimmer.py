@@ -10,6 +10,7 @@ from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFul
 from remora.model.ledger import Cause
 from remora.model.record import Page
 from remora.policy.acks import PageAcks, Window
+from remora.policy.stages import EventStage
 
 
 class Trimmer:
@@ -30,7 +31,7 @@ class Trimmer:
 
         `more_to_come` tells whether more entries will be done soon, so that a whole page is worth waiting for.
         """
-        self._context = scope.context
+        self._scope, self._context = scope, scope.context
         self._lease = scope.lease
         self._label = scope.topic.label
         self._spans = scope.spans
@@ -105,13 +106,14 @@ class Trimmer:
             prefix = self._window.removable(whole_pages=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            span = self._spans.removal(prefix.upto, prefix.count)
+            span, began = self._spans.removal(prefix.upto, prefix.count), self._scope.clock()
             try:
                 await self._context.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
             except StoreError as exc:
                 span.end(str(exc))
                 raise
             span.end()
+            self._scope.took(EventStage.REMOVE, self._scope.clock() - began)
             self._window.removed(prefix)
             self._redelivery.removed(prefix.upto)
             self._context.telemetry.removed(self._label, prefix.count)

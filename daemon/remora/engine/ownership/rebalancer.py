@@ -18,6 +18,7 @@ from remora.model.shard import Shard
 from remora.policy.assignment import shared_number, transfers
 from remora.policy.attempt import wants
 from remora.policy.membership import Membership, Outgoing, expecting, offered_to, updated
+from remora.policy.owners import quarantining_part
 from remora.policy.view import View
 
 LEAST_PAUSE_S = 0.05
@@ -81,7 +82,9 @@ class Rebalancer:
         situation.members = replace(situation.members, quarantined=self._mover.quarantined, wants=self.budgets.wants())
         await self._rows.announce(self._members.row(owned), self._members.look_s)
         self.see(await self._rows.read())
-        self.budgets.see(self._members.cookie, {each.cookie: each.wants for each in self._members.rows(owned)})
+        rows = self._members.rows(owned)
+        self.budgets.see(self._members.cookie, {each.cookie: each.wants for each in rows})
+        self._telemetry.quarantining(quarantining_part(rows))
         view = situation.view()
         wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
         situation.members = expecting(view.members, owned, wanted, view.now)

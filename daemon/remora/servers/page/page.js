@@ -269,7 +269,7 @@ function drawProblems(status, all) {
   for (const { name, figures } of all.filter((each) => each.figures.ledger?.unaccounted)) {
     lines.push(`${name}: ${several(figures.ledger.unaccounted, "entry", "entries")} unaccounted for`);
   }
-  lines.push(...roomLines(all));
+  lines.push(...roomLines(all), ...(status.slow ?? []).map((each) => `slow: ${each}`));
   const list = $("problem-list");
   const most = 50;
   const texts = lines.length > most ? [...lines.slice(0, most), `and ${lines.length - most} more`] : lines;

@@ -48,6 +48,11 @@ class ClusterConnection:
         return self._session is not None and not self._silent
 
     @property
+    def under_way(self) -> int:
+        """How many operations are not answered yet."""
+        return self._session.under_way if self._session else 0
+
+    @property
     def description(self) -> str:
         """The pool, what named it, the user, and the OSDs' releases; without a session the reason. One line."""
         user = self._settings.name

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import re
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from remora.model.errors import (
 )
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
+from remora.policy.stages import EventStage
+from remora.ports.stages import NO_METER
 from remora.ports.tracing import NO_TRACER, Work
 from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent
@@ -67,7 +70,7 @@ class Ingest:
         self._finisher = finisher
         self._queues = queues
         self._topics = topics
-        self.tracer = NO_TRACER
+        self.tracer, self.meter = NO_TRACER, NO_METER
 
     # --- one step --------------------------------------------------------------------------------------
 
@@ -77,12 +80,14 @@ class Ingest:
         """Store events; returns when they are durable."""
         context = context_of(events[0].payload) if events else b""
         span = self.tracer.begin(Work.COMMIT, topic.name, {}, links=[context] if context else [])
+        began = time.monotonic()
         try:
             result = await self._published(topic, events, once)
         except StoreError as exc:
             span.end(str(exc))
             raise
         span.end(attributes={"remora.requests": 1})
+        self.meter.stage_took(EventStage.COMMIT, "rados", time.monotonic() - began)
         return result
 
     async def _published(
@@ -126,10 +131,11 @@ class Ingest:
 
     async def _commit(self, name: str, intent: Intent) -> None:
         """Log a new intent as committed, then complete it. Raises ExistsError when there is one of this name."""
-        entry = completion(name, intent)
+        entry, began = completion(name, intent), time.monotonic()
         try:
             await self._schedule.add(entry)
             await self._intents.create(name, intent, IntentState.COMMITTED)
+            self.meter.stage_took(EventStage.REGISTER, "rados", time.monotonic() - began)
         except StoreUnavailable:
             raise  # it may have been created, and recovery completes it
         except StoreError as exc:

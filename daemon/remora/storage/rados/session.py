@@ -42,6 +42,11 @@ class ClusterSession:
         """The name of this client in locks: `client.<number>`."""
         return f"client.{self._cluster.instance_id}"
 
+    @property
+    def under_way(self) -> int:
+        """How many operations are not answered yet."""
+        return self._completions.under_way
+
     async def run(self, operation: Operation, locator: Locator, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
         """Carry out an operation on an object and return the object's version.
 

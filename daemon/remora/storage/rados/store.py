@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from remora.config import RadosSettings
+from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.rados.arrivals import NoArrivals
 from remora.storage.rados.attempts import Attempts
@@ -50,6 +51,7 @@ class RadosStore:
         on_state: Callable[[bool, str], None] = _ignore,
         *,
         tracer: Tracer = NO_TRACER,
+        meter: StageMeter = NO_METER,
         reservation_age_s: float = 120.0,
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
@@ -71,9 +73,11 @@ class RadosStore:
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues)
         self.ingest = Ingest(intents, schedule, finisher, own_queues, own_topics)
-        self.ingest.tracer = tracer
+        self.ingest.tracer, self.ingest.meter = tracer, meter
         self._recovery = Recovery(intents, schedule, finisher)
         self._stack = AsyncExitStack()
+
+    kind = "rados"
 
     @property
     def connected(self) -> bool:
@@ -94,6 +98,11 @@ class RadosStore:
     def failing(self) -> Mapping[str, str]:
         """The reason why the cluster cannot be reached, under `unreachable`."""
         return {} if self.connected else {"unreachable": self.description}
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """The operations that OSDs have not answered yet; it has no writers of its own."""
+        return 0, self._connection.under_way
 
     @property
     def synced(self) -> int:

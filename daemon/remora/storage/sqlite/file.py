@@ -15,6 +15,7 @@ from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, 
 from remora.model.shard import Shard
 from remora.policy import disk_room
 from remora.policy.disk_room import Disk
+from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite import doorbell, recent, schema
 from remora.storage.sqlite.allocating import KeptOpen
 from remora.storage.sqlite.bell import Bell
@@ -43,7 +44,9 @@ _FINDING, _WRITING, _READING = "finding", "writing", "reading"
 class File:
     """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place."""
 
-    def __init__(self, path: Path, bell: Bell, changed: Callable[[], None], files: int) -> None:
+    def __init__(
+        self, path: Path, bell: Bell, changed: Callable[[], None], files: int, meter: StageMeter = NO_METER
+    ) -> None:
         """One of so many; `changed` is called whenever it can be used no more, or again, or for another reason."""
         self.path = path
         self.is_short_of_room = False
@@ -62,9 +65,14 @@ class File:
         self._bell = bell
         self._changed = changed
         around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
-        self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place, around)
+        self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
         self._is_closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for its writer, or are being written."""
+        return self._writer.waiting
 
     @property
     def stats(self) -> WriterStats:

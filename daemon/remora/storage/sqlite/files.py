@@ -14,6 +14,7 @@ from pathlib import Path
 from remora.config import SqliteSettings
 from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreMissing, StoreUnavailable
 from remora.policy.disk_room import Disk
+from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect
 from remora.storage.sqlite.directory import locked, make_directory, opening_error, prepare
@@ -33,9 +34,15 @@ class Files:
     """
 
     def __init__(
-        self, settings: SqliteSettings, on_state: Callable[[bool, str], None], *, make: bool, waits: bool
+        self,
+        settings: SqliteSettings,
+        on_state: Callable[[bool, str], None],
+        *,
+        make: bool,
+        waits: bool,
+        meter: StageMeter = NO_METER,
     ) -> None:
-        self.settings = settings
+        self.settings, self._meter = settings, meter
         self._make = make
         self._waits = waits
         self._away: StoreError | None = None
@@ -109,7 +116,7 @@ class Files:
             return
         self._make, self._away = False, None  # what was in use is never begun anew
         with anchors:
-            self._all = tuple(File(path, self.bell, self._tell_state, len(paths)) for path in paths)
+            self._all = tuple(File(path, self.bell, self._tell_state, len(paths), self._meter) for path in paths)
             await asyncio.to_thread(_connect, self._all)
         self._tell_state("new, empty store of " if is_new else "")
         self._believed_sound = len(self._all)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from weakref import WeakKeyDictionary
 from remora.model.errors import RemoraError, StoreUnavailable
 from remora.model.shard import Shard
 from remora.policy.gathering import Past, wait_s
+from remora.policy.stages import EventStage
+from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer, Work
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.write_batch import WriteBatch
@@ -62,6 +65,7 @@ class _Group:
     nbytes: int = 0
     contexts: list[bytes] = field(default_factory=list)
     wanted: int = 0
+    since: float = field(default_factory=time.monotonic)
     enough: asyncio.Event = field(default_factory=asyncio.Event)
     _is_closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -112,11 +116,11 @@ class _Group:
 class GroupCommit:
     """Carries requests out; those that wait for a file at the same time share a transaction."""
 
-    def __init__(self, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:
         self._open: dict[File, _Group] = {}
         self._past: WeakKeyDictionary[File, Past] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tracer = tracer
+        self._tracer, self._meter = tracer, meter
 
     async def submit(self, file: File, request: Request[T], wants: Wants = NOTHING) -> T:
         """Return what the request returns, or raise what it raises, once it is durable.
@@ -174,6 +178,7 @@ class GroupCommit:
             except RemoraError as exc:
                 span.end(str(exc))
                 raise
+            self._meter.stage_took(EventStage.COMMIT, "sqlite", time.monotonic() - group.since)
             self._past[file] = Past(len(group.requests), asyncio.get_running_loop().time() - began)
             span.end(attributes={"remora.requests": len(group.requests), "remora.bytes": group.nbytes})
             return outcomes

@@ -25,6 +25,7 @@ from remora.model.errors import (
 )
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
+from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import GroupCommit, Wants
@@ -62,9 +63,9 @@ _decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 class Ingest:
     """Publishes, reserves, commits and aborts; see `ports.Ingest`."""
 
-    def __init__(self, files: Files, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, files: Files, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:
         self._files = files
-        self._commits = GroupCommit(tracer)
+        self._commits = GroupCommit(tracer, meter)
 
     async def publish(
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from remora.config import SqliteSettings
+from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
@@ -47,17 +48,20 @@ class SqliteStore:
         make: bool = True,
         waits: bool = False,
         tracer: Tracer = NO_TRACER,
+        meter: StageMeter = NO_METER,
     ) -> None:
-        self._files = files = Files(settings, on_state, make=make, waits=waits)
+        self._files = files = Files(settings, on_state, make=make, waits=waits, meter=meter)
         self.catalog = self.releases = Catalog(files)
         self.holds = TopicHolds(files, self.catalog.held)
         self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
         self.mends = NoMends(self.inspection)
-        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer)
+        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer, meter)
         self.logs = Logs(files)
         self._watch = Watch(files, self._begin)
+
+    kind = "sqlite"
 
     @property
     def connected(self) -> bool:
@@ -78,6 +82,11 @@ class SqliteStore:
     def writers(self) -> Mapping[str, WriterStats]:
         """What was written to each file since the store was opened."""
         return {file.path.name: file.stats for file in self._files.all} if self._files.is_open else {}
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """The jobs that wait for the writers of its files; it has no servers."""
+        return sum(file.waiting for file in self._files.all) if self._files.is_open else 0, 0
 
     @property
     def synced(self) -> int:

@@ -11,11 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.policy.stages import EventStage
+from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.connecting import connect
 from remora.storage.sqlite.kept_log import log_of
 from remora.storage.sqlite.recent import IndexedConnection
@@ -65,6 +67,7 @@ class _QueuedJob:
     durable: bool
     upkeep: bool
     future: asyncio.Future[Any] | None
+    since: float = field(default_factory=time.monotonic)
     result: Any = None
     error: BaseException | None = None
 
@@ -97,8 +100,13 @@ class Writer:
         room: Room,
         check: Callable[[], None] = lambda: None,
         around: Around = _NOTHING_AROUND,
+        meter: StageMeter = NO_METER,
     ) -> None:
         self.stats = WriterStats()
+        self.waiting = 0
+        """Jobs that are not done yet."""
+        self._meter = meter
+        self._times: list[tuple[EventStage, float]] = []
         self._path = path
         self._log = log_of(path)
         self._room = room
@@ -148,9 +156,13 @@ class Writer:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._run, name=self._path.stem, daemon=True)
             self._thread.start()
+        self.waiting += 1
         self._orders.put(order)
 
-    def _settle(self, orders: Sequence[_QueuedJob]) -> None:
+    def _settle(self, orders: Sequence[_QueuedJob], times: Sequence[tuple[EventStage, float]]) -> None:
+        self.waiting -= len(orders)
+        for stage, seconds in times:
+            self._meter.stage_took(stage, "sqlite", seconds)
         for order in orders:
             if isinstance(order.error, StoreDamaged):
                 self._on_damage(order.error)
@@ -204,22 +216,30 @@ class Writer:
                 for order in batch:
                     order.error = error
         # The loop may be closed already when a call was given up.
+        times, self._times = self._times, []
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._settle, batch)
+            self._loop.call_soon_threadsafe(self._settle, batch, times)
         self._tidy_up()
 
     def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:
         """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
         durable = any(order.durable for order in waiting)
         shared = len(waiting) > 1
+        asked = time.monotonic()
         connection = self._begin(durable)
         until = time.monotonic() + _LONGEST_S
         while waiting and len(batch) < _MOST_JOBS and (not batch or time.monotonic() < until):
             batch.append(waiting.popleft())
             self._one(connection, batch[-1], shared)
+        written = time.monotonic()
         if connection.in_transaction:
             self._room.cover(connection)
             connection.execute("COMMIT")
+        if durable:  # an event's own: removals and renewals wait for nobody's sync
+            since = next((order.since for order in batch if order.durable), asked)
+            self._times.append((EventStage.COMMIT_QUEUE, max(0.0, asked - since)))
+            self._times.append((EventStage.COMMIT_WRITE, written - asked))
+            self._times.append((EventStage.COMMIT_SYNC, time.monotonic() - written))
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
@@ -231,7 +251,10 @@ class Writer:
 
     def _tidy(self) -> bool:
         """Do what keeps the file small, which no order waits for; what fails now is done after the next one."""
-        return self._aside(self._around.tidy)
+        began = time.monotonic()
+        is_done = self._aside(self._around.tidy)
+        self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
+        return is_done
 
     def _give_back(self) -> bool:
         return self._aside(self._around.give_back)
@@ -301,10 +324,12 @@ class Writer:
         """The usual checkpoints cannot while some reader always reads what was there before the last commit; this one
         blocks writers until such readers have gone, or for a moment."""
         if self._connection is not None and time.monotonic() >= self._log_is_kept_until:
+            began = time.monotonic()
             self._connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
             if not _checkpoint(self._connection, "RESTART"):
                 self._log_is_kept_until = time.monotonic() + _KEPT_BY_READERS_S
             self._connection.execute("PRAGMA busy_timeout = 0")
+            self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
 
     def _give_ballast_up(self) -> None:
         try:
