@@ -117,7 +117,8 @@ def _delivered_by(row: Row, settings: Settings) -> str:
 def show_command(settings: Settings, name: str, origin: Origin | None, as_json: bool) -> None:
     """Show the attributes of topic NAME. Credentials are never printed.
 
-    Of a topic that numbers its events it shows the last number, and up to which all have left their queues.
+    Of a topic that numbers its events it shows the last number, and up to which all have left their queues. Of remora's
+    own it shows the notifications that send to it.
 
     \b
     Example:
@@ -127,7 +128,9 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
     async def row() -> dict[str, object]:
         async with app.store_of(settings) as store:
             found = await row_named(store, name, origin)
-            return _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            named = (await store.notifications.definitions()).naming(found.label)
+            notifications = {"notifications": list(named)} if found.origin is Origin.REMORA else {}
+            return _as_json(found, settings) | notifications | {"sequence": await _sequence(store, found)}
 
     shown = run_async(row())
     if as_json:

@@ -17,6 +17,7 @@ from remora.storage.sqlite.locks import Locks
 from remora.storage.sqlite.logs import Logs
 from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.mends import NoMends
+from remora.storage.sqlite.notifications import StoredNotifications
 from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.redriving import Letters
 from remora.storage.sqlite.topics import Topics, sweep_all
@@ -54,7 +55,7 @@ class SqliteStore:
         self.inspection, self.ledger = Inspection(files), Ledger(files)
         self.mends = NoMends(self.inspection)
         self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer)
-        self.logs = Logs(files)
+        self.notifications, self.logs = StoredNotifications(files), Logs(files)
         self._watch = Watch(files, self._begin)
 
     @property
