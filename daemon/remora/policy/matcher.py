@@ -43,6 +43,8 @@ class Matcher:
     def __init__(self, notifications: Sequence[Notification]) -> None:
         self.notifications = tuple(notifications)
         self._rules = [tuple(_rules(each.filter)) for each in self.notifications]
+        self.asks_for_pairs = any(each.filter.metadata or each.filter.tags for each in notifications)
+        """Whether metadata or tags of an event count."""
         self._prefixes = [_bytes(each.filter.prefix) for each in self.notifications]
         self._pairs: dict[tuple[bytes, bytes], _Table] = {}
 

@@ -220,7 +220,7 @@ UPDATE queues SET settled = tail;
 _NOTIFICATIONS = """
 -- Which events go to which topics; only those in the first file count. `notifications` in `meta` grows with changes.
 CREATE TABLE notifications (id TEXT PRIMARY KEY, definition BLOB NOT NULL) WITHOUT ROWID;
-INSERT INTO meta VALUES ('notifications', 0);
+INSERT OR IGNORE INTO meta VALUES ('notifications', 0);
 
 -- Requests that are decided: their events for this file are stored, and those for others lie in `parts`, which is empty
 -- once each of these has its own. A request with a key stays, so that it is recognised when it is repeated.
