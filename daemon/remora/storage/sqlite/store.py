@@ -9,8 +9,9 @@ from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
+from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.ingest import Ingest
+from remora.storage.sqlite.finisher import Finisher
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
@@ -54,8 +55,9 @@ class SqliteStore:
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
         self.mends = NoMends(self.inspection)
-        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer)
+        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), FanOut(files, tracer)
         self.notifications, self.logs = StoredNotifications(files), Logs(files)
+        self._finisher = Finisher(files, self.ingest)
         self._watch = Watch(files, self._begin)
 
     @property
@@ -101,8 +103,10 @@ class SqliteStore:
         """What comes first whenever the files were opened."""
         self.arrivals.begin()
         await sweep_all(self._files)
+        await self._finisher.begin()
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._watch.close()
+        await self._finisher.end()
         self.arrivals.end()
         await self._files.close()
