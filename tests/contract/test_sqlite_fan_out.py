@@ -304,7 +304,9 @@ async def test_a_decision_that_has_changed_is_noticed(
     assert any("decisions" in str(each.problems) for each in check_directory(directory))
 
 
-@pytest.mark.parametrize("kind", ["plain", "once"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("plain", marks=pytest.mark.full("forks a process for each step once more")), "once"]
+)
 @pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_at_each_step(tmp_path: Path, kind: str) -> None:
     """Whichever statement of a request its process dies at, all topics have their copies afterwards or none has; a

@@ -16,7 +16,7 @@ from remora.model.entry import Time
 from remora.model.notification import Happening
 from remora.model.topic import Target, Topic
 
-NO_TOPIC = Topic("", "", "", Target("", "", ""))
+NO_TARGET = Topic("", "", "", Target("", "", ""))
 """What an event is encoded for that has no topic yet."""
 
 _U32 = Struct("<I").unpack_from
@@ -36,7 +36,7 @@ class Original(NamedTuple):
 
 
 def original_of(entry: bytes, *, with_pairs: bool) -> Original:
-    """Take an entry apart that `place` has made for `NO_TOPIC`; metadata and tags only where they are asked for."""
+    """Take an entry apart that `place` has made for `NO_TARGET`; metadata and tags only where they are asked for."""
     begin = _HEADERS.size
     at = _behind(entry, begin, 3) + _TIME_BYTES
     name_end = at + 4 + _U32(entry, at)[0]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec.event_copies import NO_TOPIC, copier, original_of
+from remora.codec.event_copies import NO_TARGET, copier, original_of
 from remora.codec.event_entry import decode
 from remora.codec.s3_events import place
 from remora.codec.trace_context import context_of, parse
@@ -52,32 +52,32 @@ def test_like_an_entry_of_the_topic(changes: dict[str, Any]) -> None:
     topic = topic_of(**changes)
     body = SAMPLE
 
-    copy = copier(topic, CREATED)(original_of(entry_for(NO_TOPIC, body), with_pairs=True), b"thumbnails")
+    copy = copier(topic, CREATED)(original_of(entry_for(NO_TARGET, body), with_pairs=True), b"thumbnails")
 
     own = decode(entry_for(topic, body))
     assert decode(copy) == replace(own, event=replace(own.event, configuration_id=b"thumbnails"))
-    same = copier(topic, CREATED)(original_of(entry_for(NO_TOPIC, body), with_pairs=True), own.event.configuration_id)
+    same = copier(topic, CREATED)(original_of(entry_for(NO_TARGET, body), with_pairs=True), own.event.configuration_id)
     assert same == entry_for(topic, body)
 
 
 def test_what_is_asked_of_an_event() -> None:
     """What notifications ask of an event is what its entry has."""
     body = SAMPLE
-    event = decode(entry_for(NO_TOPIC, body)).event
+    event = decode(entry_for(NO_TARGET, body)).event
 
-    found = original_of(entry_for(NO_TOPIC, body), with_pairs=True).happening
+    found = original_of(entry_for(NO_TARGET, body), with_pairs=True).happening
 
     assert found == Happening(
         event.bucket_name, event.event_name, event.object_key, event.object_size, event.metadata, event.tags
     )
     assert event.metadata
-    bare = original_of(entry_for(NO_TOPIC, body), with_pairs=False).happening
+    bare = original_of(entry_for(NO_TARGET, body), with_pairs=False).happening
     assert bare == found._replace(metadata=(), tags=())
 
 
 def test_the_trace_context_stands_behind_each_copy() -> None:
     """A copy has the context of its request where readers of entries look for it."""
-    original = original_of(entry_for(NO_TOPIC, SAMPLE), with_pairs=False)
+    original = original_of(entry_for(NO_TARGET, SAMPLE), with_pairs=False)
 
     assert context_of(copier(topic_of(), CREATED, CONTEXT)(original, b"n")) == CONTEXT
 
@@ -100,6 +100,6 @@ def test_any_record(key: str, region: str, size: int, metadata: dict[str, str], 
     body = json.dumps({"Records": [record]}).encode()
     topic = topic_of()
 
-    copy = copier(topic, CREATED)(original_of(entry_for(NO_TOPIC, body), with_pairs=True), b"its own")
+    copy = copier(topic, CREATED)(original_of(entry_for(NO_TARGET, body), with_pairs=True), b"its own")
 
     assert copy == entry_for(topic, body)

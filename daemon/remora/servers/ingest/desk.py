@@ -14,6 +14,7 @@ from remora.ports.tracing import NO_TRACER
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.credentials import Credentials
+from remora.servers.ingest.definitions import DefinitionLookup
 from remora.servers.ingest.head import Head, NotHttp
 from remora.servers.ingest.limits import IngestLimits
 from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, Problem, of_error
@@ -42,6 +43,7 @@ class Desk:
         self.limits = limits
         self.tracer = NO_TRACER
         self.topics = TopicLookup(store.own_topics)
+        self.definitions = DefinitionLookup(store.notifications)
         self.body_budget = BodyBudget(settings.pause_at_bytes, host, telemetry)
         self._credentials = credentials
         self.under_way = 0
@@ -82,6 +84,13 @@ class Desk:
         if sender is not ANYBODY and not sender.allows(topic):
             raise Problem(FORBIDDEN, f"this token may not send to {topic}")
         return sender.name
+
+    def sender_of_buckets(self, head: Head) -> Grant:
+        """Whose token the request has. Raises Problem where it gives no right to any bucket."""
+        sender = self.sender(head)
+        if not sender.buckets:
+            raise Problem(FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)")
+        return sender
 
     def sender(self, head: Head) -> Grant:
         """Whose token the request has. Raises Problem where tokens are needed and it has none that is known."""

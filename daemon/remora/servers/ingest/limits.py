@@ -53,6 +53,11 @@ class Receipt:
         self._charge(events=events - self.events)
         self.events = events
 
+    def give_back(self) -> None:
+        """Nothing was stored, and nothing is charged."""
+        self.holds(0)
+        self.received(0)
+
     def _charge(self, *, nbytes: int = 0, events: int = 0) -> None:
         for each in self.limits:
             each.charge(Cost(nbytes, events))
@@ -93,14 +98,28 @@ class IngestLimits:
 
     def admit(self, token: str, topic: str) -> Receipt:
         """Let a request in, whose body was not read yet. Raises Problem where it has to come back later."""
-        limits = self._limits.for_request(token, topic) if self._limits.all else []
+        return self._admit(self._limits.for_request(token, topic) if self._limits.all else [])
+
+    def admit_sender(self, token: str) -> Receipt:
+        """The same of a request that names no topic, as far as its token goes."""
+        return self._admit(self._limits.for_one("token", token) if self._limits.all else [])
+
+    def admit_copies(self, topic: str, events: int, nbytes: int) -> Receipt:
+        """Charge the copies of a request's events for a topic, which notifications send there. Raises Problem as
+        `admit`, with the topic's name."""
+        receipt = self._admit(self._limits.for_one("topic", topic) if self._limits.all else [], f" ({topic})")
+        receipt.received(nbytes)
+        receipt.holds(events)
+        return receipt
+
+    def _admit(self, limits: Sequence[Limited], name: str = "") -> Receipt:
         wait_s = retry_after_s(limits)
         if wait_s:
             slowest = max(limits, key=lambda each: retry_after_s([each])).limit
             self._telemetry.ingest_limited(slowest.of)
             raise Problem(
                 RATE_LIMITED,
-                f"the limit {slowest.name} of this {slowest.of} is used up for {wait_s} s",
+                f"the limit {slowest.name} of this {slowest.of}{name} is used up for {wait_s} s",
                 headers={"Retry-After": str(wait_s)},
             )
         return Receipt(limits)
