@@ -152,7 +152,7 @@ def test_one_by_one(run: Commands) -> None:
     gone = run("notification", "rm", "thumbnails")
 
     assert (made.code, again.code, replaced.code, shown.code, removed.code, gone.code) == (0, 1, 0, 0, 0, 1), made.err
-    assert "there is a notification thumbnails already" in again.err
+    assert "notification thumbnails is there already" in again.err
     assert "there is no notification thumbnails" in gone.err
     assert listed == {
         "id": "thumbnails", "topics": ["thumbs", "audit"], "buckets": ["photos", "raw-*"],

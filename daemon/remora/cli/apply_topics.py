@@ -131,8 +131,8 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
     default; `closed` stays as it is. Applied again, nothing changes. A topic that the file does not name stays without
     --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
 
-    A table [[notification]] says which events of which buckets go to which topics, where a sender names none; with the
-    embedded store only. See `remora notification create`.
+    A table [[notification]] says where events go whose sender names no topic, with the embedded store only. See
+    `remora notification create`.
 
     \b
     A file:
@@ -190,7 +190,13 @@ async def _applied(
             own = [each for each in topics if each.origin is Origin.REMORA]
             planned = _whole_plan(own, (await store.notifications.definitions()).notifications, declared, prune=prune)
             _remark_namesakes([each.label for each in topics if each.origin is Origin.RADOSGW], declared.topics)
-            return planned, [] if dry_run else await _carried_out(store, planned)
+            if dry_run:
+                return planned, []
+            # Notifications when their topics are there, and removals of topics when none names them.
+            failures = await carry_out(store, [each for each in planned.steps if each.to is not None])
+            if not failures:
+                failures += await carry_out(store, planned.notifications)
+            return planned, failures + await carry_out(store, [each for each in planned.steps if each.to is None])
     except StoreMissing as exc:
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
@@ -208,14 +214,6 @@ def _whole_plan(
     of_topics = plan(topics, declared.topics, prune=prune)
     named = [f"notification {each}" for each in others]
     return replace(of_topics, notifications=steps, others=[*of_topics.others, *named])
-
-
-async def _carried_out(store: ShardStore, planned: Plan) -> list[RemoraError]:
-    """Carry a plan out: notifications when their topics are there, and removals of topics when none names them."""
-    failures = await carry_out(store, [each for each in planned.steps if each.to is not None])
-    if not failures:
-        failures += await carry_out(store, planned.notifications)
-    return failures + await carry_out(store, [each for each in planned.steps if each.to is None])
 
 
 def _remark_namesakes(theirs: Collection[str], declared: Sequence[Declared]) -> None:

@@ -25,6 +25,7 @@ from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_n
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
+from remora.policy.notification_rules import unknown_topics
 
 MOST_BYTES = 16 << 20
 """A file beyond this size is a mistake and is not read."""
@@ -76,7 +77,12 @@ class DeclaredFile:
         """Raise ConfigError where a notification names a topic that neither the file nor the store has: of the store
         these are `present`."""
         known = {each.topic.name for each in self.topics} | set(present)
-        _refuse(self.path, self.text, list(of_notifications.with_unknown_topics(self.notifications, known)))
+        problems = [
+            each.problem(wrong.key, wrong.why)
+            for each in self.notifications
+            for wrong in unknown_topics(each.notification, known)
+        ]
+        _refuse(self.path, self.text, problems)
 
 
 def load_declared(path: Path, settings: Settings) -> DeclaredFile:

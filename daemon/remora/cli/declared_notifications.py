@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from remora.config import parse_size, toml_name
 from remora.model.notification import EventFilter, Notification
-from remora.policy.notification_rules import refusals, too_many, unknown_topics
+from remora.policy.notification_rules import refusals, too_many
 
 TABLE = "notification"
 """What the tables are called."""
@@ -80,13 +80,6 @@ def each_notification(document: Mapping[str, Any]) -> Iterator[DeclaredNotificat
         if found is not None and not reading.problems:
             seen.add(found.id)
             yield DeclaredNotification(found, place)
-
-
-def with_unknown_topics(declared: Sequence[DeclaredNotification], topics: Collection[str]) -> Iterator[Problem]:
-    """Each topic that a notification of the file names and that neither the file nor the store has."""
-    for each in declared:
-        for wrong in unknown_topics(each.notification, topics):
-            yield each.problem(wrong.key, wrong.why)
 
 
 def size_of(text: str) -> int:

@@ -86,7 +86,7 @@ class AskedEvent:
 
 @click.group(cls=Group)
 def notification() -> None:
-    """Say which events of which buckets go to which topics, for senders that name no topic (POST /v1/events).
+    """Say what events of a bucket go to what topics, for senders that name no topic (POST /v1/events).
 
     With the embedded store only: the buckets of a radosgw have notifications of their own, through its API.
     `remora topic apply` makes them from a file.

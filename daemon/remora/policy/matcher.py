@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from remora.model.notification import EventFilter, Happening, Notification
-from remora.policy.event_names import plain, stands_for
+from remora.policy.event_names import stands_for
 from remora.policy.patterns import fits_bucket, regex_matcher
 
 _MOST_PAIRS = 4096
@@ -107,16 +107,12 @@ def takes_name(notification: Notification, name: str) -> bool:
     return not notification.events or any(stands_for(each, name) for each in notification.events)
 
 
-def has_size(event: Happening) -> bool:
-    """Whether an event has a size. An entry has 0 where its record has none, and so has an empty object."""
-    return event.size > 0 or plain(_text(event.name)).startswith("ObjectCreated:")
-
-
 def _rules(of: EventFilter) -> Iterable[tuple[str, Rule]]:
     """The rules of a filter beside its prefix, the cheapest first, each with its name."""
     if of.size_min is not None:
         least = of.size_min
-        yield "size_min", lambda event: event.size >= least or not has_size(event)
+        # An entry has 0 where its record has no size. That counts for an object that was created: it is an empty one.
+        yield "size_min", lambda event: event.size >= least or (event.size == 0 and b"ObjectCreated:" not in event.name)
     if of.size_max is not None:
         most = of.size_max
         yield "size_max", lambda event: event.size <= most

@@ -96,18 +96,14 @@ def _may_overlap(one: Notification, other: Notification) -> bool:
     return (
         any(may_both_fit(*pair) for pair in buckets)
         and any(stands_for(a, b) or stands_for(b, a) for a, b in events)
-        and _keys_may_overlap(one.filter, other.filter)
-        and _sizes_may_overlap(one.filter, other.filter)
+        and _filters_may_overlap(one.filter, other.filter)
     )
 
 
-def _keys_may_overlap(one: EventFilter, other: EventFilter) -> bool:
-    is_one_beginning = one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)
-    return is_one_beginning and (one.suffix.endswith(other.suffix) or other.suffix.endswith(one.suffix))
-
-
-def _sizes_may_overlap(one: EventFilter, other: EventFilter) -> bool:
+def _filters_may_overlap(one: EventFilter, other: EventFilter) -> bool:
     for low, high in ((one.size_min, other.size_max), (other.size_min, one.size_max)):
         if low is not None and high is not None and low > high:
             return False
-    return True
+    if not (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)):
+        return False
+    return one.suffix.endswith(other.suffix) or other.suffix.endswith(one.suffix)

@@ -23,14 +23,10 @@ def regex_matcher(pattern: str) -> Callable[[bytes], bool]:
     try:
         found = re2.compile(pattern.encode(errors="surrogateescape"), options)
     except re2.error as exc:
-        raise ValueError(_reason(exc)) from exc
+        reason = exc.args[0] if exc.args else b""
+        raise ValueError(reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from exc
     fullmatch = found.fullmatch
     return lambda key: fullmatch(key) is not None
-
-
-def _reason(exc: Exception) -> str:
-    given = exc.args[0] if exc.args else ""
-    return given.decode(errors="replace") if isinstance(given, bytes) else str(given)
 
 
 def fits_bucket(pattern: str, bucket: str) -> bool:

@@ -127,9 +127,9 @@ class Limits:
     def __init__(self, limits: Iterable[Limited]) -> None:
         self.all = list(limits)
 
-    def for_request(self, token: str, topic: str) -> list[Limited]:
+    def for_request(self, token: str, topic: str | None) -> list[Limited]:
         """The limits under which a request is, at most two."""
-        return [*self.for_one("token", token), *self.for_one("topic", topic)]
+        return [*self.for_one("token", token), *(() if topic is None else self.for_one("topic", topic))]
 
     def for_one(self, of: str, name: str) -> list[Limited]:
         """The limit of a token, or of a topic, of this name, if there is one."""

@@ -24,15 +24,16 @@ from remora.ports.producing import PublishSoon
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
+from remora.servers.ingest.body_parts import Body, placed
 from remora.servers.ingest.checks import admit, check_any, check_publishing
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import Distribution
 from remora.servers.ingest.head import path_of
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.openapi import DOCUMENT
-from remora.servers.ingest.placing import Body, placed
 from remora.servers.ingest.problems import (
     DECIDED,
+    FORBIDDEN,
     MISMATCH,
     NO_RESERVATION,
     NO_TOPIC,
@@ -45,7 +46,7 @@ from remora.servers.ingest.reading import JSON, BodyForm, digest, form_of, has_l
 from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
-from remora.servers.ingest.stored import JSON_HEADERS, distributed_response, json_response, stored_response
+from remora.servers.ingest.stored import JSON_HEADERS, json_response, stored_response
 from remora.servers.ingest.traced import Traced
 
 T = TypeVar("T")
@@ -165,10 +166,12 @@ class Api:
     async def publish_matching(self, call: Call) -> Response:
         """Store events without a topic where notifications send them."""
         head, desk = call.request.head, self._desk
-        sender = desk.sender_of_buckets(head)
+        sender = desk.sender(head)
+        if not sender.buckets:
+            raise Problem(FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)")
         form, key = form_of(head.headers), idempotency_key(head.headers)
         distribution = Distribution(desk, sender)
-        receipt = desk.limits.admit_sender(sender.name)
+        receipt = desk.limits.admit(sender.name, None)
         receipt.received(head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
@@ -182,7 +185,7 @@ class Api:
             raise
         if stored.repeated:
             receipt.holds(0)
-        return distributed_response(stored)
+        return json_response(200, {"accepted": stored.accepted, "unmatched": stored.unmatched, "topics": stored.topics})
 
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""

@@ -85,13 +85,6 @@ class Desk:
             raise Problem(FORBIDDEN, f"this token may not send to {topic}")
         return sender.name
 
-    def sender_of_buckets(self, head: Head) -> Grant:
-        """Whose token the request has. Raises Problem where it gives no right to any bucket."""
-        sender = self.sender(head)
-        if not sender.buckets:
-            raise Problem(FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)")
-        return sender
-
     def sender(self, head: Head) -> Grant:
         """Whose token the request has. Raises Problem where tokens are needed and it has none that is known."""
         tokens = self._credentials.tokens

@@ -20,9 +20,9 @@ from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
 from remora.ports.producing import FanningOut
 from remora.servers.ingest.begun import Callback, in_task
+from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.placing import Body, now, placed
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, Problem
 from remora.servers.tokens import Grant
 
@@ -63,7 +63,9 @@ class Matching:
             event = original_of(entry, with_pairs=with_pairs)
             bucket = event.happening.bucket
             if bucket not in self._allowed:
-                self._allow(bucket)
+                if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
+                    raise Problem(FORBIDDEN, f"this token may not send events of bucket {name}")
+                self._allowed.add(bucket)
             places = matcher.matching(event.happening)
             if places:
                 self.accepted += 1
@@ -82,12 +84,6 @@ class Matching:
                 raise Problem(TOO_LARGE, "the copies that notifications make of these events are too large together")
             for topic in topics:
                 self.by_topic.setdefault(topic, []).append(Match(key, event, notification))
-
-    def _allow(self, bucket: bytes) -> None:
-        name = bucket.decode(errors="surrogateescape")
-        if not self._sender.allows_bucket(name):
-            raise Problem(FORBIDDEN, f"this token may not send events of bucket {name}")
-        self._allowed.add(bucket)
 
 
 class Distribution:
@@ -125,7 +121,8 @@ class Distribution:
     async def _stored(self, body: Body, matcher: Matcher, once: IdempotencyKey | None, receipt: Receipt) -> FannedOut:
         found = await self._matched(body, matcher, f"\0{once.key}".encode() if once else os.urandom(16))
         receipt.holds(found.accepted + found.unmatched)
-        topics = [await self._topic(name) for name in found.by_topic]
+        known = self._desk.topics
+        topics = [known.known(name) or await known.get(name) for name in found.by_topic]
         created = now()
         copies = [copies_for(topic, found.by_topic[topic.name], created, body.context) for topic in topics]
         answer = FannedOut(found.accepted, found.unmatched, {each.topic.name: len(each.events) for each in copies})
@@ -136,7 +133,10 @@ class Distribution:
             if stored.repeated:
                 return self._repeated(stored)
             charges.count(found.dropped)
-        self._count(found)
+        if found.tests:
+            self._desk.telemetry.ingest_tested("", found.tests)
+        if found.unmatched:
+            self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
         return stored
 
     async def _matched(self, body: Body, matcher: Matcher, seed: bytes) -> Matching:
@@ -146,13 +146,6 @@ class Distribution:
         if found.unmatched and settings.unmatched == "refuse":
             raise Problem(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
         return found
-
-    def _count(self, found: Matching) -> None:
-        """Count what was stored nowhere."""
-        if found.tests:
-            self._desk.telemetry.ingest_tested("", found.tests)
-        if found.unmatched:
-            self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
 
     def _repeated(self, before: FannedOut) -> FannedOut:
         for topic in before.topics:
@@ -170,9 +163,6 @@ class Distribution:
                 return await stored
         await in_task()
         return await self._store.fan_out(copies, answer, once)
-
-    async def _topic(self, name: str) -> Topic:
-        return self._desk.topics.known(name) or await self._desk.topics.get(name)
 
 
 def copies_for(topic: Topic, matches: Sequence[Match], created: Time, context: bytes) -> TopicCopies:
@@ -213,4 +203,5 @@ class Charges:
 
     def __exit__(self, *of_exception: object) -> None:
         for _, _, receipt in self._charged:
-            receipt.give_back()
+            receipt.holds(0)
+            receipt.received(0)

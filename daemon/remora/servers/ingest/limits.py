@@ -53,11 +53,6 @@ class Receipt:
         self._charge(events=events - self.events)
         self.events = events
 
-    def give_back(self) -> None:
-        """Nothing was stored, and nothing is charged."""
-        self.holds(0)
-        self.received(0)
-
     def _charge(self, *, nbytes: int = 0, events: int = 0) -> None:
         for each in self.limits:
             each.charge(Cost(nbytes, events))
@@ -96,13 +91,10 @@ class IngestLimits:
             for each in limits
         )
 
-    def admit(self, token: str, topic: str) -> Receipt:
-        """Let a request in, whose body was not read yet. Raises Problem where it has to come back later."""
+    def admit(self, token: str, topic: str | None) -> Receipt:
+        """Let a request in, whose body was not read yet; without a topic where it names none. Raises Problem where it
+        has to come back later."""
         return self._admit(self._limits.for_request(token, topic) if self._limits.all else [])
-
-    def admit_sender(self, token: str) -> Receipt:
-        """The same of a request that names no topic, as far as its token goes."""
-        return self._admit(self._limits.for_one("token", token) if self._limits.all else [])
 
     def admit_copies(self, topic: str, events: int, nbytes: int) -> Receipt:
         """Charge the copies of a request's events for a topic, which notifications send there. Raises Problem as

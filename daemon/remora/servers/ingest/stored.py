@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from remora.model.ingest import FannedOut, PublishResult
+from remora.model.ingest import PublishResult
 from remora.servers.ingest.reading import JSON
 from remora.servers.ingest.response import Response
 
@@ -24,9 +24,3 @@ def stored_response(stored: PublishResult, dropped: int) -> Response:
     repeated = b"true" if stored.repeated else b"false"
     body = b'{"stored":%d,"repeated":%b,"dropped_fields":%d}' % (stored.events, repeated, dropped)
     return Response(200, body, JSON_HEADERS)
-
-
-def distributed_response(stored: FannedOut) -> Response:
-    """How many events match a notification, how many match none, and how many copies each topic has."""
-    answer = {"accepted": stored.accepted, "unmatched": stored.unmatched, "topics": stored.topics}
-    return json_response(200, answer)

@@ -22,7 +22,7 @@ from remora.model.errors import OnceConflict, StoreDamaged, StoreUnavailable, To
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.clock import now_ns
 from remora.storage.sqlite.ingest import append, decode_rooms, find_reservation, give_back, loaded, sums
 from remora.storage.sqlite.write_batch import AGE, WriteBatch
 
@@ -30,10 +30,6 @@ MAY_BE_TAKEN_NS = 60 * 1_000_000_000
 """How long after its decision was read a part may be taken; far below the time that marks stay."""
 
 _FIND = "SELECT id, digest, answer, parts, checksum FROM decisions WHERE key = ?"
-_OPEN = f"""
-SELECT id, digest, answer, parts, checksum FROM decisions
-WHERE length(parts) > 0 AND {AGE} >= :least ORDER BY number LIMIT 256
-"""  # noqa: S608 - a constant
 _DECIDE = """
 INSERT INTO decisions (id, key, digest, answer, parts, checksum, boot, since_ns)
 VALUES (:id, :key, :digest, :answer, :parts, :checksum, :boot, :now)
@@ -46,9 +42,6 @@ DELETE FROM decisions WHERE number IN
 """  # noqa: S608 - a constant
 _MARK = "INSERT INTO taken (id, home, boot, since_ns) VALUES (:id, :home, :boot, :now)"
 _IS_MARKED = "SELECT 1 FROM taken WHERE id = ?"
-_OLD_MARKS = f"SELECT home, id FROM taken WHERE {AGE} > :keep ORDER BY home LIMIT 256"  # noqa: S608 - a constant
-_STILL_OPEN = "SELECT id FROM decisions WHERE length(parts) > 0 AND id IN (SELECT value FROM json_each(?))"
-_UNMARK = "DELETE FROM taken WHERE id IN (SELECT value FROM json_each(?))"
 
 
 class TopicPart(msgspec.Struct, frozen=True, array_like=True):
@@ -125,16 +118,11 @@ def recalled(connection: sqlite3.Connection, once: IdempotencyKey) -> Decision |
         return None
     if row[1] != once.digest:
         raise OnceConflict("the idempotency key was used for another request before")
-    return _decision(*row)
+    return decision_of(*row)
 
 
-def open_decisions(connection: sqlite3.Connection, least_ns: int) -> list[Decision]:
-    """The oldest decisions that are not closed and at least this old."""
-    values = {"boot": boot_id(), "now": now_ns(), "least": least_ns}
-    return [_decision(*row) for row in connection.execute(_OPEN, values).fetchall()]
-
-
-def _decision(name: str, _: bytes, answer: bytes, parts: bytes, checksum: int) -> Decision:
+def decision_of(name: str, _: bytes, answer: bytes, parts: bytes, checksum: int) -> Decision:
+    """The decision of a row; its answer says that the request is repeated. Raises StoreDamaged."""
     if parts and zlib.crc32(parts) != checksum:
         raise StoreDamaged(f"what request {name} has decided has changed in the store")
     found = _decode_answer(answer)
@@ -210,26 +198,3 @@ def release(batch: WriteBatch, name: str, topics: Sequence[Topic]) -> None:
 def reservation_of(request: str, topic: str) -> str:
     """The name of the room that a request reserves in a topic."""
     return f"{topic}.{request}"
-
-
-def old_marks(connection: sqlite3.Connection, keep_ns: int) -> dict[int, list[str]]:
-    """The oldest marks, by the home of their decisions."""
-    found: dict[int, list[str]] = {}
-    values = {"boot": boot_id(), "now": now_ns(), "keep": keep_ns}
-    for home, name in connection.execute(_OLD_MARKS, values).fetchall():
-        found.setdefault(home, []).append(name)
-    return found
-
-
-def still_open(connection: sqlite3.Connection, names: Sequence[str]) -> set[str]:
-    """Those of these requests whose decision is not closed."""
-    return {name for (name,) in connection.execute(_STILL_OPEN, (_json(names),)).fetchall()}
-
-
-def unmark(connection: sqlite3.Connection, names: Sequence[str]) -> None:
-    """Delete these marks."""
-    connection.execute(_UNMARK, (_json(names),))
-
-
-def _json(names: Sequence[str]) -> str:
-    return msgspec.json.encode(names).decode()

@@ -27,10 +27,9 @@ from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCo
 from remora.model.shard import Shard
 from remora.storage.sqlite import decisions
 from remora.storage.sqlite.clock import now_ns
-from remora.storage.sqlite.decisions import Decision, FilePart, Take
-from remora.storage.sqlite.file import File
+from remora.storage.sqlite.decisions import Decision, Take
 from remora.storage.sqlite.group_commit import Wants
-from remora.storage.sqlite.ingest import Ingest, Load, Reserve, append, check_open, loaded, sums
+from remora.storage.sqlite.ingest import Ingest, Load, ReserveRoom, append, check_open, loaded, sums
 from remora.storage.sqlite.write_batch import QueueUpdate, TopicRow, WriteBatch
 
 ByFile = dict[int, list[TopicCopies]]
@@ -94,18 +93,20 @@ class FanOut(Ingest):
         """Have every file take its part, and close the decision. Raises what keeps the first of them from it."""
         if not decision.parts:
             return
-        outcomes = await asyncio.gather(
-            *(self._take(home, decision, part) for part in decision.parts), return_exceptions=True
-        )
+        context = context_of(decision.parts[0].topics[0].events[0][1])
+        taking = [
+            self._commits.submit(
+                self._files.all[part.file],
+                Take(decision.id, home, part, decision.until_ns),
+                Wants(part.nbytes, part.shards, context),
+            )
+            for part in decision.parts
+        ]
+        outcomes = await asyncio.gather(*taking, return_exceptions=True)
         for each in outcomes:
             if isinstance(each, BaseException):
                 raise each
         self._files.all[home].post(lambda connection: decisions.close(connection, decision.id))
-
-    async def _take(self, home: int, decision: Decision, part: FilePart) -> None:
-        context = context_of(part.topics[0].events[0][1])
-        wants = Wants(part.nbytes, part.shards, context)
-        await self._commits.submit(self._files.all[part.file], Take(decision.id, home, part, decision.until_ns), wants)
 
     async def _reserve_all(self, request: str, found: ByFile) -> None:
         """Reserve room in each file, or in none. It is not synced: what a power cut takes was not decided, or its part
@@ -125,13 +126,18 @@ class FanOut(Ingest):
 
     async def _release_all(self, request: str, found: ByFile) -> None:
         """Give reserved room back; where that fails it expires."""
-        with suppress(StoreError):
-            await asyncio.gather(*(self._release(request, self._files.all[number], found[number]) for number in found))
 
-    async def _release(self, request: str, file: File, copies: Sequence[TopicCopies]) -> None:
-        topics = [each.topic for each in copies]
-        job = in_batch(lambda batch: decisions.release(batch, request, topics))
-        await file.write(job, durable=False, upkeep=True)
+        def job(copies: Sequence[TopicCopies]) -> Callable[[sqlite3.Connection], None]:
+            topics = [each.topic for each in copies]
+            return in_batch(lambda batch: decisions.release(batch, request, topics))
+
+        with suppress(StoreError):
+            await asyncio.gather(
+                *(
+                    self._files.all[number].write(job(copies), durable=False, upkeep=True)
+                    for number, copies in found.items()
+                )
+            )
 
     def _by_file(self, copies: Sequence[TopicCopies]) -> ByFile:
         numbers = {file: number for number, file in enumerate(self._files.all)}
@@ -209,7 +215,7 @@ class _ReserveAll:
         for each in self.copies:
             rooms = [ReservedRoom(shard, b"", len(payload)) for shard, _, payload in each.events]
             name = decisions.reservation_of(self.id, each.topic.name)
-            Reserve(each.topic, name, sums(rooms), msgspec.msgpack.encode(rooms), len(rooms))(batch)
+            ReserveRoom(each.topic, name, sums(rooms), msgspec.msgpack.encode(rooms), len(rooms))(batch)
 
 
 def _with_room(batch: WriteBatch, copies: Sequence[TopicCopies]) -> list[_Placed]:

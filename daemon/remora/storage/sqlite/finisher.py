@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from contextlib import suppress
 
+import msgspec
+
 from remora.model.errors import StoreError
-from remora.storage.sqlite import decisions
-from remora.storage.sqlite.decisions import Decision
+from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.decisions import decision_of
 from remora.storage.sqlite.fan_out import FanOut
-from remora.storage.sqlite.file import File, write_nothing
+from remora.storage.sqlite.file import write_nothing
 from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.write_batch import REMEMBERED_NS
+from remora.storage.sqlite.write_batch import AGE, REMEMBERED_NS
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +29,16 @@ GRACE_S = 3.0
 _MARKS_EVERY = 20
 """Marks are looked at once in so many looks."""
 
+_OPEN = f"""
+SELECT id, digest, answer, parts, checksum FROM decisions
+WHERE length(parts) > 0 AND {AGE} >= :least ORDER BY number LIMIT 256
+"""  # noqa: S608 - a constant
+_OLD_MARKS = f"SELECT home, id FROM taken WHERE {AGE} > :keep ORDER BY home LIMIT 256"  # noqa: S608 - a constant
+_STILL_OPEN = "SELECT id FROM decisions WHERE length(parts) > 0 AND id IN (SELECT value FROM json_each(?))"
+_UNMARK = "DELETE FROM taken WHERE id IN (SELECT value FROM json_each(?))"
 
-class Finisher:
+
+class DecisionFinisher:
     """Looks into all files for as long as the store is open."""
 
     def __init__(self, files: Files, ingest: FanOut) -> None:
@@ -61,34 +72,46 @@ class Finisher:
     async def look(self, least_s: float) -> None:
         """Finish the requests that were decided at least this long ago. A file that cannot be used keeps those waiting
         that concern it, and no others."""
-        with suppress(StoreError):
-            for home, file in enumerate(self._files.all):
-                for decision in await self._open(file, least_s):
-                    await self._finish(home, decision)
+        asked = {"boot": boot_id(), "now": now_ns(), "least": int(least_s * 1e9)}
 
-    async def _open(self, file: File, least_s: float) -> list[Decision]:
-        try:
-            return await file.read(lambda connection: decisions.open_decisions(connection, int(least_s * 1e9)))
-        except StoreError as exc:
-            _log.debug("decided requests are not looked for: %s", exc)
-            return []
+        def open_decisions(connection: sqlite3.Connection) -> list[tuple[str, bytes, bytes, bytes, int]]:
+            return connection.execute(_OPEN, asked).fetchall()
 
-    async def _finish(self, home: int, decision: Decision) -> None:
-        try:
-            await self._ingest.finish(home, decision)
-        except StoreError as exc:
-            _log.debug("a decided request is not finished yet: %s", exc)
+        for home, file in enumerate(self._files.all if self._files.is_open else ()):
+            rows = []
+            with suppress(StoreError):
+                rows = await file.read(open_decisions)
+            for row in rows:
+                try:
+                    await self._ingest.finish(home, decision_of(*row))
+                except StoreError as exc:
+                    _log.debug("request %s is not finished yet: %s", row[0], exc)
 
     async def sweep(self, keep_ns: int = REMEMBERED_NS) -> None:
         """Delete old marks whose decisions are closed for good."""
+        asked = {"boot": boot_id(), "now": now_ns(), "keep": keep_ns}
         with suppress(StoreError):
             for file in self._files.sound:
-                marks = await file.read(lambda connection: decisions.old_marks(connection, keep_ns))
+                marks: dict[int, list[str]] = {}
+                for home, name in await file.read(lambda found: found.execute(_OLD_MARKS, asked).fetchall()):
+                    marks.setdefault(home, []).append(name)
                 for home, names in marks.items():
-                    await self._unmark(file, self._files.all[home], names)
+                    if closed := await self._closed_for_good(home, names):
+                        await file.write(
+                            lambda found: found.execute(_UNMARK, (_json(closed),)),
+                            durable=False,
+                            upkeep=True,
+                        )
 
-    async def _unmark(self, file: File, home: File, names: list[str]) -> None:
-        kept = await home.read(lambda connection: decisions.still_open(connection, names))
-        if closed := [name for name in names if name not in kept]:
-            await home.write(write_nothing, upkeep=True)  # syncs the closings, too
-            await file.write(lambda connection: decisions.unmark(connection, closed), durable=False, upkeep=True)
+    async def _closed_for_good(self, home: int, names: list[str]) -> list[str]:
+        """Those of these requests whose decision no power cut brings back: what is synced here is synced with all that
+        was written before."""
+        file = self._files.all[home]
+        rows = await file.read(lambda found: found.execute(_STILL_OPEN, (_json(names),)).fetchall())
+        still_open = {name for (name,) in rows}
+        await file.write(write_nothing, upkeep=True)
+        return [name for name in names if name not in still_open]
+
+
+def _json(names: list[str]) -> str:
+    return msgspec.json.encode(names).decode()

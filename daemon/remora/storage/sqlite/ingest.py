@@ -87,7 +87,7 @@ class Ingest:
     async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         reservation = f"{topic.name}.{secrets.token_hex(16)}"
-        request = Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
+        request = ReserveRoom(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
         return await self._commits.submit(self._files.file_of(topic.name), request, Wants(len(request.rooms)))
 
     async def commit(
@@ -157,7 +157,7 @@ class _Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class ReserveRoom:
     topic: Topic
     id: str
     needs: dict[int, Need]

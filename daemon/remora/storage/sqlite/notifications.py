@@ -52,7 +52,10 @@ class StoredNotifications(SqlitePart):
         def change(connection: sqlite3.Connection) -> None:
             row = connection.execute(_ONE, (name,)).fetchone()
             if (None if row is None else _decoded(name, *row)) != before:
-                raise NotificationRefused(_why_not(name, is_there=row is not None, was_known=before is not None))
+                if row is None:
+                    raise NotificationRefused(f"there is no notification {name}")
+                why = "was changed meanwhile" if before else "is there already"
+                raise NotificationRefused(f"notification {name} {why}")
             if before is None and connection.execute(_COUNT).fetchone()[0] >= MOST_NOTIFICATIONS:
                 raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")
             if after is None:
@@ -62,12 +65,6 @@ class StoredNotifications(SqlitePart):
             connection.execute(_CHANGED)
 
         await self._files.all[0].write(change)
-
-
-def _why_not(name: str, *, is_there: bool, was_known: bool) -> str:
-    if not is_there:
-        return f"there is no notification {name}"
-    return f"notification {name} was changed meanwhile" if was_known else f"there is a notification {name} already"
 
 
 def _decoded(name: str, definition: bytes) -> Notification:

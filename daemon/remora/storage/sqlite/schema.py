@@ -284,10 +284,6 @@ def _log_first(connection: sqlite3.Connection) -> None:
     run_script(connection, _RECENT)
 
 
-def _add_notifications(connection: sqlite3.Connection) -> None:
-    run_script(connection, _NOTIFICATIONS)
-
-
 Migration = Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Sequence[Migration] = (
@@ -301,7 +297,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_letter_checksums,
     _add_sequences,
     _log_first,
-    _add_notifications,
+    lambda connection: run_script(connection, _NOTIFICATIONS),
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

@@ -11,7 +11,7 @@ from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
 from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.finisher import Finisher
+from remora.storage.sqlite.finisher import DecisionFinisher
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
@@ -57,7 +57,7 @@ class SqliteStore:
         self.mends = NoMends(self.inspection)
         self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), FanOut(files, tracer)
         self.notifications, self.logs = StoredNotifications(files), Logs(files)
-        self._finisher = Finisher(files, self.ingest)
+        self._finisher = DecisionFinisher(files, self.ingest)
         self._watch = Watch(files, self._begin)
 
     @property
