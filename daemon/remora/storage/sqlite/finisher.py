@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from contextlib import suppress
 
 import msgspec
@@ -73,14 +72,10 @@ class DecisionFinisher:
         """Finish the requests that were decided at least this long ago. A file that cannot be used keeps those waiting
         that concern it, and no others."""
         asked = {"boot": boot_id(), "now": now_ns(), "least": int(least_s * 1e9)}
-
-        def open_decisions(connection: sqlite3.Connection) -> list[tuple[str, bytes, bytes, bytes, int]]:
-            return connection.execute(_OPEN, asked).fetchall()
-
         for home, file in enumerate(self._files.all if self._files.is_open else ()):
             rows = []
             with suppress(StoreError):
-                rows = await file.read(open_decisions)
+                rows = await file.read(lambda connection: connection.execute(_OPEN, asked).fetchall())
             for row in rows:
                 try:
                     await self._ingest.finish(home, decision_of(*row))
