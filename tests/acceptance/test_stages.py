@@ -14,9 +14,7 @@ from devkit.receivers.receiver import Arrival, Reply, receiving
 from remora.model.exits import Exit
 from support.ingest import records
 
-pytestmark = pytest.mark.full(
-    "a minute of load; the engine's tests name what is slow on the virtual clock"
-)
+pytestmark = pytest.mark.full("a minute of load; the engine's tests name what is slow on the virtual clock")
 
 SLOWER_S = 0.05
 

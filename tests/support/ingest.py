@@ -28,6 +28,7 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.serving import OfHost
+from remora.storage.rados.notifications import NoNotifications
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -41,6 +42,7 @@ class ScriptedStore:
 
     def __init__(self, *topics: Topic) -> None:
         self.catalog = self.own_topics = self.ingest = self
+        self.notifications = NoNotifications()
         self.own = {each.name: each for each in topics}
         self.published: list[tuple[Topic, list[RoutedEvent], IdempotencyKey | None]] = []
         self.reserved: list[list[ReservedRoom]] = []

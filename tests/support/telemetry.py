@@ -75,6 +75,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.ingested("t", 3, 300, 1)
     telemetry.ingest_repeated("t")
     telemetry.ingest_tested("t", 1)
+    telemetry.ingest_unmatched(2, "b")
     telemetry.ingest_answered("publish", 200, 0.01)
     telemetry.ingest_refused("SlowDown", 503, "the queue is full")
     telemetry.ingest_limited("token")

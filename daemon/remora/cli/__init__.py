@@ -27,6 +27,7 @@ COMMANDS = MappingProxyType(
         "drain": "host:drain",
         "shaping": "shaping:shaping",
         "topic": "topic:topic",
+        "notification": "notification:notification",
         "shard": "shard:shard",
         "balance": "balance:balance",
         "quarantine": "quarantine:quarantine",

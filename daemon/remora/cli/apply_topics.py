@@ -1,4 +1,4 @@
-"""`remora topic apply`: topics of remora's own as a file has them."""
+"""`remora topic apply`: topics of remora's own, and notifications, as a file has them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from remora import app
+from remora.cli.apply_notifications import NotificationStep, planned_notifications, refuse_named
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
-from remora.cli.declared import Declared, load_topics
+from remora.cli.declared import Declared, DeclaredFile, load_declared
 from remora.cli.options import FILE, config_option
 from remora.cli.output import run_async, several
 from remora.cli.topic_test import check_option, require_ways
@@ -19,8 +20,10 @@ from remora.codec.topic import parse_args
 from remora.config import Settings
 from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown
 from remora.model.exits import Exit, exit_code
+from remora.model.notification import Notification
 from remora.model.shard import Origin
 from remora.model.topic import Topic
+from remora.policy.notification_rules import overlaps
 from remora.ports.store import ShardStore
 
 
@@ -67,6 +70,7 @@ class Plan:
     steps: Sequence[Step]
     alike: int
     others: Sequence[str]
+    notifications: Sequence[NotificationStep] = ()
 
 
 class NotSame(RemoraError):
@@ -115,7 +119,9 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
 @click.option("-f", "--file", "file", type=FILE, required=True, help="The topics, in TOML: a table [topic.NAME] each.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; exit with 3 where topics are not as the file says.")
 @click.option(
-    "--prune", is_flag=True, help="Remove remora's own topics that the file does not name, if they are empty."
+    "--prune",
+    is_flag=True,
+    help="Remove remora's own topics that the file does not name, if they are empty, and other notifications.",
 )
 @check_option
 @config_option
@@ -126,6 +132,9 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
     default; `closed` stays as it is. Applied again, nothing changes. A topic that the file does not name stays without
     --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
 
+    A table [[notification]] says where events go whose sender names no topic, with the embedded store only. See
+    `remora notification create`.
+
     \b
     A file:
       [topic.orders]
@@ -135,48 +144,77 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
       password-file = "kafka.password"        # beside this file
       args = { use-ssl = true, mechanism = "SCRAM-SHA-512", user-name = "remora" }
 
+      [[notification]]
+      id = "new-photos"
+      topics = ["orders"]
+      buckets = ["photos", "raw-*"]
+      events = ["s3:ObjectCreated:*"]
+      filter = { suffix = ".jpg" }
+
     \b
     Examples:
       remora topic apply -f topics.toml --dry-run
       remora topic apply -f topics.toml --prune
       remora topic apply -f /dev/stdin <topics.toml
     """
-    declared = load_topics(file, settings)
+    declared = load_declared(file, settings)
     if check:
-        require_ways([each.topic for each in declared], settings)
+        require_ways([each.topic for each in declared.topics], settings)
 
     planned, failures = run_async(_applied(settings, declared, dry_run=dry_run, prune=prune))
     if dry_run:
         _print_steps(planned.steps)
+        _print_steps(planned.notifications)
     for name in planned.others:
         click.echo(f"  {name}: not in the file, stays (--prune removes it)")
-    for each in declared:
+    for each in declared.topics:
         for remark in each.remarks:
             click.echo(f"remark on {each.topic.name}: {remark}")
+    for remark in overlaps([each.notification for each in declared.notifications]):
+        click.echo(f"remark: {remark}")
     click.echo(_summary(planned, len(failures), dry_run=dry_run))
     for failure in failures:
         click.echo(f"remora: {failure}", err=True)
     if failures:
         sys.exit(exit_code(failures[0]))
-    if dry_run and planned.steps:
+    if dry_run and (planned.steps or planned.notifications):
         sys.exit(Exit.DIFFERS)
 
 
 async def _applied(
-    settings: Settings, declared: Sequence[Declared], *, dry_run: bool, prune: bool
+    settings: Settings, declared: DeclaredFile, *, dry_run: bool, prune: bool
 ) -> tuple[Plan, list[RemoraError]]:
     """Plan, and take the steps unless it is a dry run; to one of those a store that is yet to be made is empty."""
     try:
         async with app.store_of(settings, make=not dry_run) as store:
-            present = (await store.catalog.topics()).values()
-            planned = plan([each for each in present if each.origin is Origin.REMORA], declared, prune=prune)
-            _remark_namesakes([each.label for each in present if each.origin is Origin.RADOSGW], declared)
-            return planned, [] if dry_run else await carry_out(store, planned.steps)
+            topics = (await store.catalog.topics()).values()
+            own = [each for each in topics if each.origin is Origin.REMORA]
+            planned = _whole_plan(own, (await store.notifications.definitions()).notifications, declared, prune=prune)
+            _remark_namesakes([each.label for each in topics if each.origin is Origin.RADOSGW], declared.topics)
+            if dry_run:
+                return planned, []
+            # Notifications when their topics are there, and removals of topics when none names them.
+            failures = await carry_out(store, [each for each in planned.steps if each.to is not None])
+            if not failures:
+                failures += await carry_out(store, planned.notifications)
+            return planned, failures + await carry_out(store, [each for each in planned.steps if each.to is None])
     except StoreMissing as exc:
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
         click.echo(f"remark: {exc}")
-        return plan([], declared, prune=prune), []
+        return _whole_plan([], (), declared, prune=prune), []
+
+
+def _whole_plan(
+    topics: Sequence[Topic], notifications: Sequence[Notification], declared: DeclaredFile, *, prune: bool
+) -> Plan:
+    """The steps of topics and of notifications. Raises ConfigError for notifications whose topics are not there."""
+    declared.check_topics(() if prune else [each.name for each in topics])
+    wanted = [each.notification for each in declared.notifications]
+    steps, others = planned_notifications(notifications, wanted, prune=prune)
+    of_topics = plan(topics, declared.topics, prune=prune)
+    named = [f"notification {each}" for each in others]
+    return replace(of_topics, notifications=steps, others=[*of_topics.others, *named])
 
 
 def _remark_namesakes(theirs: Collection[str], declared: Sequence[Declared]) -> None:
@@ -185,12 +223,12 @@ def _remark_namesakes(theirs: Collection[str], declared: Sequence[Declared]) -> 
             each.remarks.append(NAMESAKE)
 
 
-async def carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraError]:
+async def carry_out(store: ShardStore, steps: Sequence[Step | NotificationStep]) -> list[RemoraError]:
     """Take one step after the other; one that fails keeps no other from being taken."""
     failures: list[RemoraError] = []
     for step in steps:
         try:
-            await _take(store, step)
+            await (_take(store, step) if isinstance(step, Step) else step.take(store.notifications))
         except RemoraError as exc:
             failures.append(exc)
         else:
@@ -222,6 +260,7 @@ async def _make(store: ShardStore, topic: Topic) -> None:
 
 
 async def _remove(store: ShardStore, topic: Topic) -> None:
+    await refuse_named(store.notifications, topic.name)
     try:
         await store.own_topics.remove(topic, discard=False)
     except TopicRefused as exc:
@@ -231,22 +270,27 @@ async def _remove(store: ShardStore, topic: Topic) -> None:
             raise
 
 
-def _print_steps(steps: Sequence[Step]) -> None:
+def _print_steps(steps: Sequence[Step | NotificationStep]) -> None:
     for step in steps:
         for line in step.lines():
             click.echo(line)
 
 
 def _summary(planned: Plan, failed: int, *, dry_run: bool) -> str:
-    if not planned.steps:
+    if not planned.steps and not planned.notifications:
         return f"{planned.alike} topics are as the file says"
-    made = sum(step.was is None for step in planned.steps)
-    removed = sum(step.to is None for step in planned.steps)
-    changed = len(planned.steps) - made - removed
-    text = f"topics to make: {made}, to change: {changed}, to remove: {removed}; as the file says: {planned.alike}"
+    text = f"topics {_counted(planned.steps)}; as the file says: {planned.alike}"
+    if planned.notifications:
+        text += f"; notifications {_counted(planned.notifications)}"
     if dry_run:
         return f"{text}; nothing was changed"
     return f"{text}; failed: {failed}" if failed else f"{text}; all done"
+
+
+def _counted(steps: Sequence[Step | NotificationStep]) -> str:
+    made = sum(step.was is None for step in steps)
+    removed = sum(step.to is None for step in steps)
+    return f"to make: {made}, to change: {len(steps) - made - removed}, to remove: {removed}"
 
 
 def _shown(topic: Topic) -> dict[str, object]:

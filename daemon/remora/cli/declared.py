@@ -1,5 +1,7 @@
 """A file of topics: what each is to be, read and checked as a whole before any of it is carried out.
 
+`declared_notifications` reads its notifications.
+
 A table `[topic.NAME]` has the options of `remora topic create` under the same names. What it leaves out has its
 default; only `closed`, which a drain sets too, and the number of shards are left as they are. msgspec checks the shape
 of a table, and the functions that read the options of commands check what a value means.
@@ -8,7 +10,8 @@ of a table, and the functions that read the options of commands check what a val
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -16,12 +19,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from remora import app
+from remora.cli import declared_notifications as of_notifications
 from remora.cli.attributes import SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
 from remora.codec.topic import SLO
 from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_name
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
+from remora.policy.notification_rules import unknown_topics
 from remora.policy.objectives import parse_objective
 
 MOST_BYTES = 16 << 20
@@ -66,25 +71,56 @@ class Declared(msgspec.Struct, frozen=True):
     keeps_shards: bool = False
 
 
-def load_topics(path: Path, settings: Settings) -> list[Declared]:
-    """The topics of a file, in its order. Raises ConfigError with all its problems, each with the path of its key."""
+@dataclass(frozen=True)
+class DeclaredFile:
+    """The topics and notifications of a file, in its order."""
+
+    path: Path
+    text: str
+    topics: list[Declared]
+    notifications: list[of_notifications.DeclaredNotification]
+
+    def check_topics(self, present: Collection[str]) -> None:
+        """Raise ConfigError where a notification names a topic that neither the file nor the store has: of the store
+        these are `present`."""
+        known = {each.topic.name for each in self.topics} | set(present)
+        problems = [
+            each.problem(wrong.key, wrong.why)
+            for each in self.notifications
+            for wrong in unknown_topics(each.notification, known)
+        ]
+        _refuse(self.path, self.text, problems)
+
+
+def load_declared(path: Path, settings: Settings) -> DeclaredFile:
+    """What a file declares. Raises ConfigError with all its problems, each with the path of its key."""
     file = read_toml(path, MOST_BYTES, "file of topics")
-    problems, found = [], []
-    for key, each in _each(file.content, path.parent, settings):
-        if isinstance(each, Declared):
-            found.append(each)
+    problems: list[of_notifications.Problem] = []
+    found = DeclaredFile(path, file.text, [], [])
+    for key, topic in _each(file.content, path.parent, settings):
+        if isinstance(topic, Declared):
+            found.topics.append(topic)
         else:
-            problems.append((key, each))
-    lines = lines_of(file.text) if problems else {}
-    refuse(ConfigError(f"{path}: {key}", why, place=f"line {line_of(key, lines)}") for key, why in problems)
+            problems.append((key, key, topic))
+    for each in of_notifications.each_notification(file.content):
+        if isinstance(each, of_notifications.DeclaredNotification):
+            found.notifications.append(each)
+        else:
+            problems.append(each)
+    _refuse(path, file.text, problems)
     return found
+
+
+def _refuse(path: Path, text: str, problems: Sequence[of_notifications.Problem]) -> None:
+    lines = lines_of(text) if problems else {}
+    refuse(ConfigError(f"{path}: {shown}", why, place=f"line {line_of(key, lines)}") for key, shown, why in problems)
 
 
 def _each(document: Mapping[str, Any], folder: Path, settings: Settings) -> Iterator[tuple[str, Declared | str]]:
     """Each topic, or each thing that is wrong with one, and where."""
     for key in document:
-        if key != "topic":
-            yield key, "there is no such table: topics are tables [topic.NAME]"
+        if key not in ("topic", of_notifications.TABLE):
+            yield key, "there is no such table: topics are tables [topic.NAME], and notifications [[notification]]"
     tables = document.get("topic", {})
     if not isinstance(tables, dict):
         yield "topic", "expected tables [topic.NAME]"

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from remora import app
+from remora.cli.apply_notifications import refuse_named
 from remora.cli.attributes import (
     ARGUMENTS,
     DURATION,
@@ -208,7 +209,9 @@ def set_command(
 @click.option("--timeout", "timeout_s", type=DURATION, help="How long --drain waits.  [default: 60s]")
 @config_option
 def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeout_s: int | None) -> None:
-    """Remove remora's own topic NAME with its queues; refused while entries wait. Dead letters stay.
+    """Remove remora's own topic NAME with its queues; refused while entries wait, or a notification names it.
+
+    Dead letters stay.
 
     A drain that runs out of time leaves the topic closed for new events, and ends with exit code 3.
 
@@ -229,6 +232,7 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
                 raise TopicRefused(
                     f"topic {name} is {hold_text(hold)}, so it cannot be drained: `remora topic resume {name}` first"
                 )
+            await refuse_named(store.notifications, name)
             if drain:
                 return await drained(store, topic, 60 if timeout_s is None else timeout_s)
             return await _remove(store, topic, discard=discard)

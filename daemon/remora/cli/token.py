@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -21,10 +22,16 @@ class TokensFileRefused(RemoraError):
 @click.argument("name")
 @click.option(
     "--topics",
-    default="*",
-    show_default=True,
     metavar="TOPICS",
-    help="What it may send to: names and beginnings such as logs-*, with commas between.",
+    help="What it may send to: names and beginnings such as logs-*, with commas between."
+    "  [default: *; none with --bucket]",
+)
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    metavar="PATTERN",
+    help="Whose events it may send to /v1/events, which names no topic; * stands for anything. Repeatable.",
 )
 @click.option(
     "--append",
@@ -33,7 +40,7 @@ class TokensFileRefused(RemoraError):
     help="Add the line to this tokens file, made with mode 0600 where it is missing, and print the token only.",
 )
 @json_option
-def token(name: str, topics: str, file: Path | None, as_json: bool) -> None:
+def token(name: str, topics: str | None, buckets: Sequence[str], file: Path | None, as_json: bool) -> None:
     """Make a token for the sender NAME, and the line of the tokens file (ingest.tokens) that admits it.
 
     In the file of admin.control_tokens such a line permits its holder to change the daemon over admin.listen.
@@ -46,10 +53,11 @@ def token(name: str, topics: str, file: Path | None, as_json: bool) -> None:
     Examples:
       remora token gateway-1 --topics 'orders,audit-*'
       remora token gateway-1 --append /etc/remora/tokens
+      remora token minio --bucket photos --bucket 'raw-*'
     """
     made = tokens.new_token()
     try:
-        line = tokens.line_of(name, made, topics)
+        line = tokens.line_of(name, made, ("" if buckets else "*") if topics is None else topics, ",".join(buckets))
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     if file is not None:

@@ -122,7 +122,8 @@ def _delivered_by(row: Row, settings: Settings) -> str:
 def show_command(settings: Settings, name: str, origin: Origin | None, as_json: bool) -> None:
     """Show the attributes of topic NAME. Credentials are never printed.
 
-    Of a topic that numbers its events it shows the last number, and up to which all have left their queues.
+    Of a topic that numbers its events it shows the last number, and up to which all have left their queues. Of remora's
+    own it shows the notifications that send to it.
 
     \b
     Example:
@@ -134,7 +135,9 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
             found = await row_named(store, name, origin)
             hold = await hold_of(store, found.topic) if found.topic else None
             held = {"held": hold_text(hold)} if hold else {}
-            shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)} | held
+            named = (await store.notifications.definitions()).naming(found.label)
+            notifications = {"notifications": list(named)} if found.origin is Origin.REMORA else {}
+            shown = _as_json(found, settings) | notifications | {"sequence": await _sequence(store, found)} | held
         if found.topic is not None:
             shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
         return shown

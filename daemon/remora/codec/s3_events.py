@@ -137,8 +137,8 @@ class _Encoder:
     def __init__(self, topic: Topic, created: Time, seed: bytes) -> None:
         self._created, self._seed = created, seed
         self._opaque = topic.opaque_data or b""
-        self._literal_keys, tail, limits = _of_topic(topic)
-        self._tail = tail + _TIME.pack(*created) + limits
+        self._literal_keys = _has_literal_keys(topic.target)
+        self._tail = behind_event(topic, created)
         self._compiled = None
         if speedups.RecordEncoder:
             self._compiled = speedups.RecordEncoder(created, seed, self._opaque, self._tail, self._literal_keys)
@@ -196,6 +196,7 @@ _HEADERS = Struct("<BBIBBI")  # of the entry, then of the event inside
 _NO_PAIRS = bytes(8)
 
 
+@lru_cache(maxsize=256)
 def _has_literal_keys(target: Target) -> bool:
     try:
         return has_literal_keys(target)
@@ -203,13 +204,18 @@ def _has_literal_keys(target: Target) -> bool:
         return False
 
 
+def behind_event(topic: Topic, created: Time) -> bytes:
+    """What stands behind the event in each entry of a topic that is created at this time."""
+    tail, limits = _of_topic(topic)
+    return tail + _TIME.pack(*created) + limits
+
+
 @lru_cache(maxsize=256)
-def _of_topic(topic: Topic) -> tuple[bool, bytes, bytes]:
-    """Whether a topic's keys are literal, and what stands behind the event in each of its entries: up to the time of
-    creation, and behind that."""
+def _of_topic(topic: Topic) -> tuple[bytes, bytes]:
+    """The same up to the time of creation, and behind that."""
     target = topic.target
     tail = _strings(*(_bytes(text) for text in (target.uri, target.args, target.topic)))
-    return _has_literal_keys(target), tail, _LIMITS.pack(*_limits(topic))
+    return tail, _LIMITS.pack(*_limits(topic))
 
 
 def _limits(topic: Topic) -> tuple[int, int, int]:

@@ -74,6 +74,7 @@ class IngestSettings(Checked):
     max_events: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
     request_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 75.0
+    unmatched: Literal["accept", "refuse"] = "accept"
     limit: tuple[LimitSettings, ...] = ()
 
     def problems(self) -> Iterator[ConfigError]:

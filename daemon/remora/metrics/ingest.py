@@ -31,6 +31,9 @@ class IngestEvents(EventGroup):
             "remora_ingest_test_events", "Events s3:TestEvent, which are answered and stored nowhere."
         )
         counter, gauge = instruments.counter, instruments.gauge
+        self._ingest_unmatched = counter(
+            "remora_ingest_unmatched", "Events that were sent without a topic and match no notification."
+        )
         self._ingest_s = instruments.histogram(
             "remora_ingest_request_seconds",
             "Time from a request's headers to its answer, by kind of request and class of status.",
@@ -73,6 +76,14 @@ class IngestEvents(EventGroup):
     def ingest_repeated(self, topic: str) -> None:
         """A request came again, and nothing was stored twice."""
         self._ingest_repeated.add(topic, 1)
+
+    def ingest_unmatched(self, events: int, bucket: str) -> None:
+        """Events match no notification, the last of them one of this bucket."""
+        self._ingest_unmatched.inc(events)
+        self._say_seldom(
+            logging.INFO, "ingest_unmatched", "ingest_unmatched", "events match no notification",
+            events=events, bucket=bucket,
+        )  # fmt: skip
 
     def ingest_tested(self, topic: str, events: int) -> None:
         """Somebody's bucket was told to notify this topic, and has said so."""

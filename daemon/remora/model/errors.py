@@ -198,6 +198,10 @@ class TopicRefused(StoreError):
     """A topic cannot be made, changed or removed as asked; the text says why, and what would work."""
 
 
+class NotificationRefused(StoreError):
+    """A notification cannot be made, changed or removed as asked; the text says why, and what would work."""
+
+
 class EndpointError(RemoraError):
     """An endpoint did not take what was pushed; the class says what may help.
 

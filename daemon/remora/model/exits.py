@@ -15,6 +15,7 @@ from remora.model.errors import (
     DaemonNotReachable,
     EndpointMisconfigured,
     IngestRefused,
+    NotificationRefused,
     PermissionMissing,
     RemoraError,
     StoreDamaged,
@@ -71,7 +72,7 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.NO_PERMISSION
         case StoreUnavailable() | DaemonNotReachable():
             return Exit.UNAVAILABLE
-        case IngestRefused() | TopicRefused() | StoreDamaged() | LogError():
+        case IngestRefused() | TopicRefused() | NotificationRefused() | StoreDamaged() | LogError():
             return Exit.FAILURE
         case StoreError():
             return Exit.TEMPORARY

@@ -127,14 +127,13 @@ class Limits:
     def __init__(self, limits: Iterable[Limited]) -> None:
         self.all = list(limits)
 
-    def for_request(self, token: str, topic: str) -> list[Limited]:
+    def for_request(self, token: str, topic: str | None) -> list[Limited]:
         """The limits under which a request is, at most two."""
-        keys = (("token", token), ("topic", topic))
-        found = (
-            next((each for each in self.all if each.limit.of == of and fits(each.limit.match, key)), None)
-            for of, key in keys
-        )
-        return [each for each in found if each is not None]
+        return [*self.for_one("token", token), *(() if topic is None else self.for_one("topic", topic))]
+
+    def for_one(self, of: str, name: str) -> list[Limited]:
+        """The limit of a token, or of a topic, of this name, if there is one."""
+        return [each for each in self.all if each.limit.of == of and fits(each.limit.match, name)][:1]
 
 
 def retry_after_s(limits: Sequence[Limited]) -> int:

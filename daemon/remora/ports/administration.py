@@ -7,6 +7,7 @@ from typing import Protocol
 
 from remora.model.ingest import Removed
 from remora.model.ledger import Balance
+from remora.model.notification import Definitions, Notification
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import SequenceState, Topic
@@ -101,5 +102,21 @@ class OwnTopics(Protocol):
         """Remove a topic with its queues; entries are only given up with `discard`, else TopicRefused.
 
         Dead letters stay. Raises TopicUnknown.
+        """
+        ...
+
+
+class Notifications(Protocol):
+    """Which events go to which topics of remora's own, for events that are sent without a topic."""
+
+    async def definitions(self) -> Definitions:
+        """All of them as they are now; the same object while nothing changed."""
+        ...
+
+    async def change(self, before: Notification | None, after: Notification | None) -> None:
+        """Replace a notification of the same id by another; `before` is None where there is to be none yet, and `after`
+        where there is to be none any longer.
+
+        Raises NotificationRefused where it is not as `before` says, and where there are too many.
         """
         ...

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
+from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent, TopicCopies
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.ports.administration import OwnTopics
+from remora.ports.administration import Notifications, OwnTopics
 from remora.ports.delivery import Catalog
 
 
@@ -87,6 +87,37 @@ class PublishSoon(Protocol):
         ...
 
 
+@runtime_checkable
+class FanningOut(Protocol):
+    """What a store may offer beside: events for several topics, all copies or none, also over a crash.
+
+    The topics are as `own_topics.find` gave them, each once. Raises what `Ingest.publish` raises; its text names the
+    topic. After StoreUnavailable the outcome is unknown, and what was decided is finished later.
+    """
+
+    async def fan_out(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None = None
+    ) -> FannedOut:
+        """Store the copies; returns when all are durable.
+
+        With `once` the request is remembered for at least ten minutes and over a restart, whatever its key is used for
+        in single topics; where it was stored before, nothing is, and the answer is that of the first time, `repeated`.
+        Raises OnceConflict.
+        """
+        ...
+
+    def fan_out_soon(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, done: Callable[[FannedOut | Exception], None]
+    ) -> bool:
+        """Store copies that are one transaction, and call `done` in the event loop, later, with the answer or what
+        storing raises; False, and nothing is done, where they are several."""
+        ...
+
+    async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
+        """The answer that a request with this key had before; None where there is none. Raises OnceConflict."""
+        ...
+
+
 class IngestStore(Protocol):
     """A store as the ingest API sees it, by its parts."""
 
@@ -94,5 +125,7 @@ class IngestStore(Protocol):
     def catalog(self) -> Catalog: ...
     @property
     def own_topics(self) -> OwnTopics: ...
+    @property
+    def notifications(self) -> Notifications: ...
     @property
     def ingest(self) -> Ingest: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from remora.ports.administration import Ledger, Letters, OwnTopics
+from remora.ports.administration import Ledger, Letters, Notifications, OwnTopics
 from remora.ports.delivery import DeliveryStore
 from remora.ports.mends import Mends
 from remora.ports.producing import Ingest, TwoPhase
@@ -26,6 +26,8 @@ class ShardStore(DeliveryStore, Protocol):
     def mends(self) -> Mends: ...
     @property
     def own_topics(self) -> OwnTopics: ...
+    @property
+    def notifications(self) -> Notifications: ...
     @property
     def two_phase(self) -> TwoPhase: ...
     @property

@@ -5,8 +5,10 @@ good in a file as a slow password hash would be, and costs a request next to not
 leaked secrets recognise one.
 
 The file has one token a line, `<name> <sha256 in hex> <topics>`. `<topics>` is `*`, or names and beginnings of names
-(`logs-*`) with commas between. Lines of one name are several tokens of one sender, as while a token is replaced by
-another. Empty lines and lines that begin with `#` are skipped. In a file of control tokens `<topics>` is `*`.
+(`logs-*`) with commas between. Behind it, or in its place, may stand `buckets=<patterns>`: the buckets whose events may
+be sent without a topic, in patterns with commas between in which each `*` stands for anything. Lines of one name are
+several tokens of one sender, as while a token is replaced by another. Empty lines and lines that begin with `#` are
+skipped. In a file of control tokens `<topics>` is `*`, and nothing stands behind it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remora.model.errors import ConfigError, ConfigUnreadable
+from remora.policy.patterns import fits_bucket
 
 PREFIX = "rmr_"
 MOST_BYTES = 1 << 20
@@ -32,6 +35,8 @@ CONTROL = "admin.control_tokens"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TOPICS = re.compile(r"[A-Za-z0-9_-]{1,200}\*?|\*")
+_BUCKETS = re.compile(r"[A-Za-z0-9._:*-]{1,255}")
+_OF_BUCKETS = "buckets="
 
 
 def new_token() -> str:
@@ -39,27 +44,36 @@ def new_token() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def line_of(name: str, token: str, topics: str) -> str:
-    """The line of the tokens file that lets this token in. Raises ValueError with what is wrong."""
+def line_of(name: str, token: str, topics: str, buckets: str = "") -> str:
+    """The line of the tokens file that lets this token in, for topics, buckets or both. Raises ValueError."""
     _check_name(name)
-    _topics_of(topics)
-    return f"{name} {_digest_of(token).hex()} {topics}"
+    if topics or not buckets:
+        _topics_of(topics)
+    if buckets:
+        _buckets_of(buckets)
+    return " ".join(filter(None, (name, _digest_of(token).hex(), topics, buckets and f"{_OF_BUCKETS}{buckets}")))
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One line of the file: whose token it is, its digest, and what it may send to."""
+    """One line of the file: whose token it is, its digest, the topics that it may send to, and the buckets whose events
+    it may send without one."""
 
     name: str
     digest: bytes
     topics: tuple[str, ...]
+    buckets: tuple[str, ...] = ()
+
+    def allows_bucket(self, bucket: str) -> bool:
+        """Whether events of this bucket may be sent without a topic."""
+        return any(fits_bucket(each, bucket) for each in self.buckets)
 
     def allows(self, topic: str) -> bool:
         """Whether events may be sent to this topic."""
         return any(topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in self.topics)
 
 
-ANYBODY = Grant("", b"", ("*",))
+ANYBODY = Grant("", b"", ("*",), ("*",))
 """Whose requests come where no tokens are configured."""
 
 
@@ -115,7 +129,7 @@ def parse(raw: bytes, path: str, key: str = SENDERS) -> Tokens:
             grant = _grant(line)
         except ValueError as exc:
             raise ConfigError(key, f"{path}, line {number}: {exc}") from exc
-        if key == CONTROL and grant.topics != ("*",):
+        if key == CONTROL and (grant.topics != ("*",) or grant.buckets):
             raise ConfigError(key, f"{path}, line {number}: a token for some topics is a sender's, and changes nothing")
         if any(grant.digest == each.digest for each in grants):
             raise ConfigError(key, f"{path}, line {number}: this token has a line already")
@@ -124,14 +138,15 @@ def parse(raw: bytes, path: str, key: str = SENDERS) -> Tokens:
 
 
 def _grant(line: str) -> Grant:
-    words = line.split()
-    if len(words) != 3:
+    name, digest, *rights = line.split() if len(line.split()) > 1 else ("", "")
+    buckets = rights.pop() if rights and rights[-1].startswith(_OF_BUCKETS) else ""
+    if len(rights) > 1 or not (rights or buckets):
         raise ValueError("expected a name, a SHA-256 in hex, and topics, with blanks between")
-    name, digest, topics = words
     _check_name(name)
     if not _DIGEST.fullmatch(digest):
         raise ValueError("the second word is not a SHA-256 in 64 small hex digits")
-    return Grant(name, bytes.fromhex(digest), _topics_of(topics))
+    topics = _topics_of(rights[0]) if rights else ()
+    return Grant(name, bytes.fromhex(digest), topics, _buckets_of(buckets) if buckets else ())
 
 
 def _check_name(name: str) -> None:
@@ -143,6 +158,13 @@ def _topics_of(text: str) -> tuple[str, ...]:
     each = tuple(text.split(","))
     if not all(map(_TOPICS.fullmatch, each)):
         raise ValueError("topics are `*`, or names and beginnings such as `logs-*` with commas between, without blanks")
+    return each
+
+
+def _buckets_of(text: str) -> tuple[str, ...]:
+    each = tuple(text.removeprefix(_OF_BUCKETS).split(","))
+    if not all(map(_BUCKETS.fullmatch, each)):
+        raise ValueError("buckets are patterns such as `photos` and `raw-*` with commas between, without blanks")
     return each
 
 

@@ -97,6 +97,10 @@ def test_several_tokens_of_one_name_count_side_by_side() -> None:
         ("x " + "0" * 64 + " a*b", "topics are"),
         ("x " + "0" * 64 + " a.b", "topics are"),
         ("x rmr_this-is-the-token-itself a", "not a SHA-256"),
+        ("x " + "0" * 64 + " buckets=", "buckets are"),
+        ("x " + "0" * 64 + " a buckets=b,", "buckets are"),
+        ("x " + "0" * 64 + " buckets=b a", "expected a name"),
+        ("x " + "0" * 64 + " a buckets=b c", "expected a name"),
     ],
 )
 def test_a_malformed_line_is_refused_with_its_number_and_never_shown(line: str, reason: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from remora.cli import group
+from remora.model.errors import ConfigError
 from remora.servers import tokens
 
 
@@ -25,6 +26,27 @@ def test_a_token_is_printed_with_its_line() -> None:
     grant = tokens.parse(line.encode(), "tokens").grant(token)
     assert grant is not None
     assert (grant.name, grant.topics) == ("gateway-1", ("orders", "audit-*"))
+
+
+def test_a_token_of_buckets() -> None:
+    """With --bucket the line admits to these buckets, and to topics only where they are named, too."""
+    buckets = ("--bucket", "photos", "--bucket", "raw-*")
+    for more, topics in (((), ()), (("--topics", "orders"), ("orders",))):
+        token, line = (each.split(maxsplit=1)[1] for each in run("minio", *buckets, *more).stdout.splitlines())
+        grant = tokens.parse(line.encode(), "tokens").grant(token)
+        assert grant is not None
+        assert (grant.topics, grant.buckets) == (topics, ("photos", "raw-*"))
+        assert [grant.allows_bucket(each) for each in ("photos", "photos2", "raw-1")] == [True, False, True]
+    refused = run("minio", "--bucket", "a b")
+    assert (refused.exit_code, "buckets are" in refused.stderr) == (2, True)
+
+
+def test_a_control_token_has_no_buckets() -> None:
+    """A line with buckets is refused in the file of control tokens."""
+    line = tokens.line_of("x", tokens.new_token(), "*", "photos")
+
+    with pytest.raises(ConfigError, match="a sender's"):
+        tokens.parse(line.encode(), "tokens", tokens.CONTROL)
 
 
 def test_a_token_is_printed_as_json() -> None:

@@ -6,18 +6,15 @@ the token, its right to the topic, the topic, the size, the body, the events. On
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from remora.codec.s3_events import place
-from remora.model.entry import Time
+from remora.codec.s3_events import Part
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
@@ -27,13 +24,16 @@ from remora.ports.producing import PublishSoon
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
+from remora.servers.ingest.body_parts import Body, placed
 from remora.servers.ingest.checks import admit, check_any, check_publishing
 from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.distribution import Distribution
 from remora.servers.ingest.head import path_of
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
     DECIDED,
+    FORBIDDEN,
     MISMATCH,
     NO_RESERVATION,
     NO_TOPIC,
@@ -42,7 +42,7 @@ from remora.servers.ingest.problems import (
     WRONG_TYPE,
     Problem,
 )
-from remora.servers.ingest.reading import JSON, BodyForm, digest, form_of, has_lines, rooms_of
+from remora.servers.ingest.reading import JSON, BodyForm, digest, form_of, has_lines, idempotency_key, rooms_of
 from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
@@ -60,14 +60,6 @@ class Call(NamedTuple):
     request: Request
     argument: str
     share: Share
-
-
-class Body(NamedTuple):
-    """What a request with events carries: its bytes, their form, and the trace context that goes behind each event."""
-
-    raw: bytes
-    is_ndjson: bool
-    context: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +163,30 @@ class Api:
         await in_task()
         return await self._store.ingest.publish(topic, events, once), dropped, nbytes
 
+    async def publish_matching(self, call: Call) -> Response:
+        """Store events without a topic where notifications send them."""
+        head, desk = call.request.head, self._desk
+        sender = desk.sender(head)
+        if not sender.buckets:
+            raise Problem(FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)")
+        form, key = form_of(head.headers), idempotency_key(head.headers)
+        distribution = Distribution(desk, sender)
+        receipt = desk.limits.admit(sender.name, None)
+        receipt.received(head.length or 0)
+        raw = await self._body(call)
+        receipt.received(len(raw))
+        ndjson = has_lines(form, raw)
+        once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
+        try:
+            with Traced(desk.tracer, head, "") as context:
+                stored = await distribution.store(Body(raw, ndjson, context), once, receipt)
+        except BaseException:
+            receipt.holds(0)
+            raise
+        if stored.repeated:
+            receipt.holds(0)
+        return json_response(200, {"accepted": stored.accepted, "unmatched": stored.unmatched, "topics": stored.topics})
+
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
         token = self._desk.permit(call.request.head, call.argument)
@@ -267,19 +283,17 @@ class Api:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
         events: list[RoutedEvent] = []
         dropped = tests = 0
-        begun = False
-        created = Time(*divmod(time.time_ns(), 10**9))
-        most, context = self._settings.max_events, body.context
-        for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=created, seed=seed):
-            if begun:
-                await in_task()
-                await asyncio.sleep(0)
-            begun = True
+        context = body.context
+
+        def take(part: Part) -> None:
+            nonlocal events, dropped, tests
             events += (
                 [each._replace(payload=each.payload + context) for each in part.events] if context else part.events
             )
             dropped += part.dropped
             tests += part.tests
+
+        await placed(body, topic, seed, self._settings.max_events, take)
         if tests:
             self._desk.telemetry.ingest_tested(topic.name, tests)
         return events, dropped
@@ -322,6 +336,7 @@ class Api:
 
 ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
     "/v1/topics/{topic}/events": {"POST": Operation("publish", Api.publish)},
+    "/v1/events": {"POST": Operation("publish", Api.publish_matching)},
     "/v1/topics/{topic}/reservations": {"POST": Operation("reserve", Api.reserve)},
     "/v1/reservations/{reservation}": {
         "PUT": Operation("commit", Api.commit),

@@ -14,6 +14,7 @@ from remora.ports.tracing import NO_TRACER
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.credentials import Credentials
+from remora.servers.ingest.definitions import DefinitionLookup
 from remora.servers.ingest.head import Head, NotHttp
 from remora.servers.ingest.limits import IngestLimits
 from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, Problem, of_error
@@ -42,6 +43,7 @@ class Desk:
         self.limits = limits
         self.tracer = NO_TRACER
         self.topics = TopicLookup(store.own_topics)
+        self.definitions = DefinitionLookup(store.notifications)
         self.body_budget = BodyBudget(settings.pause_at_bytes, host, telemetry)
         self._credentials = credentials
         self.under_way = 0

@@ -91,16 +91,27 @@ class IngestLimits:
             for each in limits
         )
 
-    def admit(self, token: str, topic: str) -> Receipt:
-        """Let a request in, whose body was not read yet. Raises Problem where it has to come back later."""
-        limits = self._limits.for_request(token, topic) if self._limits.all else []
+    def admit(self, token: str, topic: str | None) -> Receipt:
+        """Let a request in, whose body was not read yet; without a topic where it names none. Raises Problem where it
+        has to come back later."""
+        return self._admit(self._limits.for_request(token, topic) if self._limits.all else [])
+
+    def admit_copies(self, topic: str, events: int, nbytes: int) -> Receipt:
+        """Charge the copies of a request's events for a topic, which notifications send there. Raises Problem as
+        `admit`, with the topic's name."""
+        receipt = self._admit(self._limits.for_one("topic", topic) if self._limits.all else [], f" ({topic})")
+        receipt.received(nbytes)
+        receipt.holds(events)
+        return receipt
+
+    def _admit(self, limits: Sequence[Limited], name: str = "") -> Receipt:
         wait_s = retry_after_s(limits)
         if wait_s:
             slowest = max(limits, key=lambda each: retry_after_s([each])).limit
             self._telemetry.ingest_limited(slowest.of)
             raise Problem(
                 RATE_LIMITED,
-                f"the limit {slowest.name} of this {slowest.of} is used up for {wait_s} s",
+                f"the limit {slowest.name} of this {slowest.of}{name} is used up for {wait_s} s",
                 headers={"Retry-After": str(wait_s)},
             )
         return Receipt(limits)

@@ -22,6 +22,7 @@ from remora.storage.rados.ledger import Ledger
 from remora.storage.rados.locks import Locks
 from remora.storage.rados.members import Members
 from remora.storage.rados.mends import RadosMends
+from remora.storage.rados.notifications import NoNotifications
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
@@ -69,7 +70,7 @@ class RadosStore:
         self.locks = Locks(connection, self.catalog, old_heads)
         self.letters = Letters(connection, own_queues, own_topics, self.two_phase)
         self.queue = Queue(connection, old_heads, self.attempts, self.letters)
-        self.arrivals = NoArrivals()
+        self.arrivals, self.notifications = NoArrivals(), NoNotifications()
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues)
         self.ingest = Ingest(intents, schedule, finisher, own_queues, own_topics)

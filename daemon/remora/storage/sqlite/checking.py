@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def _tables(connection: sqlite3.Connection, report: Report) -> None:
     _guarded(connection, report, _log)
     checks = [_entries_of(each, topics.get(each.topic)) for each in queues]
     belongings = (_rooms_of(queues, topics), _letters_of(queues), _strays_of(queues), _strays_in_log(queues))
-    for check in (*checks, *belongings, _references):
+    for check in (*checks, *belongings, _references, _decisions):
         _guarded(connection, report, check)
 
 
@@ -398,3 +399,10 @@ def _references(connection: sqlite3.Connection, report: Report) -> None:
         (count,) = connection.execute(sql).fetchone()
         if count:
             report.found(table, f"{count} rows are of {of} that are not there")
+
+
+def _decisions(connection: sqlite3.Connection, report: Report) -> None:
+    """What requests have decided for other files is what was committed."""
+    for name, parts, checksum in connection.execute("SELECT id, CAST(parts AS BLOB), checksum FROM decisions"):
+        if zlib.crc32(parts) != checksum:
+            report.found("decisions", f"what request {name} has decided is not what was committed")

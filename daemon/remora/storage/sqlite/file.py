@@ -219,7 +219,7 @@ class File:
             return
         if _WRITING in self._troubles:
             with suppress(StoreError):
-                await self.write(_write_nothing, upkeep=True)
+                await self.write(write_nothing, upkeep=True)
         if _READING in self._troubles:
             await self._read_all()
         if self.damage is not None and not self._is_examined:
@@ -308,7 +308,7 @@ def _place(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _write_nothing(connection: sqlite3.Connection) -> None:
+def write_nothing(connection: sqlite3.Connection) -> None:
     """Write what stands there already, to see whether that can be done."""
     connection.execute("UPDATE meta SET value = value WHERE key = 'number'")
 

@@ -57,11 +57,11 @@ WHERE number IN (SELECT value FROM json_each(:numbers))
 Load = dict[int, tuple[list[bytes], Need]]
 """What goes into each shard, in order, and its room."""
 
-_decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
+decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 
 
 class Ingest:
-    """Publishes, reserves, commits and aborts; see `ports.Ingest`."""
+    """Publishes, reserves, commits and aborts; see `ports.Ingest`. Requests for several topics are in `fan_out.py`."""
 
     def __init__(self, files: Files, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:
         self._files = files
@@ -88,7 +88,7 @@ class Ingest:
     async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         reservation = f"{topic.name}.{secrets.token_hex(16)}"
-        request = _Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
+        request = ReserveRoom(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
         return await self._commits.submit(self._files.file_of(topic.name), request, Wants(len(request.rooms)))
 
     async def commit(
@@ -118,7 +118,7 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
         return
     topic = batch.topic_of_id(topic_id)
     for _, rooms in stale:
-        _give_back(batch, topic, _sums(_decode_rooms(rooms)))
+        give_back(batch, topic, sums(decode_rooms(rooms)))
     numbers = msgspec.json.encode([number for number, _ in stale]).decode()
     connection.execute(_EXPIRE, batch.clock | {"numbers": numbers})
     batch.flush()
@@ -129,7 +129,7 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
 
 def _publishing(topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None) -> tuple[_Publish, Wants]:
     """The request that stores these events, and what it wants."""
-    load = _loaded(topic, events)
+    load = loaded(topic, events)
     wants = Wants(
         sum([need.nbytes for _, need in load.values()]),
         [topic.shard(number) for number in load],
@@ -151,14 +151,14 @@ class _Publish:
             return before
         check_open(row, self.topic)
         queues = batch.with_room(self.topic, {number: need for number, (_, need) in self.load.items()})
-        _append(batch, row, queues, self.load, self.events)
+        append(batch, row, queues, self.load, self.events)
         if self.once:
             batch.remember(row, self.once, len(self.events))
         return PublishResult(len(self.events))
 
 
 @dataclass(frozen=True, slots=True)
-class _Reserve:
+class ReserveRoom:
     topic: Topic
     id: str
     needs: dict[int, Need]
@@ -187,17 +187,17 @@ class _Commit:
 
     def __call__(self, batch: WriteBatch) -> PublishResult:
         row = batch.topic(self.topic)
-        found = _ReservationRow.find(batch, row, self.id)
+        found = ReservationRow.find(batch, row, self.id)
         if found.state == "committed":
             if found.digest != self.digest:
                 raise OnceConflict(f"other events were committed to reservation {self.id} before")
             return PublishResult(found.events, repeated=True)
         if found.state != "open" or found.age_ns > RESERVATION_AGE_S * 1e9:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
-        rooms = _decode_rooms(found.rooms)
+        rooms = decode_rooms(found.rooms)
         _check_events(rooms, self.events)
-        queues = _give_back(batch, row, _sums(rooms))
-        _append(batch, row, queues, _loaded(self.topic, self.events), self.events)
+        queues = give_back(batch, row, sums(rooms))
+        append(batch, row, queues, loaded(self.topic, self.events), self.events)
         found.end(batch, "committed", self.digest)
         return PublishResult(len(self.events))
 
@@ -209,16 +209,16 @@ class _Abort:
 
     def __call__(self, batch: WriteBatch) -> None:
         row = batch.topic(self.topic)
-        found = _ReservationRow.find(batch, row, self.id)
+        found = ReservationRow.find(batch, row, self.id)
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
-            _give_back(batch, row, _sums(_decode_rooms(found.rooms)))
+            give_back(batch, row, sums(decode_rooms(found.rooms)))
             found.end(batch, "aborted")
 
 
 @dataclass(frozen=True, slots=True)
-class _ReservationRow:
+class ReservationRow:
     """What is known of a reservation."""
 
     number: int
@@ -229,14 +229,20 @@ class _ReservationRow:
     age_ns: int
 
     @classmethod
-    def find(cls, batch: WriteBatch, topic: TopicRow, reservation: str) -> _ReservationRow:
-        values = batch.clock | {"id": reservation, "topic": topic.id}
-        if (row := batch.connection.execute(_RESERVATION, values).fetchone()) is None:
+    def find(cls, batch: WriteBatch, topic: TopicRow, reservation: str) -> ReservationRow:
+        if (found := find_reservation(batch, topic, reservation)) is None:
             raise ReservationUnknown(f"there is no reservation {reservation!r}")
-        return cls(*row)
+        return found
 
     def end(self, batch: WriteBatch, state: str, digest: bytes = b"") -> None:
         batch.connection.execute(_END, batch.clock | {"number": self.number, "state": state, "digest": digest})
+
+
+def find_reservation(batch: WriteBatch, topic: TopicRow, reservation: str) -> ReservationRow | None:
+    """What is known of a reservation in a topic; None where there is none."""
+    values = batch.clock | {"id": reservation, "topic": topic.id}
+    row = batch.connection.execute(_RESERVATION, values).fetchone()
+    return ReservationRow(*row) if row else None
 
 
 # ------------------------------------------------------------------------------------------- figures
@@ -260,7 +266,7 @@ def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent]) 
             raise ReservationExceeded(f"event {i} has {len(event.payload)} bytes, but {room.nbytes} were reserved")
 
 
-def _loaded(topic: Topic, events: Iterable[RoutedEvent]) -> Load:
+def loaded(topic: Topic, events: Iterable[RoutedEvent]) -> Load:
     """What goes into each shard, in order. ValueError for shards that the topic does not have."""
     payloads: dict[int, list[bytes]] = {}
     for shard, _, payload in events:
@@ -274,7 +280,7 @@ def _loaded(topic: Topic, events: Iterable[RoutedEvent]) -> Load:
 
 def _needs(topic: Topic, rooms: Sequence[ReservedRoom]) -> dict[int, Need]:
     """How much room each shard is asked for. ValueError for shards that the topic does not have."""
-    needs = _sums(rooms)
+    needs = sums(rooms)
     _check_shards(topic, needs)
     if any(room.nbytes < 0 for room in rooms):
         raise ValueError("no event has less than no bytes")
@@ -287,7 +293,7 @@ def _check_shards(topic: Topic, numbers: Iterable[int]) -> None:
             raise ValueError(f"topic {topic.name} has no shard {number}")
 
 
-def _sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
+def sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
     sums: dict[int, Need] = {}
     for shard, _, nbytes in rooms:
         entries, total = sums.get(shard, (0, 0))
@@ -295,7 +301,7 @@ def _sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
     return sums
 
 
-def _give_back(batch: WriteBatch, topic: TopicRow, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
+def give_back(batch: WriteBatch, topic: TopicRow, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
     """End a reservation in the queues of a topic."""
     queues = batch.queues(topic.id, needs)
     for number, need in needs.items():
@@ -303,7 +309,7 @@ def _give_back(batch: WriteBatch, topic: TopicRow, needs: dict[int, Need]) -> di
     return queues
 
 
-def _append(
+def append(
     batch: WriteBatch, topic: TopicRow, queues: dict[int, QueueUpdate], load: Load, events: Sequence[RoutedEvent]
 ) -> None:
     """Add events, whose load this is, behind the last entries; numbered in their order if the topic has a sequence."""

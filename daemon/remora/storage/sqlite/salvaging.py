@@ -30,7 +30,7 @@ MOST_MISSING = 1_000_000
 _WHOLE = ("meta", "topics")
 """Without these, and without the queues, nothing can be told of the entries."""
 
-_ROWS = ("letters", "letter_totals", "once", "logs", "leftovers")
+_ROWS = ("letters", "letter_totals", "once", "logs", "leftovers", "notifications", "decisions", "taken")
 _SOME = {"reservations": "state <> 'open'", "log_entries": "log > 0"}
 """Of the ballast, an entry of no log, nothing is lost."""
 

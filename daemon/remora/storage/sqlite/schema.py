@@ -24,7 +24,7 @@ ENTRY_OVERHEAD = 10
 
 _FIRST = """
 -- One row for each fact about this file: store (the directory's id), files, number, catalogue (grows with each change
--- of topics); and `hold:` with a topic's name for each topic that is held.
+-- of topics), notifications; and `hold:` with a topic's name for each topic that is held.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 
 -- `uid` is another one each time that a topic is made. Ids are never used again, neither a topic's nor a queue's.
@@ -217,6 +217,32 @@ ALTER TABLE queues ADD COLUMN settled INTEGER NOT NULL DEFAULT 0;
 UPDATE queues SET settled = tail;
 """
 
+_NOTIFICATIONS = """
+-- Which events go to which topics; only those in the first file count. `notifications` in `meta` grows with changes.
+CREATE TABLE notifications (id TEXT PRIMARY KEY, definition BLOB NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO meta VALUES ('notifications', 0);
+
+-- Requests that are decided: their events for this file are stored, and those for others lie in `parts`, which is empty
+-- once each of these has its own. A request with a key stays, so that it is recognised when it is repeated.
+CREATE TABLE decisions (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    key TEXT UNIQUE,
+    digest BLOB NOT NULL,
+    answer BLOB NOT NULL,
+    parts BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    boot TEXT NOT NULL,
+    since_ns INTEGER NOT NULL
+);
+CREATE INDEX decisions_open ON decisions (number) WHERE length(parts) > 0;
+
+-- Decided requests whose part for this file is stored; `home` is the number of the file that has the decision. A mark
+-- is deleted when that is known to be finished.
+CREATE TABLE taken (id TEXT PRIMARY KEY, home INTEGER NOT NULL, boot TEXT NOT NULL, since_ns INTEGER NOT NULL)
+    WITHOUT ROWID;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -271,6 +297,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_letter_checksums,
     _add_sequences,
     _log_first,
+    lambda connection: run_script(connection, _NOTIFICATIONS),
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

@@ -10,15 +10,17 @@ from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
+from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.finisher import DecisionFinisher
 from remora.storage.sqlite.holds import TopicHolds
-from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
 from remora.storage.sqlite.logs import Logs
 from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.mends import NoMends
+from remora.storage.sqlite.notifications import StoredNotifications
 from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.redriving import Letters
 from remora.storage.sqlite.topics import Topics, sweep_all
@@ -57,8 +59,9 @@ class SqliteStore:
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
         self.mends = NoMends(self.inspection)
-        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer, meter)
-        self.logs = Logs(files)
+        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), FanOut(files, tracer, meter)
+        self.notifications, self.logs = StoredNotifications(files), Logs(files)
+        self._finisher = DecisionFinisher(files, self.ingest)
         self._watch = Watch(files, self._begin)
 
     kind = "sqlite"
@@ -111,8 +114,10 @@ class SqliteStore:
         """What comes first whenever the files were opened."""
         self.arrivals.begin()
         await sweep_all(self._files)
+        await self._finisher.begin()
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._watch.close()
+        await self._finisher.end()
         self.arrivals.end()
         await self._files.close()

@@ -1,0 +1,138 @@
+"""Which notifications an event matches, by one matcher that is made anew at each change of them.
+
+The rules of buckets and event names are settled once for each pair of the two that comes, and kept. What is left of a
+pair is a table by the keys' beginnings, so that a hundred notifications that differ in their prefix cost an event as
+many lookups as there are lengths of prefixes; the rules beside a prefix are tried for those alone that it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from remora.model.notification import EventFilter, Happening, Notification
+from remora.policy.event_names import stands_for
+from remora.policy.patterns import fits_bucket, regex_matcher
+
+_MOST_PAIRS = 4096
+
+Rule = Callable[[Happening], bool]
+"""Whether an event is as one rule of a filter says."""
+
+NONE: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A notification that buckets and names leave, by its place, and the rules that are still to be tried."""
+
+    place: int
+    rules: tuple[tuple[str, Rule], ...]
+
+    def takes(self, event: Happening) -> bool:
+        return all(rule(event) for _, rule in self.rules)
+
+
+_Table = tuple[tuple[int, dict[bytes, tuple[_Candidate, ...]]], ...]
+"""For each length of prefixes, the candidates by the beginning of the key."""
+
+
+class Matcher:
+    """Finds the notifications that an event matches. ValueError for a regular expression that RE2 does not take."""
+
+    def __init__(self, notifications: Sequence[Notification]) -> None:
+        self.notifications = tuple(notifications)
+        self._rules = [tuple(_rules(each.filter)) for each in self.notifications]
+        self.asks_for_pairs = any(each.filter.metadata or each.filter.tags for each in notifications)
+        """Whether metadata or tags of an event count."""
+        self._prefixes = [_bytes(each.filter.prefix) for each in self.notifications]
+        self._pairs: dict[tuple[bytes, bytes], _Table] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.notifications)
+
+    def matching(self, event: Happening) -> Sequence[int]:
+        """The places of the notifications that the event matches, in their order."""
+        pair = (event.bucket, event.name)
+        table = self._pairs.get(pair)
+        if table is None:
+            table = self._learn(pair)
+        if not table:
+            return NONE
+        key = event.key
+        found: list[int] = []
+        for length, by_beginning in table:
+            if candidates := by_beginning.get(key[:length]):
+                found += [each.place for each in candidates if not each.rules or each.takes(event)]
+        if len(table) > 1:
+            found.sort()
+        return found
+
+    def refusals(self, event: Happening) -> list[str]:
+        """For each notification the first rule that the event does not keep; empty where it matches."""
+        name, bucket = _text(event.name), _text(event.bucket)
+        found = []
+        for place, each in enumerate(self.notifications):
+            if not takes_bucket(each, bucket):
+                found.append("buckets")
+            elif not takes_name(each, name):
+                found.append("events")
+            elif not event.key.startswith(self._prefixes[place]):
+                found.append("prefix")
+            else:
+                found.append(next((rule for rule, keeps in self._rules[place] if not keeps(event)), ""))
+        return found
+
+    def _learn(self, pair: tuple[bytes, bytes]) -> _Table:
+        bucket, name = map(_text, pair)
+        by_length: dict[int, dict[bytes, tuple[_Candidate, ...]]] = {}
+        for place, each in enumerate(self.notifications):
+            if takes_bucket(each, bucket) and takes_name(each, name):
+                prefix = self._prefixes[place]
+                candidates = by_length.setdefault(len(prefix), {})
+                candidates[prefix] = (*candidates.get(prefix, ()), _Candidate(place, self._rules[place]))
+        if len(self._pairs) >= _MOST_PAIRS:
+            self._pairs.clear()
+        found = self._pairs[pair] = tuple(sorted(by_length.items(), key=lambda item: item[0]))
+        return found
+
+
+def takes_bucket(notification: Notification, bucket: str) -> bool:
+    """Whether a notification is for this bucket."""
+    return not notification.buckets or any(fits_bucket(each, bucket) for each in notification.buckets)
+
+
+def takes_name(notification: Notification, name: str) -> bool:
+    """Whether a notification is for events of this name."""
+    return not notification.events or any(stands_for(each, name) for each in notification.events)
+
+
+def _rules(of: EventFilter) -> Iterable[tuple[str, Rule]]:
+    """The rules of a filter beside its prefix, the cheapest first, each with its name."""
+    if of.size_min is not None:
+        least = of.size_min
+        # An entry has 0 where its record has no size. That counts for an object that was created: it is an empty one.
+        yield "size_min", lambda event: event.size >= least or (event.size == 0 and b"ObjectCreated:" not in event.name)
+    if of.size_max is not None:
+        most = of.size_max
+        yield "size_max", lambda event: event.size <= most
+    if of.suffix:
+        suffix = _bytes(of.suffix)
+        yield "suffix", lambda event: event.key.endswith(suffix)
+    if of.metadata:
+        wanted = {(_bytes(name).lower(), _bytes(value)) for name, value in of.metadata}
+        yield "metadata", lambda event: wanted <= {(name.lower(), value) for name, value in event.metadata}
+    if of.tags:
+        tags = {(_bytes(name), _bytes(value)) for name, value in of.tags}
+        yield "tags", lambda event: tags <= set(event.tags)
+    if of.regex:
+        fits = regex_matcher(of.regex)
+        yield "regex", lambda event: fits(event.key)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")

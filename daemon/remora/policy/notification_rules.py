@@ -1,0 +1,109 @@
+"""What a notification may be: each thing that is wrong with one, and the pairs that send an event twice to a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, EventFilter, Notification
+from remora.model.topic import NAME
+from remora.policy.event_names import is_known, nearest, plain, stands_for
+from remora.policy.patterns import MOST_PATTERN, may_both_fit, regex_matcher
+
+MOST_BUCKET = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is wrong with a notification: the rule's key in its table, and why."""
+
+    key: str
+    why: str
+
+
+def refusals(notification: Notification) -> Iterator[Refusal]:
+    """Everything that is wrong with a notification, whatever topics there are."""
+    if not NOTIFICATION_ID.fullmatch(notification.id):
+        yield Refusal("id", "expected 1 to 200 letters, digits, '-' and '_'")
+    yield from _of_topics(notification.topics)
+    for pattern in notification.buckets:
+        if not pattern or len(pattern.encode(errors="replace")) > MOST_BUCKET:
+            yield Refusal("buckets", f"expected 1 to {MOST_BUCKET} bytes in a pattern")
+        elif wrong := next((char for char in pattern if char in "[]?\\" or not char.isprintable()), ""):
+            yield Refusal("buckets", f"{pattern!r} has {wrong!r}: only * stands for anything in a bucket's name")
+    for name in notification.events:
+        if not is_known(name):
+            yield Refusal("events", f"there is no event {name!r}; did you mean {nearest(name)}?")
+    yield from _of_filter(notification.filter)
+
+
+def unknown_topics(notification: Notification, known: Collection[str]) -> Iterator[Refusal]:
+    """Each topic of a notification that there is not."""
+    for topic in notification.topics:
+        if topic not in known:
+            yield Refusal("topics", f"there is no topic {topic!r} of remora's own")
+
+
+def too_many(count: int) -> str:
+    """Why so many notifications are refused; empty where they are not."""
+    return f"{count} notifications are more than {MOST_NOTIFICATIONS}" if count > MOST_NOTIFICATIONS else ""
+
+
+def _of_topics(topics: Sequence[str]) -> Iterator[Refusal]:
+    if not topics:
+        yield Refusal("topics", "expected one topic or more")
+    for topic in topics:
+        if not NAME.fullmatch(topic):
+            yield Refusal("topics", f"{topic!r} is no name of a topic: 1 to 200 letters, digits, '-' and '_'")
+    if len(set(topics)) < len(topics):
+        yield Refusal("topics", "a topic stands twice")
+
+
+def _of_filter(given: EventFilter) -> Iterator[Refusal]:
+    for name, size in (("size_min", given.size_min), ("size_max", given.size_max)):
+        if size is not None and size < 0:
+            yield Refusal(f"filter.{name}", "a size is not negative")
+    if given.size_min is not None and given.size_max is not None and 0 <= given.size_max < given.size_min:
+        yield Refusal("filter.size_max", "is below size_min, so that no event can match")
+    if len(given.regex) > MOST_PATTERN:
+        yield Refusal("filter.regex", f"has more than {MOST_PATTERN} characters")
+    elif given.regex:
+        try:
+            regex_matcher(given.regex)
+        except ValueError as exc:
+            yield Refusal("filter.regex", f"RE2 does not take it: {exc}")
+    for name, pairs in (("metadata", given.metadata), ("tags", given.tags)):
+        if any(not key for key, _ in pairs):
+            yield Refusal(f"filter.{name}", "a name is empty")
+
+
+def overlaps(notifications: Sequence[Notification]) -> Iterator[str]:
+    """A remark for each pair that may send one event twice to a topic. What a regular expression, metadata or tags
+    rule out is not looked at."""
+    for one, other in combinations(notifications, 2):
+        shared = [topic for topic in one.topics if topic in other.topics]
+        if shared and _may_overlap(one, other):
+            yield (
+                f"notifications {one.id} and {other.id} overlap: an event that matches both is sent twice to"
+                f" {', '.join(shared)}"
+            )
+
+
+def _may_overlap(one: Notification, other: Notification) -> bool:
+    buckets = [(a, b) for a in one.buckets or ("*",) for b in other.buckets or ("*",)]
+    events = [(plain(a), plain(b)) for a in one.events or ("*",) for b in other.events or ("*",)]
+    return (
+        any(may_both_fit(*pair) for pair in buckets)
+        and any(stands_for(a, b) or stands_for(b, a) for a, b in events)
+        and _filters_may_overlap(one.filter, other.filter)
+    )
+
+
+def _filters_may_overlap(one: EventFilter, other: EventFilter) -> bool:
+    for low, high in ((one.size_min, other.size_max), (other.size_min, one.size_max)):
+        if low is not None and high is not None and low > high:
+            return False
+    if not (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)):
+        return False
+    return one.suffix.endswith(other.suffix) or other.suffix.endswith(one.suffix)

@@ -1,0 +1,207 @@
+"""Events that are sent without a topic: which notifications they match, and the copies that these send to topics.
+
+All copies of a request are stored, or none. A topic that is gone, closed or full refuses the whole request and is
+named; definitions and topics are read anew once before a topic counts as gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from remora.codec.event_copies import NO_TARGET, Original, copier, original_of
+from remora.codec.s3_events import Part
+from remora.codec.speedups import shards
+from remora.model.entry import Time
+from remora.model.errors import TopicUnknown
+from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
+from remora.model.topic import Topic
+from remora.policy.matcher import Matcher
+from remora.ports.producing import FanningOut
+from remora.servers.ingest.begun import Callback, in_task
+from remora.servers.ingest.body_parts import Body, now, placed
+from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, Problem
+from remora.servers.tokens import Grant
+
+_MOST_COPIES = 4
+"""The copies of a request have at most this many times the bytes that a request may have."""
+
+
+class Match(NamedTuple):
+    """An event that a notification sends to a topic: the key of its shard, the event, and the notification's id."""
+
+    key: bytes
+    event: Original
+    notification: bytes
+
+
+class Matching:
+    """Matches the events of a body, part by part. `by_topic` has what each topic gets, in order."""
+
+    def __init__(self, matcher: Matcher, sender: Grant, most_bytes: int) -> None:
+        self.by_topic: dict[str, list[Match]] = {}
+        self.accepted = self.unmatched = self.dropped = self.tests = 0
+        self._unmatched_bucket = b""
+        self._matcher = matcher
+        self._sender = sender
+        self._allowed: set[bytes] = set()
+        self._left = most_bytes
+        self._sends = [(each.id.encode(), each.topics) for each in matcher.notifications]
+
+    @property
+    def unmatched_bucket(self) -> str:
+        """The bucket of the last event that matches nothing."""
+        return self._unmatched_bucket.decode(errors="replace")
+
+    def take(self, part: Part) -> None:
+        """Match some events. Raises Problem for a bucket that the sender has no right to, and for too many copies."""
+        matcher, with_pairs = self._matcher, self._matcher.asks_for_pairs
+        for _, key, entry in part.events:
+            event = original_of(entry, with_pairs=with_pairs)
+            bucket = event.happening.bucket
+            if bucket not in self._allowed:
+                if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
+                    raise Problem(FORBIDDEN, f"this token may not send events of bucket {name}")
+                self._allowed.add(bucket)
+            places = matcher.matching(event.happening)
+            if places:
+                self.accepted += 1
+                self._send(places, key, event, len(entry))
+            else:
+                self.unmatched += 1
+                self._unmatched_bucket = bucket
+        self.dropped += part.dropped
+        self.tests += part.tests
+
+    def _send(self, places: Sequence[int], key: bytes, event: Original, nbytes: int) -> None:
+        for place in places:
+            notification, topics = self._sends[place]
+            self._left -= nbytes * len(topics)
+            if self._left < 0:
+                raise Problem(TOO_LARGE, "the copies that notifications make of these events are too large together")
+            for topic in topics:
+                self.by_topic.setdefault(topic, []).append(Match(key, event, notification))
+
+
+class Distribution:
+    """Stores the events of one request. Raises Problem where the store offers no notifications."""
+
+    def __init__(self, desk: Desk, sender: Grant) -> None:
+        store = desk.store.ingest
+        if not isinstance(store, FanningOut):
+            raise Problem(NOT_HERE, 'events without a topic need the embedded store (store.kind = "sqlite")')
+        self._store = store
+        self._desk = desk
+        self._sender = sender
+
+    async def store(self, body: Body, once: IdempotencyKey | None, receipt: Receipt) -> FannedOut:
+        """Store the copies; the answer, `repeated` where a request under the same key had it before."""
+        if once is not None:
+            await in_task()
+            before = await self._store.fanned_out(once)
+            if before is not None:
+                return self._repeated(before)
+        definitions = self._desk.definitions
+        matcher = definitions.known() or await definitions.get()
+        try:
+            return await self._stored(body, matcher, once, receipt)
+        except TopicUnknown:
+            pass
+        except Problem as exc:
+            if exc.kind is not NO_TOPIC:
+                raise
+        definitions.forget()
+        for topic in {topic for each in matcher.notifications for topic in each.topics}:
+            self._desk.topics.forget(topic)
+        return await self._stored(body, await definitions.get(), once, receipt)
+
+    async def _stored(self, body: Body, matcher: Matcher, once: IdempotencyKey | None, receipt: Receipt) -> FannedOut:
+        found = await self._matched(body, matcher, f"\0{once.key}".encode() if once else os.urandom(16))
+        receipt.holds(found.accepted + found.unmatched)
+        known = self._desk.topics
+        topics = [known.known(name) or await known.get(name) for name in found.by_topic]
+        created = now()
+        copies = [copies_for(topic, found.by_topic[topic.name], created, body.context) for topic in topics]
+        answer = FannedOut(found.accepted, found.unmatched, {each.topic.name: len(each.events) for each in copies})
+        with Charges(self._desk) as charges:
+            for each in copies:
+                charges.add(each)
+            stored = await self._fanned_out(copies, answer, once)
+            if stored.repeated:
+                return self._repeated(stored)
+            charges.count(found.dropped)
+        if found.tests:
+            self._desk.telemetry.ingest_tested("", found.tests)
+        if found.unmatched:
+            self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
+        return stored
+
+    async def _matched(self, body: Body, matcher: Matcher, seed: bytes) -> Matching:
+        settings = self._desk.settings
+        found = Matching(matcher, self._sender, _MOST_COPIES * settings.max_request_bytes)
+        await placed(body, NO_TARGET, seed, settings.max_events, found.take)
+        if found.unmatched and settings.unmatched == "refuse":
+            raise Problem(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
+        return found
+
+    def _repeated(self, before: FannedOut) -> FannedOut:
+        for topic in before.topics:
+            self._desk.telemetry.ingest_repeated(topic)
+        return before
+
+    async def _fanned_out(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None
+    ) -> FannedOut:
+        if once is None and not copies:
+            return answer
+        if once is None:
+            stored = Callback[FannedOut]()
+            if self._store.fan_out_soon(copies, answer, stored):
+                return await stored
+        await in_task()
+        return await self._store.fan_out(copies, answer, once)
+
+
+def copies_for(topic: Topic, matches: Sequence[Match], created: Time, context: bytes) -> TopicCopies:
+    """The copies of events for a topic, each in the shard that its key names."""
+    copy = copier(topic, created, context)
+    numbers = shards([each.key for each in matches], topic.shards)
+    return TopicCopies(
+        topic,
+        [
+            RoutedEvent(number, key, copy(event, notification))
+            for number, (key, event, notification) in zip(numbers, matches, strict=True)
+        ],
+    )
+
+
+class Charges:
+    """What a request's copies are charged by topic; given back where the block ends without having counted them."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._charged: list[tuple[TopicCopies, int, Receipt]] = []
+
+    def add(self, copies: TopicCopies) -> None:
+        """Charge a topic. Raises Problem where its limit is used up."""
+        nbytes = sum([len(each.payload) for each in copies.events])
+        receipt = self._desk.limits.admit_copies(copies.topic.name, len(copies.events), nbytes)
+        self._charged.append((copies, nbytes, receipt))
+
+    def count(self, dropped: int) -> None:
+        """All are stored; members that entries could not hold count for the first topic."""
+        for copies, nbytes, _ in self._charged:
+            self._desk.count(copies.topic.name, PublishResult(len(copies.events)), nbytes, dropped)
+            dropped = 0
+        self._charged = []
+
+    def __enter__(self) -> Charges:
+        return self
+
+    def __exit__(self, *of_exception: object) -> None:
+        for _, _, receipt in self._charged:
+            receipt.holds(0)
+            receipt.received(0)

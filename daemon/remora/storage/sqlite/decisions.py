@@ -1,0 +1,200 @@
+"""Requests whose events lie in several files: what is decided, what each file has still to take, and that it has.
+
+A request is decided by one synced transaction of its home file, which stores that file's events and, in the table
+`decisions`, those of the others. Each other file takes its own in a transaction that also sets a mark (`taken`), so
+that it takes them once however many processes try. When all have, the decision is closed.
+
+A process that was stopped for an hour must not take a part whose mark is deleted by then. So a part may be taken for a
+short time only from when its decision was read or made, and marks stay much longer. A mark is deleted when the closing
+of its decision is synced: else a power cut could bring the decision back and not the mark.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from remora.model.errors import OnceConflict, StoreDamaged, StoreUnavailable, TopicUnknown
+from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.storage.sqlite.clock import now_ns
+from remora.storage.sqlite.ingest import append, decode_rooms, find_reservation, give_back, loaded, sums
+from remora.storage.sqlite.write_batch import AGE, WriteBatch
+
+MAY_BE_TAKEN_NS = 60 * 1_000_000_000
+"""How long after its decision was read a part may be taken; far below the time that marks stay."""
+
+_FIND = "SELECT id, digest, answer, parts, checksum FROM decisions WHERE key = ?"
+_DECIDE = """
+INSERT INTO decisions (id, key, digest, answer, parts, checksum, boot, since_ns)
+VALUES (:id, :key, :digest, :answer, :parts, :checksum, :boot, :now)
+"""
+_CLOSE = "UPDATE decisions SET parts = x'', checksum = 0 WHERE id = ? AND key IS NOT NULL"
+_DROP = "DELETE FROM decisions WHERE id = ? AND key IS NULL"
+_FORGET = f"""
+DELETE FROM decisions WHERE number IN
+    (SELECT number FROM decisions WHERE length(parts) = 0 ORDER BY number LIMIT 2) AND {AGE} > :keep
+"""  # noqa: S608 - a constant
+_MARK = "INSERT INTO taken (id, home, boot, since_ns) VALUES (:id, :home, :boot, :now)"
+_IS_MARKED = "SELECT 1 FROM taken WHERE id = ?"
+
+
+class TopicPart(msgspec.Struct, frozen=True, array_like=True):
+    """The events of a request for one topic, which has this name and id."""
+
+    name: str
+    uid: str
+    events: list[tuple[int, bytes]]
+
+    @property
+    def topic(self) -> Topic:
+        """The topic, as far as its row is asked for it."""
+        return Topic(
+            self.name, "", self.name, Target("", "", self.name), origin=Origin.REMORA, id=self.uid, shards=1024
+        )
+
+    @property
+    def routed(self) -> list[RoutedEvent]:
+        """Its events, whose keys nobody asks for any longer."""
+        return [RoutedEvent(shard, b"", payload) for shard, payload in self.events]
+
+
+class FilePart(msgspec.Struct, frozen=True, array_like=True):
+    """The events of a request for the topics of one file, by its number."""
+
+    file: int
+    topics: list[TopicPart]
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The queues that they go to."""
+        return [each.topic.shard(number) for each in self.topics for number in {shard for shard, _ in each.events}]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all events."""
+        return sum(len(payload) for each in self.topics for _, payload in each.events)
+
+
+_decode_parts = msgspec.msgpack.Decoder(list[FilePart]).decode
+_decode_answer = msgspec.msgpack.Decoder(FannedOut).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decided request: its id, its answer, what other files have still to take, and until when they may."""
+
+    id: str
+    answer: FannedOut
+    parts: Sequence[FilePart]
+    until_ns: int
+
+
+def part_of(file: int, copies: Sequence[TopicCopies]) -> FilePart:
+    """What a file is to take."""
+    return FilePart(
+        file,
+        [
+            TopicPart(each.topic.name, each.topic.id, [(shard, payload) for shard, _, payload in each.events])
+            for each in copies
+        ],
+    )
+
+
+def packed(parts: Sequence[FilePart]) -> bytes:
+    """Parts as a decision has them; empty where there are none."""
+    return msgspec.msgpack.encode(parts) if parts else b""
+
+
+def recalled(connection: sqlite3.Connection, once: IdempotencyKey) -> Decision | None:
+    """The decision of a request with this key, whose answer says that it is repeated. Raises OnceConflict."""
+    row = connection.execute(_FIND, (once.key,)).fetchone()
+    if row is None:
+        return None
+    if row[1] != once.digest:
+        raise OnceConflict("the idempotency key was used for another request before")
+    return decision_of(*row)
+
+
+def decision_of(name: str, _: bytes, answer: bytes, parts: bytes, checksum: int) -> Decision:
+    """The decision of a row; its answer says that the request is repeated. Raises StoreDamaged."""
+    if parts and zlib.crc32(parts) != checksum:
+        raise StoreDamaged(f"what request {name} has decided has changed in the store")
+    found = _decode_answer(answer)
+    repeated = FannedOut(found.accepted, found.unmatched, found.topics, repeated=True)
+    return Decision(name, repeated, _decode_parts(parts) if parts else (), now_ns() + MAY_BE_TAKEN_NS)
+
+
+def decide(batch: WriteBatch, name: str, once: IdempotencyKey | None, answer: FannedOut, parts: bytes) -> None:
+    """Note a decision within its transaction, and forget old ones that are closed."""
+    values = {
+        "id": name,
+        "key": once.key if once else None,
+        "digest": once.digest if once else b"",
+        "answer": msgspec.msgpack.encode(answer),
+        "parts": parts,
+        "checksum": zlib.crc32(parts),
+    }
+    batch.connection.execute(_DECIDE, batch.clock | values)
+    batch.connection.execute(_FORGET, batch.clock)
+
+
+def close(connection: sqlite3.Connection, name: str) -> None:
+    """Note that every file has its part; nobody would recognise a request without a key."""
+    connection.execute(_CLOSE, (name,))
+    connection.execute(_DROP, (name,))
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Stores a file's part, unless it has it. What a topic would get that is gone by now went with it."""
+
+    id: str
+    home: int
+    part: FilePart
+    until_ns: int
+
+    def __call__(self, batch: WriteBatch) -> None:
+        if batch.connection.execute(_IS_MARKED, (self.id,)).fetchone():
+            return
+        if now_ns() > self.until_ns:
+            raise StoreUnavailable("the request was decided too long ago for this process to finish it")
+        for each in self.part.topics:
+            self._take(batch, each)
+        batch.connection.execute(_MARK, batch.clock | {"id": self.id, "home": self.home})
+
+    def _take(self, batch: WriteBatch, part: TopicPart) -> None:
+        topic = part.topic
+        try:
+            row = batch.topic(topic)
+        except TopicUnknown:
+            return
+        found = find_reservation(batch, row, reservation_of(self.id, part.name))
+        if found is not None and found.state == "open":
+            give_back(batch, row, sums(decode_rooms(found.rooms)))
+            found.end(batch, "committed")
+        load = loaded(topic, part.routed)
+        append(batch, row, batch.queues(row.id, load), load, part.routed)
+
+
+def release(batch: WriteBatch, name: str, topics: Sequence[Topic]) -> None:
+    """Give the room back that a request reserved which is not decided."""
+    for topic in topics:
+        try:
+            row = batch.topic(topic)
+        except TopicUnknown:
+            continue
+        found = find_reservation(batch, row, reservation_of(name, topic.name))
+        if found is not None and found.state == "open":
+            give_back(batch, row, sums(decode_rooms(found.rooms)))
+            found.end(batch, "aborted")
+
+
+def reservation_of(request: str, topic: str) -> str:
+    """The name of the room that a request reserves in a topic."""
+    return f"{topic}.{request}"

@@ -1,0 +1,74 @@
+"""The notifications of this directory, in the first file."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from remora.model.errors import NotificationRefused, StoreError
+from remora.model.notification import MOST_NOTIFICATIONS, Definitions, Notification
+from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.part import SqlitePart
+
+_VERSION = "SELECT value FROM meta WHERE key = 'notifications'"
+_ALL = "SELECT id, definition FROM notifications ORDER BY id"
+_ONE = "SELECT definition FROM notifications WHERE id = ?"
+_COUNT = "SELECT count(*) FROM notifications"
+_PUT = "INSERT OR REPLACE INTO notifications (id, definition) VALUES (?, ?)"
+_DELETE = "DELETE FROM notifications WHERE id = ?"
+_CHANGED = "UPDATE meta SET value = value + 1 WHERE key = 'notifications'"
+
+# A newer version may add fields, which are skipped, but never change these.
+_decoder = msgspec.json.Decoder(Notification)
+
+
+class StoredNotifications(SqlitePart):
+    """Reads and replaces them; what was read stands until somebody changes any."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._known = Definitions(version=-1)
+
+    async def definitions(self) -> Definitions:
+        """All of them as they are now; the same object while nothing changed."""
+        known = self._known
+
+        def look(connection: sqlite3.Connection) -> Definitions:
+            (version,) = connection.execute(_VERSION).fetchone()
+            if version == known.version:
+                return known
+            return Definitions(tuple(_decoded(*row) for row in connection.execute(_ALL).fetchall()), version)
+
+        self._known = await self._files.all[0].read(look)
+        return self._known
+
+    async def change(self, before: Notification | None, after: Notification | None) -> None:
+        """Replace one by another of its id, where it is as `before` says."""
+        given = after or before
+        assert given is not None
+        name = given.id
+
+        def change(connection: sqlite3.Connection) -> None:
+            row = connection.execute(_ONE, (name,)).fetchone()
+            if (None if row is None else _decoded(name, *row)) != before:
+                if row is None:
+                    raise NotificationRefused(f"there is no notification {name}")
+                why = "was changed meanwhile" if before else "is there already"
+                raise NotificationRefused(f"notification {name} {why}")
+            if before is None and connection.execute(_COUNT).fetchone()[0] >= MOST_NOTIFICATIONS:
+                raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")
+            if after is None:
+                connection.execute(_DELETE, (name,))
+            else:
+                connection.execute(_PUT, (name, msgspec.json.encode(after)))
+            connection.execute(_CHANGED)
+
+        await self._files.all[0].write(change)
+
+
+def _decoded(name: str, definition: bytes) -> Notification:
+    try:
+        return _decoder.decode(definition)
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"notification {name} cannot be read: {exc}") from exc

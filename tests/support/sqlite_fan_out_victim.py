@@ -1,0 +1,133 @@
+"""A process that is killed at each statement of a request for several topics of the embedded store.
+
+Run as a program it carries out one request again and again, each time in a process and with topics of its own, which
+kills itself before the first, second ... statement that any file's writer runs for the request, or before an answer,
+until one comes through. It prints a line for each: the number, and whether the request was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from devkit.entries.entries import raw_entry
+from remora.config import SqliteSettings
+from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore, writer
+from support.sqlite import held
+from support.sqlite_victim import Killer, tell, watch
+from support.stores import expire, own_topic, unhurried
+
+FILES = 4
+EVENTS = 6
+ANSWER = FannedOut(EVENTS, 1, {"a": EVENTS})
+
+
+def settings(directory: Path) -> SqliteSettings:
+    """The store that the processes share."""
+    return SqliteSettings(directory=str(directory), files=FILES)
+
+
+def file_of(name: str) -> int:
+    """The number of a topic's file."""
+    return zlib.crc32(name.encode()) % FILES
+
+
+def in_files(beginning: str, numbers: Sequence[int]) -> list[str]:
+    """A name for each of these files, in the order of the names."""
+    found = [
+        next(name for i in itertools.count() if file_of(name := f"{beginning}-{place}-{i}") == number)
+        for place, number in enumerate(numbers)
+    ]
+    return sorted(found)
+
+
+def names(count: int) -> list[str]:
+    """Names of topics in files of their own."""
+    return in_files("t", range(count))
+
+
+def beside(name: str) -> str:
+    """The name of another topic in the same file."""
+    return in_files("u", [file_of(name)])[0]
+
+
+def topics_of(step: int) -> list[str]:
+    """The names of the topics that one process sends to."""
+    return in_files(f"step{step}", range(3))
+
+
+def once_of(step: int) -> IdempotencyKey:
+    """The key that it sends under."""
+    return IdempotencyKey(f"key of {step}", b"digest")
+
+
+def entry(place: int) -> bytes:
+    """An entry behind which a number may stand."""
+    return raw_entry(f"k{place}", place)
+
+
+def copies(topics: Sequence[Topic]) -> list[TopicCopies]:
+    """Events for each topic, spread over its two shards."""
+    return [
+        TopicCopies(each, [RoutedEvent(i % 2, b"bkt:key", f"{each.name} a{i}".encode()) for i in range(EVENTS)])
+        for each in topics
+    ]
+
+
+async def expire_all(store: SqliteStore, topics: Sequence[Topic]) -> None:
+    """End the reservations of topics, as happens after two minutes."""
+    for each in topics:
+        for shard in each.all_shards():
+            token = await held(store, shard)
+            await expire(store, token, 0.0)
+            await store.locks.release(token)
+
+
+async def request(kind: str, directory: Path, killer: Killer) -> None:
+    """Carry out one request, and die before the statement that the killer waits for."""
+
+    def settled(self: writer.Writer, orders: Sequence[object]) -> None:
+        killer("the answer, once a transaction is committed")
+        hand_over(self, orders)  # type: ignore[arg-type]  # what it is handed
+
+    hand_over = writer.Writer._settle
+    writer.Writer._settle = settled  # type: ignore[method-assign]
+    watch(writer, killer)
+    async with SqliteStore(settings(directory)) as store:
+        topics = [await store.own_topics.create(own_topic(name, 2)) for name in topics_of(killer.at)]
+        killer.is_armed = True
+        await store.ingest.fan_out(copies(topics), ANSWER, once_of(killer.at) if kind == "once" else None)
+        killer.is_armed = False
+
+
+def main() -> None:
+    """Die at each step, one after the other."""
+    unhurried()
+    kind, directory = sys.argv[1], Path(sys.argv[2])
+    for step in range(1, 400):
+        child = os.fork()
+        if not child:
+            asyncio.run(request(kind, directory, Killer(step)))
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            tell(step, "killed")
+        elif status == 0:
+            tell(step, "answered")
+            return
+        else:
+            sys.exit(f"step {step} ended with {status}")
+    sys.exit("it never came through")
+
+
+if __name__ == "__main__":
+    main()
