@@ -28,6 +28,7 @@ COMMANDS = MappingProxyType(
         "shaping": "shaping:shaping",
         "topic": "topic:topic",
         "shard": "shard:shard",
+        "spill": "spill:spill",
         "balance": "balance:balance",
         "quarantine": "quarantine:quarantine",
         "store": "store:store",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, TRAFFIC_CLASS
+from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, SPILL, TRAFFIC_CLASS
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 
@@ -129,6 +129,7 @@ COMMON = (
     Argument(DELIVERY, "", TEXT, "at-least-once or exactly-once"),
     Argument(KEYS, "", TEXT, "how senders write object keys: encoded or literal", "encoded"),
     Argument(TRAFFIC_CLASS, "", TEXT, "a lower traffic class"),
+    Argument(SPILL, "", TEXT, "on or off: whether entries may be moved beside a queue on RADOS that fills"),
 )  # fmt: skip
 """Those that all kinds take; what `codec.topic` reads of them is checked there."""
 

@@ -24,12 +24,13 @@ from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
 from remora.metrics.process import ProcessEvents
 from remora.metrics.shaping import ShapingEvents
+from remora.metrics.spill import SpillEvents
 from remora.metrics.store import StoreEvents
 
 
 class Telemetry(
     DeliveryEvents, IngestEvents, OwnershipEvents, DestinationEvents, StoreEvents, ShapingEvents, CommandEvents,
-    ProcessEvents,
+    ProcessEvents, SpillEvents,
 ):  # fmt: skip
     """The daemon's metrics in a registry of their own, and its log."""
 
@@ -81,6 +82,7 @@ class Telemetry(
         self._backlogs.forget(topic)
         self._ledgers.forget(topic)
         self._rooms_left.forget(topic)
+        self._spilled.forget(topic)
         self._outages.forget(topic)
         self._last_failures.pop(topic, None)
         self._remarks.pop(f"topic {topic}", None)

@@ -18,6 +18,7 @@ from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.ports.mends import Mending
+from remora.ports.spill import Spilling
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -266,3 +267,5 @@ class DeliveryStore(Protocol):
     def ledger(self) -> Balances: ...
     @property
     def mends(self) -> Mending: ...
+    @property
+    def spill(self) -> Spilling: ...
