@@ -86,7 +86,8 @@ class Brook:
         with self.gateway.beside("remora") as ioctx, rados.ReadOpCtx() as operation:
             found, _ = ioctx.get_omap_vals_by_keys(operation, ("q",))
             ioctx.operate_read_op(operation, "remora.released")
-            return dict(found).get("q", b"")
+            value: bytes = dict(found).get("q", b"")
+            return value
 
 
 async def held(store: RadosStore, cookie: str = WORKER, shard: Shard = Q) -> LockToken:
