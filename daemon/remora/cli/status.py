@@ -16,6 +16,7 @@ from remora.config import Settings
 from remora.model.exits import Exit
 from remora.policy.condition import Condition, State, together
 from remora.policy.mends import LEAK_COMMAND
+from remora.policy.spill import SPILL_COMMAND
 
 MOST_NAMED = 10
 
@@ -47,7 +48,7 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
         print_json(shown)
         return
     destinations = destination_lines(shown.get("destinations", ()))
-    for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"])):
+    for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"]), *spill_lines(shown["topics"])):
         click.echo(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
     print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
@@ -114,6 +115,15 @@ def room_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
         f"room: topic {topic}: {room['advice']}"
         + (f": {LEAK_COMMAND} --topic {shlex.quote(topic)}" if room["leaks"] else "")
         for topic, room in rooms
+    ]
+
+
+def spill_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """The topics of which entries are spilled."""
+    return [
+        f"spilled: topic {each['topic']}: {each['spilled_entries']} entries, which are delivered first: {SPILL_COMMAND}"
+        for each in topics
+        if each.get("spilled_entries")
     ]
 
 

@@ -64,6 +64,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not
     known. `ledger` has `committed`, `pending`, `unaccounted` and each cause of a removal, and is None if none was read.
+    `spilled_entries` of the backlog stand in runs beside its queues.
     """
 
     topic: str
@@ -78,6 +79,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Mapping[str, int] | None = None
     last_failure: LastFailure | None = None
     room: RoomFigures | None = None
+    spilled_entries: int = 0
 
     def __add__(self, other: TopicFigures) -> TopicFigures:
         """The figures of two workers that hold queues of one topic."""
@@ -99,6 +101,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
             ledger=_sum(ledgers) if ledgers else None,
             last_failure=min(failures, key=lambda each: each.age_seconds, default=None),
             room=functools.reduce(operator.add, rooms) if rooms else None,
+            spilled_entries=self.spilled_entries + other.spilled_entries,
         )
 
 

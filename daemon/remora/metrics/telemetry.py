@@ -65,7 +65,11 @@ class Telemetry(
             },
         )
         rooms = {topic: RoomFigures.of(left) for topic, left in self._rooms_left.by_label().items()}
-        return [msgspec.structs.replace(each, room=rooms.get(each.topic)) for each in rows]
+        spilled = {topic: each.entries for topic, each in self._spilled.by_label().items()}
+        return [
+            msgspec.structs.replace(each, room=rooms.get(each.topic), spilled_entries=spilled.get(each.topic, 0))
+            for each in rows
+        ]
 
     def topic_found(self, topic: str) -> None:
         """This worker has queues of the topic: its series begin."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from remora.model.room import QueueRoom
 
+SPILL_COMMAND = "remora spill list"
+
 STALLED_S = 5.0
 """A queue in which nothing was done for this long stands still."""
 
