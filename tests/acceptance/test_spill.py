@@ -76,14 +76,18 @@ async def test_a_queue_holds_more_than_its_ring(queues: Queues, tmp_path: Path) 
             listed = (await daemon.command("spill", "list", "--json")).json
             released = await daemon.command("shard", "release", topic)
             await sink.open()
+            await until(lambda: _is_free(queues.gateway, topic), "a queue that is left to radosgw")
+            left = await balance(daemon, topic)
+            claimed = await daemon.command("shard", "claim", topic)
             await queues.drained(topic)
             done = await balance(daemon, topic)
-            await until(lambda: _is_free(queues.gateway, topic), "a queue that is left to radosgw")
 
     assert (waiting["pending"], waiting["unaccounted"]) == (sent, 0)
     assert waiting["spilled"] > sent / 2
     assert [each["queue"] for each in listed] == [topic]
     assert "spilled entries are delivered first" in released.out.decode()
+    assert (left["spilled"], left["unaccounted"]) == (0, 0)
+    assert claimed.code == 0, claimed.err
     assert (done["delivered"], done["pending"], done["spilled"], done["unaccounted"]) == (sent, 0, 0, 0)
     found = numbers(sink)
     assert sorted(number for each in found.values() for number in each) == list(range(sent))

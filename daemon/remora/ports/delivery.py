@@ -102,7 +102,7 @@ class Locks(Protocol):
 
 
 class Members(Protocol):
-    """The workers that deliver this store's shards, as they told each other a moment ago; only a lock permits anything."""
+    """The workers that deliver this store's shards, as they told each other lately. Only a lock permits anything."""
 
     async def announce(self, member: Member, ttl_s: float) -> None:
         """Publish this worker's row, in place of its last one; without another announcement it ends after `ttl_s`."""
