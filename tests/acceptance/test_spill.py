@@ -76,7 +76,7 @@ async def test_a_queue_holds_more_than_its_ring(queues: Queues, tmp_path: Path) 
             listed = (await daemon.command("spill", "list", "--json")).json
             released = await daemon.command("shard", "release", topic)
             await sink.open()
-            await until(lambda: _is_free(queues.gateway, topic), "a queue that is left to radosgw")
+            await until(lambda: _is_left(queues, topic), "a queue that is left to radosgw")
             left = await balance(daemon, topic)
             claimed = await daemon.command("shard", "claim", topic)
             await queues.drained(topic)
@@ -94,8 +94,8 @@ async def test_a_queue_holds_more_than_its_ring(queues: Queues, tmp_path: Path) 
     assert all(each == sorted(each) for each in found.values())
 
 
-async def _is_free(gateway: Gateway, queue: str) -> bool:
-    return not gateway.lockers(queue)
+async def _is_left(queues: Queues, topic: str) -> bool:
+    return Shard(topic) in await queues.store.releases.released() and not queues.gateway.lockers(topic)
 
 
 async def test_what_never_gets_delivered_is_exported_and_dropped(queues: Queues, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_radosgw_refuses_no_put_for_ten_minutes(zone: Zone, tmp_path: Path
     queue = zone.queue(topic)
     with zone.ceph.client(namespace=zone.env["queue_namespace"]) as ioctx:
         Gateway(ioctx).make_queue(queue, RING)  # radosgw takes it as it is
-    seconds = float(os.environ.get("REMORA_SPILL_S", AWAY_S))
+    seconds = float(os.environ.get("SPILL_TEST_SECONDS", AWAY_S))
     async with http_sink() as sink, zone.user() as user:
         bucket = await user.bucket(topic, await user.topic(topic, sink.url))
         async with running_daemon(tmp_path, merged(zone.sections, MORE)) as daemon:
