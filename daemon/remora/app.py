@@ -192,8 +192,12 @@ def make_store(
         case "rados":
             from remora.storage.rados import RadosStore
 
-            age_s = settings.ownership.reservation_age_s
-            return RadosStore(settings.rados, on_state, tracer=tracer, meter=meter, reservation_age_s=age_s)
+            ownership = settings.ownership
+            return RadosStore(
+                settings.rados, on_state, tracer=tracer, meter=meter,
+                reservation_age_s=ownership.reservation_age_s,
+                spill_pool=settings.spill.pool, guard_s=2 * ownership.discovery_interval_s,
+            )  # fmt: skip
 
 
 @asynccontextmanager

@@ -167,6 +167,16 @@ class Gateway:
             self.ioctx.set_omap(op, queues, (b"",) * len(queues))
             self.ioctx.operate_write_op(op, _REGISTRY)
 
+    @contextmanager
+    def beside(self, namespace: str) -> Iterator[rados.Ioctx]:
+        """Another namespace of the pool, for as long as it is asked for."""
+        own = self.ioctx.nspace
+        self.ioctx.set_namespace(namespace)
+        try:
+            yield self.ioctx
+        finally:
+            self.ioctx.set_namespace(own)
+
     def delete_queue(self, queue: str) -> None:
         """The object first, then its registry key."""
         self.ioctx.remove_object(queue)
@@ -206,10 +216,10 @@ class Gateway:
 
 @asynccontextmanager
 async def reached(
-    settings: RadosSettings, on_state: Callable[[bool, str], None] = lambda _there, _text: None
+    settings: RadosSettings, on_state: Callable[[bool, str], None] = lambda _there, _text: None, **options: Any
 ) -> AsyncIterator[RadosStore]:
     """An open store that has found its cluster, however busy this machine is."""
-    async with RadosStore(settings, on_state) as store:
+    async with RadosStore(settings, on_state, **options) as store:
         await until(partial(_is_connected, store))
         yield store
 

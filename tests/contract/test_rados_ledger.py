@@ -248,7 +248,7 @@ async def test_ledger_of_a_newer_version(desk: Desk) -> None:
     """A ledger that a newer remora wrote is not touched: the queue is refused with the reason."""
     token = await desk.held()
     await desk.store.locks.release(token)
-    value = desk.gateway.ioctx.get_xattr("q", "remora.state").replace(b"\xa7version\x01", b"\xa7version\x02")
+    value = desk.gateway.ioctx.get_xattr("q", "remora.state").replace(b"\xa7version\x01", b"\xa7version\x03")
     desk.gateway.ioctx.set_xattr("q", "remora.state", value)
 
     with pytest.raises(StoreError, match="newer than this remora"):

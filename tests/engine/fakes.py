@@ -29,9 +29,11 @@ from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
 from remora.model.room import Mend, QueueRoom
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
+from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
 from remora.ports.endpoint import Batch, ExactRoute, Route
+from remora.ports.spill import Spilling
 
 FIRST = 24576
 
@@ -66,6 +68,27 @@ class FakeQueue:
         return len(self.entries) - self.front
 
 
+class NoSpill:
+    """A store that moves nothing out of its rings."""
+
+    may_spill = False
+
+    async def look(self, token: LockToken) -> SpillLook:
+        raise AssertionError("nothing is asked of it")
+
+    async def guard(self, token: LockToken) -> bool:
+        raise AssertionError("nothing is asked of it")
+
+    async def unguard(self, token: LockToken) -> None:
+        raise AssertionError("nothing is asked of it")
+
+    async def move(self, token: LockToken) -> int:
+        raise AssertionError("nothing is asked of it")
+
+    async def usage(self) -> SpillUsage:
+        raise AssertionError("nothing is asked of it")
+
+
 class FakeStore:
     """Queues in memory with leases on the loop's clock. `script` may raise or wait before and after each call.
 
@@ -91,6 +114,7 @@ class FakeStore:
         self.on_hold: dict[Shard, TopicHold] = {}
         self.catalog = self.releases = self.holds = self.locks = self.members = self.queue = self.attempts = self
         self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
+        self.spill: Spilling = NoSpill()
         self.rooms: dict[str, QueueRoom] = {}
         self._made = 0
         self._told: dict[str, None] = {}

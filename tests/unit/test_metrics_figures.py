@@ -40,6 +40,7 @@ def test_a_topics_figures_are_those_of_its_series() -> None:
             ledger={
                 "committed": 6, "pending": 2, "unaccounted": 0,
                 "delivered": 3, "dead_lettered": 0, "expired": 1, "dropped": 0, "removed_elsewhere": 0,
+                "exported": 0,
             },
             last_failure=LastFailure(kind="transient", reason="refused", age_seconds=7.0),
         )

@@ -29,6 +29,7 @@ COMMANDS = MappingProxyType(
         "topic": "topic:topic",
         "notification": "notification:notification",
         "shard": "shard:shard",
+        "spill": "spill:spill",
         "balance": "balance:balance",
         "quarantine": "quarantine:quarantine",
         "store": "store:store",

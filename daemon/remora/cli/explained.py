@@ -110,6 +110,7 @@ def view_queue(
         origin=row.origin,
         waiting=stats.entries,
         reservations=stats.reservations,
+        spilled=stats.spilled_entries,
         full=words(stats.room, math.inf) if is_full_by_leak(stats.room) else "",
         subject=subject_of(row),
         foreign=orders.foreign,

@@ -29,8 +29,8 @@ from remora.ports.store import ShardStore
 def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json: bool) -> None:
     """Count all entries of TOPIC, or of all topics, by shard and outcome. Takes no lock.
 
-    Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + pending. What is missing of that
-    is unaccounted, and the command then fails with exit code 1.
+    Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + exported + pending, of which some
+    may be spilled. What is missing of that is unaccounted, and the command then fails with exit code 1.
 
     \b
     Example, shards with entries that something else than remora removed:
@@ -71,7 +71,7 @@ async def balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Ba
 def _print(rows: Sequence[tuple[Row, Sequence[Balance]]]) -> None:
     causes = [str(cause).replace("_", " ").upper() for cause in Cause]
     print_table(
-        ("TOPIC", "QUEUE", "COMMITTED", *causes, "PENDING", "UNACCOUNTED"),
+        ("TOPIC", "QUEUE", "COMMITTED", *causes, "PENDING", "SPILLED", "UNACCOUNTED"),
         [
             (
                 row.label,
@@ -79,6 +79,7 @@ def _print(rows: Sequence[tuple[Row, Sequence[Balance]]]) -> None:
                 each.committed,
                 *(count for _, count in each.removed.items()),
                 each.pending,
+                each.spilled,
                 each.unaccounted,
             )
             for row, balances in rows
@@ -100,6 +101,7 @@ def _topic_json(row: Row, balances: Sequence[Balance]) -> dict[str, object]:
                 "committed": each.committed,
                 **{str(cause): count for cause, count in each.removed.items()},
                 "pending": each.pending,
+                "spilled": each.spilled,
                 "unaccounted": each.unaccounted,
             }
             for each in balances

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import click
@@ -17,7 +18,7 @@ from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues
 from remora.config import Settings
 from remora.engine.catalogue import topic_among, topic_of
-from remora.engine.claims import claim, is_workers, release
+from remora.engine.claims import POLL_S, claim, is_workers, release
 from remora.engine.moves import move
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, TopicRefused
@@ -129,12 +130,15 @@ def claim_command(settings: Settings, which: Which) -> None:
 
 @shard.command("release")
 @which_queues
+@click.option("--wait", is_flag=True, help="Wait until spilled entries are delivered, however long that takes.")
 @config_option
-def release_command(settings: Settings, which: Which) -> None:
+def release_command(settings: Settings, which: Which, wait: bool) -> None:
     """Leave each QUEUE to radosgw until it is claimed.
 
     The workers of all hosts release it when they have finished what they have under way, and never take it again
     before `remora shard claim`, however often they are started anew. A radosgw takes it within half a minute.
+
+    A radosgw knows nothing of spilled entries: these are delivered first, and the queue is left to radosgw then.
 
     No radosgw takes a queue of remora's own: there the command breaks its owner's lock, and any worker may
     take it again.
@@ -149,7 +153,13 @@ def release_command(settings: Settings, which: Which) -> None:
         if topic is not None and (hold := await hold_of(store, topic)) is not None:
             raise TopicRefused(f"{found} stays: topic {topic.label} is {hold_text(hold)}, and radosgw would deliver it")
         was = await release(store, found)
+        while spilled := (await store.inspection.stats(found)).spilled_entries:
+            if not wait or found.origin is not Origin.RADOSGW:
+                break
+            await asyncio.sleep(POLL_S)
         trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
+        if spilled and found.origin is Origin.RADOSGW:
+            return f"releasing {found}: {spilled} spilled entries are delivered first"
         return _released_text(found, was)
 
     waits = "waiting for workers to finish what they have under way, for up to 10 s a queue"
@@ -224,6 +234,7 @@ def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, ob
         "released": is_released,
         "entries": stats.entries,
         "entries_exact": stats.entries_exact,
+        "spilled_entries": stats.spilled_entries,
         "bytes": stats.used_bytes,
         "capacity_bytes": stats.capacity_bytes,
         "reservations": stats.reservations,

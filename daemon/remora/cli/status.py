@@ -16,6 +16,7 @@ from remora.config import Settings
 from remora.model.exits import Exit
 from remora.policy.condition import Condition, State, together
 from remora.policy.mends import LEAK_COMMAND
+from remora.policy.spill import SPILL_COMMAND
 
 MOST_NAMED = 10
 
@@ -47,7 +48,8 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
         print_json(shown)
         return
     destinations = destination_lines(shown.get("destinations", ()))
-    for line in (*status_lines(shown), *destinations, *room_lines(shown["topics"]), *slo_lines(shown["topics"])):
+    rooms = (*room_lines(shown["topics"]), *spill_lines(shown["topics"]))
+    for line in (*status_lines(shown), *destinations, *rooms, *slo_lines(shown["topics"])):
         click.echo(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
     print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
@@ -126,6 +128,15 @@ def slo_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
         f"slo: topic {topic}: {slo['objective']}: {slo['budget_left']:.1%} of the budget is left, "
         f"{slo['total'] - slo['good']} of {slo['total']} events were late or became dead letters"
         for topic, slo in slos
+    ]
+
+
+def spill_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """The topics of which entries are spilled."""
+    return [
+        f"spilled: topic {each['topic']}: {each['spilled_entries']} entries, which are delivered first: {SPILL_COMMAND}"
+        for each in topics
+        if each.get("spilled_entries")
     ]
 
 

@@ -310,6 +310,7 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
         "reserved_bytes": sum(each.reserved_bytes for each in stats),
         "entries": sum(each.entries for each in stats),
         "entries_exact": all(each.entries_exact for each in stats),
+        "spilled_entries": sum(each.spilled_entries for each in stats),
         "bytes": sum(each.used_bytes for each in stats),
         "capacity_bytes": sum(each.capacity_bytes for each in stats),
         "leaked_bytes": sum(each.leaked_bytes for each in stats),

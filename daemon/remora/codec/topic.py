@@ -30,6 +30,9 @@ TRAFFIC_CLASS = "remora-traffic-class"
 SLO = "remora-slo"
 """The endpoint argument that declares a topic's service level, such as `99% < 5s over 28d`; nothing depends on it."""
 
+SPILL = "remora-spill"
+"""The endpoint argument that says whether entries of the topic's queues may be moved beside them: `on` or `off`."""
+
 LIMITS = ("time_to_live", "max_retries", "retry_sleep_duration")
 """The attributes that have fields of their own since Ceph 19; before, radosgw keeps them among the arguments."""
 
@@ -183,12 +186,19 @@ def _number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) and int(text) < UNSET else None
 
 
+def spills(args: str, default: bool) -> bool:
+    """Whether entries of a topic may be moved beside its queues; a topic that does not say follows the default."""
+    return {"on": True, "off": False}.get(parse_args(args).get(SPILL, ""), default)
+
+
 def class_remarks(args: str) -> list[str]:
-    """What is wrong with the traffic class that a topic's arguments ask for: a word that is none counts as nothing."""
-    asked = parse_args(args).get(TRAFFIC_CLASS, "")
-    if not asked or asked in CONFIGURABLE:
-        return []
-    return [f"{TRAFFIC_CLASS} is none of {', '.join(CONFIGURABLE)} and is ignored"]
+    """What is wrong with the traffic class, and the word on spilling, that a topic's arguments have."""
+    known = parse_args(args)
+    asked, spill = known.get(TRAFFIC_CLASS, ""), known.get(SPILL, "")
+    remarks = [f"{SPILL} is neither on nor off and is ignored"] if spill not in ("", "on", "off") else []
+    if asked and asked not in CONFIGURABLE:
+        remarks.append(f"{TRAFFIC_CLASS} is none of {', '.join(CONFIGURABLE)} and is ignored")
+    return remarks
 
 
 def delivery_of(target: Target, default: Delivery) -> Delivery:

@@ -19,6 +19,7 @@ from remora.config.delivery import (
 )
 from remora.config.ingest import IngestSettings, TopicsSettings
 from remora.config.sequencer import SequencerSettings
+from remora.config.spill import SpillSettings
 from remora.config.traffic import ShapingSettings
 from remora.config.workers import (
     AdminSettings,
@@ -44,6 +45,7 @@ class Settings(Checked):
     store: StoreSettings = field(default_factory=StoreSettings)
     sqlite: SqliteSettings = field(default_factory=SqliteSettings)
     rados: RadosSettings = field(default_factory=RadosSettings)
+    spill: SpillSettings = field(default_factory=SpillSettings)
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
-from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, SLO, TRAFFIC_CLASS
+from remora.codec.topic import DEAD_LETTER_TOPIC, DELIVERY, KEYS, SLO, SPILL, TRAFFIC_CLASS
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 
@@ -138,6 +138,7 @@ COMMON = (
     FORMAT,
     Argument(SLO, "", TEXT, "service level, such as 99% < 5s over 28d"),
     Argument(TRAFFIC_CLASS, "", TEXT, "a lower traffic class"),
+    Argument(SPILL, "", TEXT, "on or off: whether entries may be moved beside a queue on RADOS that fills"),
 )  # fmt: skip
 """Those that all kinds take; what `codec.topic` reads of them is checked there."""
 

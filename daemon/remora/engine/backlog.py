@@ -35,12 +35,16 @@ class Backlog:
     exact: bool = True
     nbytes: int = 0
     oldest_age_s: float | None = None
+    spilled_entries: int = 0
+    spilled_bytes: int = 0
 
     def add(self, stats: ShardStats) -> None:
         """Add one shard."""
         self.entries += stats.entries
         self.exact = self.exact and stats.entries_exact
         self.nbytes += stats.used_bytes
+        self.spilled_entries += stats.spilled_entries
+        self.spilled_bytes += stats.spilled_bytes
         if stats.entries and stats.oldest_age_s is not None:
             self.oldest_age_s = max(self.oldest_age_s or 0.0, stats.oldest_age_s)
 
@@ -91,7 +95,7 @@ class BacklogMonitor:
         self._empty: set[str] = set()
         self._labelled: Mapping[Shard, Topic] = {}
         self._labels: dict[Shard, str] = {}
-        self._rooms = Rooms(store, telemetry, heal, self._label)
+        self._rooms = Rooms(store, telemetry, heal, self.label)
 
     async def run(self) -> None:
         """Poll again and again until cancelled."""
@@ -101,7 +105,7 @@ class BacklogMonitor:
                 async with asyncio.timeout(BACKLOG_INTERVAL_S):
                     while True:
                         await self._catalogue.next_reading()
-                        self._begin({self._label(shard) for shard in self._ownership.shards})
+                        self._begin({self.label(shard) for shard in self._ownership.shards})
 
     async def poll(self) -> None:
         """Poll once. What cannot be looked at now is shown as it was."""
@@ -118,7 +122,7 @@ class BacklogMonitor:
             return {}
         topics: dict[str, list[Balance]] = {}
         for each in found:
-            topics.setdefault(self._label(each.shard), []).append(each)
+            topics.setdefault(self.label(each.shard), []).append(each)
         for topic, balances in topics.items():
             self._telemetry.balances(topic, balances)
         return {each.shard: each.room for each in found}
@@ -139,9 +143,10 @@ class BacklogMonitor:
             self._gate.surveyed({each.shard: _full_percent(each) for each in found if each.capacity_bytes})
         backlogs: dict[str, Backlog] = {}
         for stats in found:
-            backlogs.setdefault(self._label(stats.shard), Backlog()).add(stats)
+            backlogs.setdefault(self.label(stats.shard), Backlog()).add(stats)
         for topic, backlog in backlogs.items():
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
+            self._telemetry.spilled(topic, backlog.spilled_entries, backlog.spilled_bytes)
         self._clear(shards, backlogs.keys())
         return {each.shard: each.room for each in found if each.capacity_bytes}
 
@@ -153,18 +158,19 @@ class BacklogMonitor:
 
     def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
         """Show the topics of these shards that were not `found` as empty, and forget those that are held no more."""
-        held = {self._label(shard) for shard in shards}
+        held = {self.label(shard) for shard in shards}
         self._begin(held)
         working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
         for topic in (held - self._empty).difference(found, working):
             self._telemetry.backlog(topic, 0, True, 0, None)
+            self._telemetry.spilled(topic, 0, 0)
             self._empty.add(topic)
         for topic in self._shown - held:
             self._telemetry.forget_topic(topic)
         self._shown = held
         self._empty = (self._empty & held).difference(found)
 
-    def _label(self, shard: Shard) -> str:
+    def label(self, shard: Shard) -> str:
         """The topic's name; looked up once while the catalogue stands, since there may be very many shards."""
         topics = self._catalogue.topics
         if topics is not self._labelled:

@@ -17,9 +17,10 @@ import uuid
 from remora.model import member
 from remora.model.caller import Caller
 from remora.model.errors import RemoraError
-from remora.model.member import WORKER_COOKIE, claim_cookie
+from remora.model.member import COMMAND_COOKIE, WORKER_COOKIE, claim_cookie
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.delivery import DeliveryStore
+from remora.ports.store import ShardStore
 
 CLAIM_S = 20.0
 """How long a claim waits for a worker; its lock lasts as long, so one that no worker takes leaves nothing behind."""
@@ -33,6 +34,10 @@ POLL_S = 0.2
 
 class NobodyCame(RemoraError):
     """No worker took the claimed queue."""
+
+
+class HeldElsewhere(RemoraError):
+    """A radosgw holds the queue."""
 
 
 def is_workers(holder: LockHolder | None) -> bool:
@@ -77,14 +82,32 @@ async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     The worker that holds it finishes what it has under way; one that takes too long over that loses its lock, and so
     does a worker that took the queue meanwhile, before it read of the release. A radosgw keeps the lock that it has.
     To a queue of remora's own no radosgw comes: there the lock is broken, and the queue taken again.
+
+    A queue with spilled entries, of which a radosgw knows nothing, stays with its worker until they are delivered.
     """
     left = holder = (await store.inspection.stats(shard)).holder
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=True)
+        if shard not in await store.releases.released():
+            return holder
         left = await _wait_while_held(store, shard)
     if left is not None:
         await store.locks.evict(shard, left)
     return holder
+
+
+async def drop_spilled(store: ShardStore, shard: Shard) -> int:
+    """Give up the spilled entries of a queue that were exported, under its lock, which a worker loses for that."""
+    cookie = f"{COMMAND_COOKIE}{uuid.uuid4()}"
+    async with asyncio.timeout(CLAIM_S):
+        while isinstance(answer := await store.locks.acquire(shard, cookie, CLAIM_S), LockHolder):
+            if not member.is_workers(answer.cookie):
+                raise HeldElsewhere(f"{shard} is held by {answer.entity}, which is no worker of remora")
+            await store.locks.evict(shard, answer)
+    try:
+        return await store.spill.drop(answer)
+    finally:
+        await store.locks.release(answer)
 
 
 async def _wait_while_held(store: DeliveryStore, shard: Shard) -> LockHolder | None:

@@ -25,6 +25,7 @@ from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
+from remora.engine.spiller import Spiller
 from remora.engine.status import ShardStatus
 from remora.engine.stored_letters import LetterCounter
 from remora.metrics import Telemetry
@@ -40,6 +41,7 @@ from remora.policy.mends import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
+from remora.policy.spill import SpillRules
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
 from remora.ports.tracing import NO_TRACER, Tracer
@@ -51,8 +53,8 @@ class WorkerSetup:
 
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
-    `heal` says when queues get room back that their store has leaked. One worker of a host `counts_letters` of the
-    whole store. `hostname` is what people call the host.
+    `heal` says when queues get room back that their store has leaked, `spill` when entries are moved beside them. One
+    worker of a host `counts_letters` of the whole store. `hostname` is what people call the host.
     """
 
     cookie: str
@@ -65,6 +67,7 @@ class WorkerSetup:
     budgets: Budgets | None = None
     tracer: Tracer = NO_TRACER
     heal: Heal = "full"
+    spill: SpillRules = field(default_factory=SpillRules)
     counts_letters: bool = False
     hostname: str = ""
 
@@ -122,6 +125,7 @@ class Worker:
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
+        self._spiller = Spiller(store, self.catalogue, self.ownership, telemetry, setup.spill, self._backlog.label)
 
     def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
         """A destination within the bounds of the worker; a reload may change all of them but `nbytes`."""
@@ -245,6 +249,7 @@ class Worker:
                 tasks.create_task(self._backlog.run(), name="backlog"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
                 tasks.create_task(self._context.holds.run(self.catalogue.next_change), name="holds"),
+                tasks.create_task(self._spiller.run(), name="spiller"),
             ]
             if self._letters is not None:
                 others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))

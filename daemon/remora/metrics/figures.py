@@ -86,6 +86,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not
     known. `ledger` has `committed`, `pending`, `unaccounted` and each cause of a removal, and is None if none was read.
+    `spilled_entries` of the backlog stand in runs beside its queues.
     """
 
     topic: str
@@ -101,6 +102,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: LastFailure | None = None
     room: RoomFigures | None = None
     slo: SloFigures | None = None
+    spilled_entries: int = 0
 
     def __add__(self, other: TopicFigures) -> TopicFigures:
         """The figures of two workers that hold queues of one topic."""
@@ -124,6 +126,7 @@ class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
             last_failure=min(failures, key=lambda each: each.age_seconds, default=None),
             room=functools.reduce(operator.add, rooms) if rooms else None,
             slo=functools.reduce(operator.add, slos) if slos else None,
+            spilled_entries=self.spilled_entries + other.spilled_entries,
         )
 
 

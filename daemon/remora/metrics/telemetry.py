@@ -24,6 +24,7 @@ from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
 from remora.metrics.process import ProcessEvents
 from remora.metrics.shaping import ShapingEvents
+from remora.metrics.spill import SpillEvents
 from remora.metrics.stages import StageEvents
 from remora.metrics.store import StoreEvents
 from remora.policy.objectives import Objective
@@ -31,7 +32,7 @@ from remora.policy.objectives import Objective
 
 class Telemetry(
     DeliveryEvents, IngestEvents, OwnershipEvents, DestinationEvents, StoreEvents, ShapingEvents, CommandEvents,
-    ProcessEvents, StageEvents,
+    ProcessEvents, StageEvents, SpillEvents,
 ):  # fmt: skip
     """The daemon's metrics in a registry of their own, and its log."""
 
@@ -68,8 +69,15 @@ class Telemetry(
             },
         )
         rooms = {topic: RoomFigures.of(left) for topic, left in self._rooms_left.by_label().items()}
+        spilled = {topic: each.entries for topic, each in self._spilled.by_label().items()}
         return [
-            msgspec.structs.replace(each, room=rooms.get(each.topic), slo=self._slo_of(each.topic)) for each in rows
+            msgspec.structs.replace(
+                each,
+                room=rooms.get(each.topic),
+                slo=self._slo_of(each.topic),
+                spilled_entries=spilled.get(each.topic, 0),
+            )
+            for each in rows
         ]
 
     def _slo_of(self, topic: str) -> SloFigures | None:
@@ -96,6 +104,7 @@ class Telemetry(
         self._backlogs.forget(topic)
         self._ledgers.forget(topic)
         self._rooms_left.forget(topic)
+        self._spilled.forget(topic)
         self._outages.forget(topic)
         self._last_failures.pop(topic, None)
         self._remarks.pop(f"topic {topic}", None)

@@ -18,6 +18,7 @@ class Cause(StrEnum):
     EXPIRED = "expired"
     DROPPED = "dropped"
     REMOVED_ELSEWHERE = "removed_elsewhere"
+    EXPORTED = "exported"
 
     @classmethod
     def of_letter(cls, cause: str) -> Cause:
@@ -34,6 +35,7 @@ class Tally:
     expired: int = 0
     dropped: int = 0
     removed_elsewhere: int = 0
+    exported: int = 0
 
     @classmethod
     def of(cls, cause: Cause, count: int = 1) -> Tally:
@@ -47,12 +49,14 @@ class Tally:
             self.expired + other.expired,
             self.dropped + other.dropped,
             self.removed_elsewhere + other.removed_elsewhere,
+            self.exported + other.exported,
         )
 
     @property
     def total(self) -> int:
         """The entries of all causes."""
-        return self.delivered + self.dead_lettered + self.expired + self.dropped + self.removed_elsewhere
+        gone = self.dead_lettered + self.expired + self.dropped + self.removed_elsewhere + self.exported
+        return self.delivered + gone
 
     def items(self) -> Iterator[tuple[Cause, int]]:
         """Each cause with its number of entries, 0 included."""
@@ -64,7 +68,8 @@ class Balance:
     """The ledger of one incarnation of a queue at one moment, in entries, since the ledger began.
 
     `committed` and `pending` are measured independently of what was `removed`. `room` is that of the same look at the
-    queue, None where the store keeps no reservations in it that could leak.
+    queue, None where the store keeps no reservations in it that could leak. `spilled` of the pending entries stand in
+    runs beside the queue.
     """
 
     shard: Shard
@@ -72,6 +77,7 @@ class Balance:
     pending: int
     removed: Tally
     room: QueueRoom | None = field(default=None, compare=False)
+    spilled: int = 0
 
     @property
     def unaccounted(self) -> int:

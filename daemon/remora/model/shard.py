@@ -64,7 +64,8 @@ class ShardStats:
 
     `entries` is exact when `entries_exact`, else estimated from the bytes. `oldest_age_s` is None for an empty queue
     and for a first entry that is corrupt or undecodable. `reserved_bytes` counts open reservations, `leaked_bytes` what
-    the store counts as reserved and will never give back.
+    the store counts as reserved and will never give back. `spilled_entries` of the entries stand in runs beside the
+    queue, which is what `spilled_bytes` of the ring were freed by.
     """
 
     shard: Shard
@@ -77,6 +78,8 @@ class ShardStats:
     oldest_age_s: float | None
     holder: LockHolder | None
     leaked_bytes: int = 0
+    spilled_entries: int = 0
+    spilled_bytes: int = 0
 
     @property
     def room(self) -> QueueRoom:

@@ -53,7 +53,8 @@ class Queue:
 
     `subject` is its topic, as commands name it. `foreign` is why remora does not deliver its topic, None where it does.
     `owner_name` names the lock's holder. `held` says until when an operator holds the topic, and why; `full` says in
-    words that it takes no events because of a leak. Each is empty where that is not so.
+    words that it takes no events because of a leak. Each is empty where that is not so. `spilled` of the entries stand
+    in runs beside it.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Queue:
     origin: Origin
     waiting: int
     reservations: int = 0
+    spilled: int = 0
     full: str = ""
     subject: TopicSubject
     foreign: str | None = None
@@ -169,9 +171,13 @@ def _held(queue: Queue) -> Advice | None:
     found = daemon.condition or Condition(State.DELIVERING)
     why = f": {found.reason}" if found.reason else ""
     waits = f"{queue.waiting} {'entry waits' if queue.waiting == 1 else 'entries wait'}"
+    waits += f", {queue.spilled} of them spilled" if queue.spilled else ""
     match found.state:
         case State.RETRYING | State.STOPPED:
-            return Advice(_failing(found) + why, next_command(found.reason, queue.subject), f"{found.state}{why}")
+            spilled = f"; {queue.spilled} entries are spilled" if queue.spilled else ""
+            return Advice(
+                _failing(found) + why + spilled, next_command(found.reason, queue.subject), f"{found.state}{why}"
+            )
         case State.QUARANTINED:
             last = f"; the last attempt failed with: {daemon.last_failure}" if daemon.last_failure else ""
             text = f"its destination is in quarantine and gets a trickle only{why}{last}"

@@ -19,6 +19,7 @@ from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.ports.mends import Mending
 from remora.ports.orders import Holds, Releases
+from remora.ports.spill import Spilling
 
 MOST_ATTEMPTS = 1024
 """For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
@@ -83,10 +84,7 @@ class Locks(Protocol):
 
 
 class Members(Protocol):
-    """The workers that deliver this store's shards, as they announce themselves to each other.
-
-    A row permits nothing: only a lock does. What is read may be a moment old.
-    """
+    """The workers that deliver this store's shards, as they told each other lately. Only a lock permits anything."""
 
     async def announce(self, member: Member, ttl_s: float) -> None:
         """Publish this worker's row, in place of its last one; without another announcement it ends after `ttl_s`."""
@@ -252,3 +250,5 @@ class DeliveryStore(Protocol):
     def ledger(self) -> Balances: ...
     @property
     def mends(self) -> Mending: ...
+    @property
+    def spill(self) -> Spilling: ...

@@ -9,6 +9,7 @@ from remora.ports.administration import Ledger, Letters, Notifications, OwnTopic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.mends import Mends
 from remora.ports.producing import Ingest, TwoPhase
+from remora.ports.spill import Spills
 
 
 class ShardStore(DeliveryStore, Protocol):
@@ -24,6 +25,8 @@ class ShardStore(DeliveryStore, Protocol):
     def ledger(self) -> Ledger: ...
     @property
     def mends(self) -> Mends: ...
+    @property
+    def spill(self) -> Spills: ...
     @property
     def own_topics(self) -> OwnTopics: ...
     @property

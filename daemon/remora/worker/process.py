@@ -195,6 +195,7 @@ class Process:
             self._budgets,
             self._tracer,
             heal=settings.rados.heal,
+            spill=settings.spill.rules,
             counts_letters=start.sweeps,
             hostname=socket.gethostname(),
         )

@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, entry_end
-from remora.codec.queue_state import VERSION, QueueState, decode_state, encode_state
+from remora.codec.queue_state import VERSION, QueueState, decode_state, encode_spill, encode_state
 from remora.model.errors import CodecError
 from remora.model.ledger import Balance, Cause, Tally
 from remora.model.position import Position
 from remora.model.shard import Shard
+from remora.model.spill import NO_SPILL, Cut, Spill
 
 START = Position(0, HEAD_SIZE)
 
 positions = st.builds(Position, st.integers(0, 1 << 40), st.integers(HEAD_SIZE, 1 << 40))
 tallies = st.builds(Tally, *[st.integers(0, 1 << 40)] * len(Cause))
-states = st.builds(QueueState, positions, positions, st.integers(0, 1 << 60), tallies)
+spills = st.just(NO_SPILL) | st.builds(Spill, positions, st.integers(1, 1 << 40), st.integers(1, 1 << 40))
+states = st.builds(QueueState, positions, positions, st.integers(0, 1 << 60), tallies, spills)
 
 
 def head_of(ring_bytes: int, front: Position = START, tail: Position = START) -> QueueHead:
@@ -26,13 +28,39 @@ def head_of(ring_bytes: int, front: Position = START, tail: Position = START) ->
     return QueueHead(HEAD_SIZE, front, tail, HEAD_SIZE + ring_bytes, 23552, 0, 0, (), False, None, 1)
 
 
+def after(state: QueueState, head: QueueHead, start: Position, end: Position, count: int) -> QueueState:
+    """The state when so many entries of the ring were delivered."""
+    share = Cut((), NO_SPILL, head.bytes_between(start, end), count, takes_ring=True)
+    return state.after_cut(share, end, Tally(delivered=count))
+
+
 @given(states)
 def test_states_come_back_as_they_were(state: QueueState) -> None:
     """Encoding and decoding gives the same state, and encoding that the same bytes, which removals compare."""
-    value = encode_state(state)
+    value, spilled = encode_state(state), encode_spill(state)
 
-    assert decode_state(value) == state
-    assert encode_state(decode_state(value)) == value
+    assert decode_state(value, spilled) == state
+    assert encode_state(decode_state(value, spilled)) == value
+    assert encode_spill(decode_state(value, spilled)) == spilled
+
+
+@given(states)
+def test_a_queue_without_runs_is_read_by_older_remoras(state: QueueState) -> None:
+    """Its state has version 1 and none but the causes that they know, and every entry that left is in one of these."""
+    stored = msgspec.msgpack.decode(encode_state(replace(state, spill=NO_SPILL)))
+
+    assert stored["version"] == 1
+    assert "exported" not in stored["removed"]
+    assert sum(stored["removed"].values()) == state.removed.total
+
+
+@given(states.filter(lambda each: each.spill.entries > 0))
+def test_a_state_without_what_it_says_is_spilled_is_refused(state: QueueState) -> None:
+    """Neither of the two attributes is believed where the other one says something else of runs."""
+    with pytest.raises(CodecError, match=r"remora\.state"):
+        decode_state(encode_state(state))
+    with pytest.raises(CodecError, match=r"remora\.state"):
+        decode_state(encode_state(replace(state, spill=NO_SPILL)), encode_spill(state))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +95,7 @@ def test_no_byte_is_lost_over_the_rings_turns(data: st.DataObject) -> None:
         tail, nbytes = entry_end(tail, length, head), nbytes + ENTRY_OVERHEAD + length
         waiting += 1
         if data.draw(st.booleans()) or waiting * (ENTRY_OVERHEAD + 250) > ring - 260:
-            state = state.after(head, front, tail, Tally(delivered=waiting))
+            state = after(state, head, front, tail, waiting)
             front, waiting = tail, 0
         now = replace(head, front=front, tail=tail)
         assert state.unaccounted_bytes(now) == 0
@@ -84,7 +112,7 @@ def test_what_others_removed_is_unaccounted_until_it_is_settled(steps: list[tupl
     for booked, length in steps:
         end = entry_end(front, length, head)
         if booked:
-            state = state.after(head, front, end, Tally(delivered=1))
+            state = after(state, head, front, end, 1)
         else:
             foreign += ENTRY_OVERHEAD + length
         front = end

@@ -251,6 +251,11 @@ const roomLines = (all) => all.filter(({ figures }) => figures.room?.advice).map
   `${name}: ${room.advice}${room.leaks ? `: remora shard heal --topic ${name}` : ""}`
 ));
 
+// The topics of which entries were moved beside their queues.
+const spillLines = (all) => all.filter(({ figures }) => figures.spilled_entries).map(({ name, figures }) => (
+  `${name}: ${count(figures.spilled_entries)} spilled, delivered first: remora spill list`
+));
+
 function drawProblems(status, all) {
   const lines = status.store.damaged.map((each) => `damaged: ${each}`);
   for (const each of status.destinations ?? []) {
@@ -269,7 +274,7 @@ function drawProblems(status, all) {
   for (const { name, figures } of all.filter((each) => each.figures.ledger?.unaccounted)) {
     lines.push(`${name}: ${several(figures.ledger.unaccounted, "entry", "entries")} unaccounted for`);
   }
-  lines.push(...roomLines(all), ...(status.slow ?? []).map((each) => `slow: ${each}`));
+  lines.push(...roomLines(all), ...spillLines(all), ...(status.slow ?? []).map((each) => `slow: ${each}`));
   const list = $("problem-list");
   const most = 50;
   const texts = lines.length > most ? [...lines.slice(0, most), `and ${lines.length - most} more`] : lines;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remora.codec.queue_ops import decode_listing, encode_list
+from remora.codec.queue_state import spill_in
 from remora.model.errors import StoreMisconfigured
 from remora.model.shard import Shard
 from remora.model.topic import Topic
@@ -14,6 +15,9 @@ from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import QUEUE
 from remora.storage.rados.registry import NONE, ReadyTopics, Registry
+from remora.storage.rados.runs import Runs
+from remora.storage.rados.spilled_view import oldest_spilled, spilled_view
+from remora.storage.rados.state import SPILL
 from remora.storage.rados.topics import TopicReader
 
 _REGISTRY = "queues_list_object"
@@ -22,8 +26,9 @@ _REGISTRY = "queues_list_object"
 class Catalog(RadosPart):
     """Lists queues and topics without any lock."""
 
-    def __init__(self, connection: ClusterConnection, registry: Registry) -> None:
+    def __init__(self, connection: ClusterConnection, registry: Registry, runs: Runs) -> None:
         super().__init__(connection)
+        self._runs = runs
         self._topics = TopicReader(connection)
         self._registry = registry
         self._registered: list[str] | None = None
@@ -57,6 +62,11 @@ class Catalog(RadosPart):
         what = f"peeking into {shard}"
         operation = ReadOp().assert_exists()
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(1))
+        xattrs = operation.xattrs()
         await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
+        if decoded(spill_in, xattrs.values.get(SPILL, b""), what).entries:
+            view = await spilled_view(self._connection, shard, self._locator(shard), self._runs)
+            if (oldest := await oldest_spilled(view)) is not None:
+                return oldest
         entries = decoded(decode_listing, reply.data, what).entries
         return entries[0] if entries else None

@@ -33,6 +33,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, OWN, MismatchError, MissingError, Refusals
+from remora.storage.rados.state import queue_front, stored_state
 
 REGISTRY = "remora.dlq"
 
@@ -131,10 +132,11 @@ class DeadLetters(RadosPart):
         """
         what = f"looking for letters of {token.shard}"
         operation = held_read(token)
-        content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _ANNOUNCED, _MOST_ANNOUNCED)
+        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+        found = operation.omap_page("", _ANNOUNCED, _MOST_ANNOUNCED)
         await self._on_queue(operation, token, what)
         held = self._held[token] = _HeldLetters({Position.parse(key.removeprefix(_ANNOUNCED)) for key in found.values})
-        front = decoded(decode_head, content.data, what).front
+        front = queue_front(stored_state(decoded(decode_head, content.data, what), xattrs.values, what))
         if not any(each >= front for each in held.announced):
             return []
         await self._claim(token, held)

@@ -18,15 +18,20 @@ from remora.codec.queue_ops import (
     open_reservations,
     room_of,
 )
+from remora.codec.queue_state import spill_in
 from remora.codec.rendering_plain import age_s
-from remora.model.errors import CodecError, StoreError, StoreUnavailable
+from remora.model.errors import CodecError, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_name
 from remora.storage.rados.refusals import QUEUE, FrontMovedError
+from remora.storage.rados.runs import Runs
+from remora.storage.rados.spilled_view import SpilledView, oldest_spilled, spilled_view
+from remora.storage.rados.state import SPILL
 from remora.storage.rados.unlocked_scan import UnlockedScan
 
 _SAMPLE = 16
@@ -34,10 +39,15 @@ _MOST_MOVES = 100
 """A listing is given up after the front moved this often in a row."""
 
 _AT_ONCE = 8
+_TRIES = 3
 
 
 class Inspection(RadosPart):
-    """Reads the figures and contents of a queue."""
+    """Reads the figures and contents of a queue: of runs first, and then of its ring."""
+
+    def __init__(self, connection: ClusterConnection, runs: Runs) -> None:
+        super().__init__(connection)
+        self._runs = runs
 
     async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
         """Figures of one queue, all of one moment; with `exact` its entries are listed and counted afterwards.
@@ -55,9 +65,14 @@ class Inspection(RadosPart):
         head = decoded(decode_head, content.data, what)
         oldest = decoded(decode_listing, sample.data, what)
         reservations = decoded(lambda xattrs: open_reservations(head, xattrs), xattrs.values, what)
+        spill = decoded(spill_in, xattrs.values.get(SPILL, b""), what)
         entries, is_exact = _entries(head, oldest)
+        entries += spill.entries
         if exact and not is_exact:
             entries, is_exact = await self._count(shard), True
+        first = oldest.entries[0] if oldest.entries else None
+        if spill.entries:
+            first = await oldest_spilled(await self._view(shard)) or first
         return ShardStats(
             shard=shard,
             entries=entries,
@@ -66,9 +81,11 @@ class Inspection(RadosPart):
             capacity_bytes=head.capacity_bytes,
             reservations=len(reservations),
             reserved_bytes=sum(each.size for each in reservations),
-            oldest_age_s=age_s(oldest.entries[0], time.time_ns()) if oldest.entries else None,
+            oldest_age_s=age_s(first, time.time_ns()) if first is not None else None,
             holder=lock_holder(decoded(decode_lock_info, holder.data, what)),
             leaked_bytes=room_of(head, reservations).leaked_bytes,
+            spilled_entries=spill.entries,
+            spilled_bytes=spill.nbytes,
         )
 
     async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
@@ -94,21 +111,28 @@ class Inspection(RadosPart):
         Entries that the queue's owner removes meanwhile are left out.
         """
         scan = UnlockedScan(self._connection, shard, self._locator(shard))
-        head, start, moved, truncated = await scan.head(), Position(0, 0), 0, True
+        view, start, moved, truncated = await self._view(shard), Position(0, 0), 0, True
         while truncated:
-            start = max(start, head.front)
             try:
-                listing = await scan.page(head, start)
-            except FrontMovedError as exc:
+                async for place, entry in view.entries(start):
+                    yield place, entry
+                    behind = Position.parse(place)
+                    start = behind._replace(offset=behind.offset + 1)
+                start = max(start, view.stored.head.front)
+                listing = await scan.page(view.stored.head, start)
+            except (FrontMovedError, StoreDamaged) as exc:
                 moved += 1
-                if moved > _MOST_MOVES:
-                    raise StoreUnavailable(f"{exc}, again and again") from exc
-                head = await scan.head()
+                if moved > _MOST_MOVES or (isinstance(exc, StoreDamaged) and moved > _TRIES):
+                    raise exc if isinstance(exc, StoreDamaged) else StoreUnavailable(f"{exc}, again and again") from exc
+                view = await self._view(shard)
                 continue
             moved = 0
             for position, entry in zip(listing.positions, listing.entries, strict=False):  # one position is left over
                 yield position.decode("ascii"), entry
             start, truncated = Position.parse(listing.positions[-1].decode("ascii")), listing.truncated
+
+    async def _view(self, shard: Shard) -> SpilledView:
+        return await spilled_view(self._connection, shard, self._locator(shard), self._runs)
 
     async def _count(self, shard: Shard) -> int:
         count = 0

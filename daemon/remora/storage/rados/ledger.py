@@ -97,10 +97,14 @@ def _estimated(stored: StoredState) -> int:
 
 
 def _balance(shard: Shard, stored: StoredState, pending: int, leaving: bool) -> Balance:
-    """The balance; what is unaccounted is known in bytes, so the committed entries follow from the others."""
+    """The balance with so many entries in the ring; what is unaccounted is known in bytes.
+
+    So the committed entries follow from the others.
+    """
     state, head = stored.state, stored.head
-    removed = state.removed
+    removed, spilled = state.removed, state.spill.entries
+    pending += spilled
     unaccounted = state.entries_in(state.unaccounted_bytes(head), head)
     if leaving:
-        removed, pending = removed + Tally(dropped=pending), 0
-    return Balance(shard, removed.total + pending + unaccounted, pending, removed)
+        removed, pending, spilled = removed + Tally(dropped=pending), 0, 0
+    return Balance(shard, removed.total + pending + unaccounted, pending, removed, spilled=spilled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ from remora.storage.rados.part import (
 from remora.storage.rados.refusals import HELD, Refusals
 from remora.storage.rados.state import STATE, stored_state
 
+_log = logging.getLogger(__name__)
+
 _AT_ONCE = 32
 
 # Unlocking and breaking answer ENOENT both for "no such holder" and for "no such queue".
@@ -67,9 +70,16 @@ class Locks(RadosPart):
     topic unusable for radosgw.
     """
 
-    def __init__(self, connection: ClusterConnection, catalog: Catalog, old_heads: OldHeads) -> None:
+    def __init__(
+        self,
+        connection: ClusterConnection,
+        catalog: Catalog,
+        old_heads: OldHeads,
+        on_taken: Callable[[LockToken], None],
+    ) -> None:
+        """`on_taken` is called with each lock that was acquired, before anything is done under it."""
         super().__init__(connection)
-        self._catalog, self._old_heads = catalog, old_heads
+        self._catalog, self._old_heads, self._on_taken = catalog, old_heads, on_taken
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this client holds already; else return its holder."""
@@ -77,7 +87,9 @@ class Locks(RadosPart):
         for _ in range(_TRIES):  # it may be released or broken between two calls
             try:
                 await self._lock(shard, cookie, lease_s)
-                return LockToken(shard, cookie, await self._incarnation(shard, cookie))
+                token = LockToken(shard, cookie, await self._incarnation(shard, cookie))
+                self._on_taken(token)
+                return token
             except OwnershipLost:
                 holder = await self.holder(shard)
             if holder is not None and holder.lease_left_s > 0:
@@ -166,6 +178,11 @@ class Locks(RadosPart):
         known = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
         stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
         await self._old_heads.settle(shard, stored.head)
+        if stored.state.spill.entries and stored.state.unaccounted_bytes(stored.head) > 0:
+            _log.warning(
+                "%s: somebody else, such as a radosgw, delivered behind %d spilled entries: order is broken there",
+                shard, stored.state.spill.entries,
+            )  # fmt: skip
         incarnation, value = known or secrets.token_hex(8), encode_state(stored.state.settled(stored.head))
         if known and value == stored.value:
             return known

@@ -124,7 +124,7 @@ class OwnTopics:
             if found.stored.closed and not topic.closed:
                 await self._close(topic, closed=False)
             with contextlib.suppress(MismatchError):
-                await self._registry.swap(topic.name, found, as_stored(topic, topic.id, "ready"))
+                await self._registry.swap(topic.name, found, as_stored(topic, topic.id, found.stored.state))
                 if topic.closed or found.stored.closed:
                     await self._align(topic)
                 return
@@ -158,7 +158,7 @@ class OwnTopics:
         _check_own(topic)
         found = await self._registry.existing(topic)
         was = as_topic(topic.name, found.stored)
-        if not discard and found.stored.state == "ready":
+        if not discard and found.stored.is_ready:
             await self._check_empty(was)
         leaving = await self._leave(topic)
         await all_of(was.all_shards(), lambda shard: self._queues.fence(shard, was.id))
@@ -166,7 +166,7 @@ class OwnTopics:
             try:
                 await self._check_empty(was)
             except TopicRefused:
-                await self._stay(was, leaving)
+                await self._stay(was, leaving, found.stored)
                 raise
         counts = await all_of(was.all_shards(), lambda shard: self._remove_queue(shard, was.id))
         await self._holds.forget(topic.first_shard)
@@ -192,7 +192,7 @@ class OwnTopics:
                 return await self._registry.swap(topic.name, found, replace(found.stored, state="removing"))
         raise StoreUnavailable(f"removing topic {topic.name}: other processes keep changing it")
 
-    async def _stay(self, topic: Topic, leaving: TopicRecord) -> None:
+    async def _stay(self, topic: Topic, leaving: TopicRecord, was: StoredTopic) -> None:
         """Undo a removal that has removed nothing yet."""
         try:
             await all_of(topic.all_shards(), self._queues.version)
@@ -202,7 +202,9 @@ class OwnTopics:
             ) from exc
         await all_of(topic.all_shards(), lambda shard: self._queues.unfence(shard, topic.id))
         with contextlib.suppress(MismatchError):
-            await self._registry.swap(topic.name, leaving, replace(leaving.stored, state="ready"))
+            await self._registry.swap(
+                topic.name, leaving, replace(leaving.stored, state=was.state if was.is_ready else "ready")
+            )
 
     async def _remove_queue(self, shard: Shard, topic_id: str) -> int:
         """Remove a fenced queue and return the number of entries in it.

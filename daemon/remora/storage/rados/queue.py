@@ -5,38 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from remora.codec.queue_ops import (
+    FRONT_AT,
     HEAD_SIZE,
     decode_head,
     decode_listing,
     decode_reservations,
     encode_abort,
+    encode_front,
     encode_list,
     encode_remove,
 )
-from remora.codec.queue_state import QueueState, encode_state
+from remora.codec.queue_state import QueueState, encode_spill, encode_state
+from remora.codec.spill import MOST_RUNS, RUN_KEY, run_key
 from remora.model.entry import Time
-from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken
+from remora.model.spill import Cut, Run
 from remora.policy.reservations import Sightings
-from remora.storage.librados import Operation, WriteOp
+from remora.policy.runs import cut, next_start, run_from
+from remora.storage.librados import MISMATCH, Operation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.guards import Guards
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
-from remora.storage.rados.refusals import HELD, ChangedError, Refusals
-from remora.storage.rados.state import STATE, StoredState, stored_state
+from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError, Refusals
+from remora.storage.rados.runs import Runs, runs_of
+from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
 
 _AT_ONCE = 32
 
 _TRIES = 3
+_READ_TRIES = 10
 
 _BOOKED: Refusals = MappingProxyType(
     {
@@ -46,17 +55,72 @@ _BOOKED: Refusals = MappingProxyType(
 )
 
 
+_AT_FRONT: Refusals = MappingProxyType(
+    {
+        **HELD,
+        **{MISMATCH + byte: (FrontMovedError, "its front has moved") for byte in range(16)},
+    }
+)
+
+
+class Turns:
+    """Lets reads and removals of a queue go on beside each other, and a move only alone."""
+
+    def __init__(self) -> None:
+        self._shared = 0
+        self._changed = asyncio.Condition()
+        self._is_alone = False
+
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Beside others of this kind."""
+        if self._is_alone:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._is_alone)
+        self._shared += 1
+        try:
+            yield
+        finally:
+            self._shared -= 1
+            if self._is_alone and not self._shared:
+                async with self._changed:
+                    self._changed.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """When all that is under way has ended; what comes meanwhile waits."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_alone)
+            self._is_alone = True
+        try:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._shared)
+            yield
+        finally:
+            self._is_alone = False
+            async with self._changed:
+                self._changed.notify_all()
+
+
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """What this process knows of a held queue.
 
     `listed` is how far it has listed; `front` is where the queue began when it was last listed from there or removed
-    from; `stored` is the state in the queue, None before the first removal and after one without an answer.
+    from; `stored` is the state in the queue, None before the first look and after a change without an answer, and
+    `runs` are those of that state. `is_known` once it was looked for runs under this lock. `is_spilled` while there are
+    runs, or may be: then its ring begins elsewhere than the queue, and is listed only from where it is known to begin.
+    Who changes the queue holds `changing` until the outcome is known.
     """
 
-    listed: Position
+    listed: Position | None = None
     front: Position | None = None
     stored: StoredState | None = None
+    runs: Sequence[Run] = ()
+    is_known: bool = False
+    is_spilled: bool = False
+    turns: Turns = field(default_factory=Turns)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Companion(Protocol):
@@ -75,6 +139,14 @@ class Companion(Protocol):
         ...
 
 
+class QueueParts(NamedTuple):
+    """The parts of the store that a queue uses."""
+
+    old_heads: OldHeads
+    runs: Runs
+    guards: Guards
+
+
 class _OpenReservation(NamedTuple):
     """A reservation, distinct from all others of its queue: ids begin anew after 4 billion."""
 
@@ -91,22 +163,84 @@ class Queue(RadosPart):
     poll_cost_s = 0.0003
     """Seconds: one operation of an OSD."""
 
-    def __init__(self, connection: ClusterConnection, old_heads: OldHeads, *companions: Companion) -> None:
+    def __init__(self, connection: ClusterConnection, parts: QueueParts, *companions: Companion) -> None:
         super().__init__(connection)
-        self._old_heads = old_heads
+        self._old_heads, self._runs, self._guards = parts.old_heads, parts.runs, parts.guards
         self._companions = companions
-        self._progress: dict[LockToken, _Progress] = {}
+        self._progress: dict[LockToken, Progress] = {}
         self._reserved: dict[LockToken, Sightings[_OpenReservation]] = {}
 
+    def taken(self, token: LockToken) -> None:
+        """The lock was acquired: another owner may have moved entries to runs since this process last had it."""
+        if (progress := self._progress.get(token)) is not None:
+            progress.is_known, progress.stored = False, None
+
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
-        """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
+        """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
+
+        They come from runs first, and then from the ring.
+        """
+        progress = self._progress.setdefault(token, Progress())
+        async with progress.turns.shared():
+            if start and not progress.is_known:
+                await self._look(token, progress)
+            if not progress.is_spilled:
+                page = await self._list(token, progress, start, limit)
+            if progress.is_spilled:  # perhaps only as was seen together with that page
+                page = await self._read_spilled(token, progress, start, limit)
+            first, end = (Position.parse(page.positions[i].decode("ascii")) for i in (0, -1))
+            progress.listed = max(progress.listed or end, end)
+            if not start:
+                progress.front = first
+        return page
+
+    async def _list(self, token: LockToken, progress: Progress, start: bytes, limit: int) -> Page:
+        """List the ring; under a new lock looks in the same operation whether there are runs."""
         what = f"listing {token.shard}"
         operation = held_read(token)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(limit, start))
+        look = None if progress.is_known else (operation.read(0, HEAD_SIZE), operation.xattrs())
         await self._run(operation, token, what)
-        page = decoded(decode_listing, reply.data, what)
-        self._note_listed(token, page, from_front=not start)
-        return page
+        if look is not None:
+            stored = stored_state(decoded(decode_head, look[0].data, what), look[1].values, what)
+            progress.is_known, progress.is_spilled = True, stored.state.spill.entries > 0
+            progress.stored = None if progress.is_spilled else stored
+        return decoded(decode_listing, reply.data, what)
+
+    async def _read_spilled(self, token: LockToken, progress: Progress, start: bytes, limit: int) -> Page:
+        """Read a run, or else list the ring; see `read`."""
+        for _ in range(_READ_TRIES):
+            async with progress.changing:
+                stored = progress.stored or await self._look(token, progress)
+            at = max(Position.parse(start.decode("ascii")), stored.front) if start else stored.front
+            index = run_from(progress.runs, at)
+            if index == len(progress.runs):
+                with contextlib.suppress(FrontMovedError):
+                    return await self.list_from(token, stored.head.front, max(at, stored.head.front), limit)
+                if progress.stored is stored:
+                    progress.stored = None
+                continue
+            run, end = progress.runs[index], next_start(progress.runs, index, stored.head.front)
+            try:
+                page, _ = await asyncio.gather(
+                    self._runs.read(run), self._run(held_read(token), token, f"reading a run of {token.shard}")
+                )
+            except StoreDamaged:  # unless it is gone because it was delivered, by whoever has the lock by now
+                async with progress.changing:
+                    await self._look(token, progress)
+                if run in progress.runs:
+                    raise
+                continue
+            return _part(page, at, limit, end)
+        raise StoreUnavailable(f"listing {token.shard}: its front keeps moving")
+
+    async def list_from(self, token: LockToken, front: Position, start: Position, limit: int) -> Page:
+        """List the ring where it begins at `front`, else FrontMovedError; an OSD may hang where nothing stands."""
+        what = f"listing {token.shard}"
+        operation = held_read(token).assert_data(FRONT_AT, encode_front(front))
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(limit, str(start).encode()))
+        await self._run(operation, token, what, _AT_FRONT)
+        return decoded(decode_listing, reply.data, what)
 
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and book them in the queue's state.
@@ -121,48 +255,90 @@ class Queue(RadosPart):
         if tally.total != count:
             raise ValueError(f"{what}: a tally of {tally.total} for {count} entries")
         progress = self._progress.get(token)
-        if progress is None:
+        if progress is None or progress.listed is None:
             raise OwnershipLost(f"{token.shard}: nothing was listed under this lock, or the lock was lost since")
         if end > progress.listed or progress.front is None:
             raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
+        async with progress.turns.shared(), progress.changing:
+            await self._remove(token, progress, end, tally)
+
+    async def _remove(self, token: LockToken, progress: Progress, end: Position, tally: Tally) -> None:
+        what = f"removing from {token.shard}"
+        assert progress.front is not None
         for _ in range(_TRIES):
-            if end <= progress.front or (progress.stored and end <= progress.stored.state.reached):
+            if end <= progress.front or (progress.stored and end <= progress.stored.front):
                 await self._run(held_read(token), token, what)
                 progress.front = max(progress.front, end)
                 return
             await self._old_heads.settle(token.shard)
-            stored = progress.stored = progress.stored or await self._look(token, what)
-            if end <= stored.state.reached:
+            stored = progress.stored or await self._look(token, progress)
+            if end <= stored.front:
                 continue
-            if progress.front < stored.state.reached:
-                raise StoreUnavailable(f"{what}: its front is at {stored.state.reached} by now")
-            state = stored.state.after(stored.head, progress.front, end, tally)
-            progress.stored = None
+            if progress.front < stored.front:
+                raise StoreUnavailable(f"{what}: its front is at {stored.front} by now")
             with contextlib.suppress(ChangedError):  # an earlier removal came late, or it is another queue: look again
-                progress.stored = await self._remove(token, upto, count, stored, state)
-                for each in self._companions:
-                    each.forgotten(token, end)
+                await self.take(token, progress, end, tally)
                 progress.front = end
                 return
         raise StoreUnavailable(f"{what}: its state keeps changing")
 
-    async def _remove(
-        self, token: LockToken, upto: bytes, count: int, stored: StoredState, state: QueueState
-    ) -> StoredState:
-        """Remove entries and write the new state, if the stored one is unchanged."""
-        operation, value = held_write(token).assert_xattr(STATE, stored.value), encode_state(state)
-        operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, count)).set_xattr(STATE, value)
+    async def take(self, token: LockToken, progress: Progress, end: Position, tally: Tally) -> None:
+        """Remove all entries before `end`, and book them, if the stored state is still the one that is known."""
+        stored = progress.stored
+        assert stored is not None
+        front = stored.head.front if progress.is_spilled else progress.front or stored.front
+        share = cut(progress.runs, stored.state.spill, front, (end, tally.total), stored.head.bytes_between)
+        state = stored.state.after_cut(share, end, tally)
+        operation = held_write(token).assert_xattr(STATE, stored.value)
+        if share.takes_ring:
+            upto = str(end).encode()
+            operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, share.ring_entries))
+        if share.gone:
+            operation.remove_omap([run_key(each) for each in share.gone])
         for each in self._companions:
-            each.forget(operation, token, state.reached)
-        await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
-        return StoredState(value, state, stored.head)
+            each.forget(operation, token, end)
+        await self.book(operation, token, progress, state)
+        for each in self._companions:
+            each.forgotten(token, end)
+        await self._follow(token, progress, share, end)
 
-    async def _look(self, token: LockToken, what: str) -> StoredState:
-        """The state as it is now."""
+    async def book(self, operation: WriteOp, token: LockToken, progress: Progress, state: QueueState) -> None:
+        """Carry out a change of the queue together with that of its state; then no state is known, until it is told."""
+        stored, progress.stored = progress.stored, None
+        assert stored is not None
+        value, spilled = encode_state(state), encode_spill(state)
+        operation.set_xattr(STATE, value)
+        if spilled != encode_spill(stored.state):
+            operation.set_xattr(SPILL, spilled)
+        await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
+        progress.stored = StoredState(value, state, stored.head)
+
+    async def _follow(self, token: LockToken, progress: Progress, share: Cut, end: Position) -> None:
+        """Note what a removal took of runs and ring, and delete the objects of runs that are gone."""
+        if not progress.is_spilled or progress.stored is None:
+            return
+        stored = progress.stored
+        if share.takes_ring:
+            progress.stored = stored._replace(head=replace(stored.head, front=end))
+        progress.runs = progress.runs[run_from(progress.runs, end) :]
+        progress.is_spilled = bool(progress.runs)
+        if share.gone:
+            await self._runs.discard(share.gone)
+        if not progress.is_spilled:
+            with contextlib.suppress(StoreError):
+                await self._guards.lift(token.shard)
+
+    async def _look(self, token: LockToken, progress: Progress) -> StoredState:
+        """The state as it is now, and the runs."""
+        what = f"looking at {token.shard}"
         operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+        keys = operation.omap_page("", RUN_KEY, MOST_RUNS)
         await self._run(operation, token, what)
-        return stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        progress.stored, progress.runs, progress.is_known = stored, runs_of(stored, keys.values, what), True
+        progress.is_spilled = progress.is_spilled or bool(progress.runs)
+        return stored
 
     async def _expire(self, token: LockToken, older_than_s: float) -> None:
         """Free the room of reservations that this process first saw longer ago than this.
@@ -209,9 +385,13 @@ class Queue(RadosPart):
             self._reserved.pop(token, None)
             raise
 
-    def _note_listed(self, token: LockToken, page: Page, *, from_front: bool) -> None:
-        first, end = (Position.parse(page.positions[i].decode("ascii")) for i in (0, -1))
-        progress = self._progress.setdefault(token, _Progress(end))
-        progress.listed = max(progress.listed, end)
-        if from_front:
-            progress.front = first
+
+def _part(page: Page, at: Position, limit: int, end: Position) -> Page:
+    """Up to `limit` entries of a run from a position on; behind the last one stands what follows the run, at `end`."""
+    positions = [Position.parse(each.decode("ascii")) for each in page.positions]
+    first = bisect_left(positions, at)
+    last = min(first + limit, len(page.entries))
+    found = page.positions[first : last + 1]
+    if last == len(page.entries):
+        found[-1] = str(end).encode()
+    return Page(found, page.entries[first:last], True)

@@ -31,6 +31,7 @@ from remora.storage.rados.own_queues import MarkChange, OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.part import INCARNATION, decoded
 from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
+from remora.storage.rados.state import queue_front, stored_state
 from remora.storage.rados.two_phase import TwoPhase
 
 _MARK = "remora.redriven."
@@ -74,7 +75,8 @@ class Letters(DeadLetters):
             except MissingError:
                 continue
             if incarnation := xattrs.values.get(INCARNATION, b"").decode("ascii", "replace"):
-                found[queue, incarnation] = decoded(decode_head, content.data, what).front
+                head = decoded(decode_head, content.data, what)
+                found[queue, incarnation] = queue_front(stored_state(head, xattrs.values, what))
         return found
 
     async def _of_left_entries(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:

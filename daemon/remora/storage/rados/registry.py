@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,15 +29,19 @@ _VERSION = 1
 _PAGE = 1024
 
 
+TopicState: TypeAlias = Literal["creating", "ready", "spilling", "removing"]
+
+
 class StoredTopic(msgspec.Struct, frozen=True):
     """A topic as it is stored. A newer version may add fields, which are skipped, but never change these.
 
-    It is `creating` until all its queues exist, and `removing` once the first of them may be gone.
+    It is `creating` until all its queues exist, and `removing` once the first of them may be gone. `spilling` is a
+    ready one of which entries may stand in runs; remoras that know nothing of runs cannot read it, and leave it alone.
     """
 
     version: int
     id: str
-    state: Literal["creating", "ready", "removing"]
+    state: TopicState
     shards: int
     uri: str
     args: str
@@ -47,6 +51,11 @@ class StoredTopic(msgspec.Struct, frozen=True):
     max_retries: int | None
     retry_sleep_s: int | None
     closed: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all its queues exist, and stay."""
+        return self.state in ("ready", "spilling")
 
 
 class TopicRecord(NamedTuple):
@@ -167,7 +176,7 @@ def _readable(name: str, raw: bytes) -> Topic | None:
     except StoreError as exc:
         _log.warning("%s", exc)
         return None
-    return as_topic(name, stored) if stored.state == "ready" else None
+    return as_topic(name, stored) if stored.is_ready else None
 
 
 def _decode(name: str, raw: bytes) -> StoredTopic:
@@ -177,7 +186,7 @@ def _decode(name: str, raw: bytes) -> StoredTopic:
         raise StoreError(f"topic {name} in {_REGISTRY} cannot be read: {exc}") from exc
 
 
-def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> StoredTopic:
+def as_stored(topic: Topic, topic_id: str, state: TopicState) -> StoredTopic:
     """A topic as it is stored."""
     target = topic.target
     return StoredTopic(

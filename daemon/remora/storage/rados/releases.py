@@ -2,27 +2,37 @@
 
 It lies in remora's namespace, which no radosgw reads. The key is the queue's name in the registry, so a queue that is
 deleted and made anew under its name stays released.
+
+Remoras that know nothing of runs must not take a queue that has some, nor one that is about to. They read names only,
+whatever stands under them. So such a queue is named here, too, under a value that newer ones do not take for a release.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 
-from remora.model.errors import StoreError, StoreMisconfigured
+from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Origin, Shard
-from remora.storage.librados import WriteOp
+from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import RadosPart
+from remora.storage.rados.refusals import OWN, MismatchError, MissingError
+from remora.storage.rados.runs import has_runs
 
 _log = logging.getLogger(__name__)
 
 _OBJECT = "remora.released"
+_PAGE = 1024
+
+
+_RELEASED, _GUARDED, _LEAVING = b"1", b"spilling", b"releasing"
+_TRIES = 20
 
 
 class Releases(RadosPart):
-    """Reads and changes the released queues."""
+    """Reads and changes the released queues, and those that are guarded."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
@@ -32,11 +42,14 @@ class Releases(RadosPart):
     async def released(self) -> frozenset[Shard]:
         """The released queues; as last read while they cannot be read.
 
+        One that was released while entries of it were spilled is among them when these are delivered.
+
         Raises StoreError when they were never read: taking one of them would break the release. A user without
         permission to read them cannot have released any, and gets none.
         """
         try:
-            found = frozenset(map(Shard, await all_keys(self._connection, _OBJECT, self._own)))
+            names = await self._all()
+            found = frozenset([Shard(each) for each, value in names.items() if await self._is_released(each, value)])
         except StoreError as exc:
             if self._known is None and not isinstance(exc, StoreMisconfigured):
                 raise
@@ -47,18 +60,107 @@ class Releases(RadosPart):
             self._known = found
         return self._known
 
+    async def _is_released(self, queue: str, value: bytes) -> bool:
+        if value.startswith(_GUARDED):
+            return False
+        if not value.startswith(_LEAVING):
+            return True
+        return not await self._has_runs(queue) and await self._swap(queue, value, _RELEASED)
+
     async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
-        """Release queues to radosgw, or take them back. Raises ValueError for queues of remora's own."""
+        """Release queues to radosgw, or take them back. Raises ValueError for queues of remora's own.
+
+        A queue with spilled entries stays with its worker until they are delivered.
+        """
         if own := [each.queue for each in shards if each.origin is not Origin.RADOSGW]:
             raise ValueError(f"no radosgw comes to queues of remora's own: {', '.join(own)}")
-        operation, queues = WriteOp().create(exclusive=False), [each.queue for each in shards]
-        if released:
-            operation.set_omap(dict.fromkeys(queues, b"1"))
-        else:
-            operation.remove_omap(queues)
-        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", locator=self._own)
+        for each in shards:
+            await self._set(each.queue, released=released)
+
+    async def _set(self, queue: str, *, released: bool) -> None:
+        for _ in range(_TRIES):
+            value, has_runs = await self._value(queue), await self._has_runs(queue)
+            guarded = has_runs or (released and value.startswith(_GUARDED))
+            new = (_LEAVING if guarded else _RELEASED) if released else (_named(_GUARDED) if has_runs else b"")
+            if await self._swap(queue, value, new):
+                return
+        raise StoreUnavailable(f"releasing {queue}: other clients keep changing what is released")
+
+    async def guard(self, queue: str) -> bool:
+        """Keep older remoras from a queue before entries of it are moved to runs; False where it is released."""
+        for _ in range(_TRIES):
+            value = await self._value(queue)
+            if value.startswith(_GUARDED):
+                return True
+            if value and not (value.startswith(_LEAVING) and await self._has_runs(queue)):
+                return False
+            if value or await self._swap(queue, b"", _named(_GUARDED)):
+                return True
+        raise StoreUnavailable(f"guarding {queue}: other clients keep changing what is released")
+
+    async def guard_again(self, queue: str) -> None:
+        """Undo a release that came between a look at it and the first run."""
+        for _ in range(_TRIES):
+            value = await self._value(queue)
+            if value.startswith((_GUARDED, _LEAVING)):
+                return
+            if await self._swap(queue, value, _LEAVING if value else _named(_GUARDED)):
+                return
+
+    async def lift(self, queue: str) -> None:
+        """A queue has no runs any more: older remoras may take it."""
+        value = await self._value(queue)
+        if value.startswith(_GUARDED):
+            await self._swap(queue, value, b"")
+
+    async def lift_stale(self) -> None:
+        """Lift guards of queues in which nothing is spilled: who set them has stopped, or sets them again."""
+        for queue, value in (await self._all()).items():
+            if value.startswith(_GUARDED) and not await self._has_runs(queue):
+                await self._swap(queue, value, b"")
+
+    async def _has_runs(self, queue: str) -> bool:
+        return await has_runs(self._connection, Shard(queue), self._locator(Shard(queue)))
+
+    async def _value(self, queue: str) -> bytes:
+        operation = ReadOp().assert_exists()
+        found = operation.omap_values([queue])
+        try:
+            await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", locator=self._own)
+        except MissingError:
+            return b""
+        return found.values.get(queue, b"")
+
+    async def _all(self) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        more = True
+        while more:
+            operation = ReadOp().assert_exists()
+            page = operation.omap_page(max(found, default=""), "", _PAGE)
+            try:
+                await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", locator=self._own)
+            except MissingError:
+                return found
+            found |= page.values
+            more = page.more and bool(page.values)
+        return found
+
+    async def _swap(self, queue: str, old: bytes, new: bytes) -> bool:
+        """Put one value in the place of another, both empty for none; False where there is another one by now."""
+        operation = WriteOp().create(exclusive=False).assert_omap(queue, old)
+        operation = operation.set_omap({queue: new}) if new else operation.remove_omap([queue])
+        try:
+            await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", OWN, self._own)
+        except MismatchError:
+            return False
+        return True
 
     def _remark(self, reason: str) -> None:
         if reason != self._remarked:
             self._remarked = reason
             _log.warning("which queues are released is not looked at: %s", reason)
+
+
+def _named(value: bytes) -> bytes:
+    """A value of its own, so that a change that comes late does not meet a later one."""
+    return value + b" " + secrets.token_hex(8).encode()

@@ -14,6 +14,7 @@ from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.guards import Guards
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
@@ -26,12 +27,14 @@ from remora.storage.rados.notifications import NoNotifications
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
-from remora.storage.rados.queue import Queue
+from remora.storage.rados.queue import QueueParts
 from remora.storage.rados.recovery import Recovery
 from remora.storage.rados.redriving import Letters
 from remora.storage.rados.registry import Registry
 from remora.storage.rados.releases import Releases
+from remora.storage.rados.runs import Runs
 from remora.storage.rados.schedule import Schedule
+from remora.storage.rados.spills import RadosSpills
 from remora.storage.rados.two_phase import TwoPhase
 
 
@@ -43,7 +46,9 @@ class RadosStore:
     """One store with all its parts, on one client instance; see `ports.ShardStore`.
 
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. A reservation that
-    keeps others from being made is given up when it has been seen for `reservation_age_s`.
+    keeps others from being made is given up when it has been seen for `reservation_age_s`. Spilled entries go to
+    `spill_pool`, else to the queues' pool; workers of any host have read what is released `guard_s` after it was
+    written.
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class RadosStore:
         tracer: Tracer = NO_TRACER,
         meter: StageMeter = NO_METER,
         reservation_age_s: float = 120.0,
+        spill_pool: str = "",
+        guard_s: float = 5.0,
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
@@ -62,20 +69,24 @@ class RadosStore:
         old_heads = OldHeads(connection, self.mends, may_write=settings.heal != "off")
         self.two_phase, self.attempts = TwoPhase(connection, old_heads, reservation_age_s), Attempts(connection)
         own_queues = OwnQueues(connection, self.two_phase, old_heads)
-        self.inspection = Inspection(connection)
+        runs = Runs(connection, spill_pool)
+        self.inspection = Inspection(connection, runs)
         self.holds = HoldsObject(connection, registry)
         self.own_topics = own_topics = OwnTopics(registry, own_queues, self.inspection, self.holds)
-        self.catalog = Catalog(connection, registry)
+        self.catalog = Catalog(connection, registry, runs)
         self.releases, self.members, self.ledger = Releases(connection), Members(connection), Ledger(connection)
-        self.locks = Locks(connection, self.catalog, old_heads)
         self.letters = Letters(connection, own_queues, own_topics, self.two_phase)
-        self.queue = Queue(connection, old_heads, self.attempts, self.letters)
+        guards = Guards(connection, self.releases, registry, guard_s)
+        parts = QueueParts(old_heads, runs, guards)
+        self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
+        self.locks = Locks(connection, self.catalog, old_heads, self.queue.taken)
         self.arrivals, self.notifications = NoArrivals(), NoNotifications()
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues)
         self.ingest = Ingest(intents, schedule, finisher, own_queues, own_topics)
         self.ingest.tracer, self.ingest.meter = tracer, meter
-        self._recovery = Recovery(intents, schedule, finisher)
+        self._recovery, self._runs = Recovery(intents, schedule, finisher), runs
+        self._guards = guards
         self._stack = AsyncExitStack()
 
     kind = "rados"
@@ -117,6 +128,8 @@ class RadosStore:
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             recovering = tasks.create_task(self._recovery.run(), name="rados recovery")
             stack.callback(recovering.cancel)
+            sweeping = tasks.create_task(self._guards.run(self._runs), name="rados sweep")
+            stack.callback(sweeping.cancel)
             self._stack = stack.pop_all()
         return self
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
-from remora.model.ledger import Tally
+from remora.model.ledger import Cause, Tally
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import recent
@@ -172,7 +172,7 @@ def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Ta
         connection.execute(_DELETE, span)
         freed += int(nbytes)
     freed += recent.size(connection, queue.id, max(queue.head, queue.settled), end)
-    counts = [count for _, count in tally.items()]
+    counts = [count for cause, count in tally.items() if cause is not Cause.EXPORTED]  # nothing is spilled here
     connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
 
 

@@ -23,6 +23,7 @@ from remora.storage.sqlite.mends import NoMends
 from remora.storage.sqlite.notifications import StoredNotifications
 from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.redriving import Letters
+from remora.storage.sqlite.spills import NoSpills
 from remora.storage.sqlite.topics import Topics, sweep_all
 from remora.storage.sqlite.two_phase import TwoPhase
 from remora.storage.sqlite.watch import Watch
@@ -58,7 +59,7 @@ class SqliteStore:
         self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
-        self.mends = NoMends(self.inspection)
+        self.mends, self.spill = NoMends(self.inspection), NoSpills(self.inspection)
         self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), FanOut(files, tracer, meter)
         self.notifications, self.logs = StoredNotifications(files), Logs(files)
         self._finisher = DecisionFinisher(files, self.ingest)

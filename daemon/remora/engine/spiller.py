@@ -1,0 +1,220 @@
+"""Moves entries of queues that fail and fill to objects beside them, so that senders find room for days.
+
+It looks at the heads of such queues by itself, whatever their sessions wait for, and as often as their growth demands.
+What it moves sessions read first, and notice nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from remora.codec.topic import spills
+from remora.engine.catalogue import Catalogue
+from remora.engine.status import ShardStatus
+from remora.metrics import Telemetry
+from remora.model.errors import CodecError, StoreError
+from remora.model.shard import LockToken, Shard
+from remora.model.spill import SpillLook, SpillUsage
+from remora.model.topic import Topic
+from remora.policy.retry import Failure
+from remora.policy.spill import (
+    STALLED_S,
+    Arrivals,
+    SpillRules,
+    look_again_s,
+    near_bound,
+    should_go_on,
+    should_guard,
+    should_start,
+    why_refused,
+)
+from remora.ports.delivery import DeliveryStore
+
+_IDLE_S = 1.0
+_FAILED_S = 1.0
+_USAGE_EVERY_S = 30.0
+_AT_ONCE = 4
+
+
+class Held(Protocol):
+    """What it asks of the coordinator of the worker's shards."""
+
+    @property
+    def tokens(self) -> list[LockToken]:
+        """The lock tokens of the owned shards."""
+        ...
+
+    def active(self) -> list[ShardStatus]:
+        """How the owned shards are doing that are not idle."""
+        ...
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a queue that may be spilled."""
+
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    due_at: float = 0.0
+    is_moving: bool = False
+    has_runs: bool = False
+    is_guarded: bool = False
+
+
+class Spiller:
+    """See the module. `rules` are as configured; `label` names the topic of a queue."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        catalogue: Catalogue,
+        held: Held,
+        telemetry: Telemetry,
+        rules: SpillRules,
+        label: Callable[[Shard], str],
+    ) -> None:
+        self._store, self._catalogue, self._held, self._telemetry = store, catalogue, held, telemetry
+        self._rules, self._label = rules, label
+        self._watched: dict[Shard, _Watched] = {}
+        self._usage = SpillUsage({})
+        self._usage_at = -math.inf
+        self._seen_topics: Mapping[Shard, Topic] = {}
+        self._is_wanted = False
+
+    async def run(self) -> None:
+        """Look again and again until cancelled; nothing is asked of the store while no topic may spill."""
+        while self._store.spill.may_spill:
+            if self._wanted():
+                await self.look()
+            now = asyncio.get_running_loop().time()
+            due = min((each.due_at for each in self._watched.values()), default=math.inf)
+            await asyncio.sleep(min(_IDLE_S, max(0.05, due - now)))
+
+    def _wanted(self) -> bool:
+        """Whether any topic may spill."""
+        topics = self._catalogue.topics
+        if topics is not self._seen_topics:
+            self._seen_topics = topics
+            self._is_wanted = any(self._may_spill(topic) for topic in topics.values())
+        return self._is_wanted or self._rules.enabled
+
+    def _may_spill(self, topic: Topic | None) -> bool:
+        return spills(topic.target.args, self._rules.enabled) if topic is not None else self._rules.enabled
+
+    async def look(self) -> None:
+        """Look once at each queue that is due."""
+        now = asyncio.get_running_loop().time()
+        if now - self._usage_at >= _USAGE_EVERY_S:
+            await self._look_at_usage(now)
+        tokens = self._candidates()
+        await self._leave({shard for shard in self._watched if shard not in tokens})
+        for shard in tokens:
+            self._watched.setdefault(shard, _Watched())
+        todo = iter([token for shard, token in tokens.items() if self._watched[shard].due_at <= now])
+
+        async def work() -> None:
+            for token in todo:
+                await self._look_at(token, self._watched[token.shard])
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(work(), name="spilling")
+
+    async def _leave(self, shards: set[Shard]) -> None:
+        """Watch these queues no longer: they are delivered again, or held by others."""
+        held = {each.shard: each for each in self._held.tokens} if shards else {}
+        for shard in shards:
+            known = self._watched.pop(shard)
+            if known.is_guarded and shard in held:
+                with contextlib.suppress(StoreError, CodecError):
+                    await self._store.spill.unguard(held[shard])
+
+    def _candidates(self) -> dict[Shard, LockToken]:
+        """The held queues that fail, stand still, or have spilled entries, as far as their topics may spill."""
+        stuck = {each.queue for each in self._held.active() if _is_stuck(each)}
+        if not (stuck or self._usage.by_shard or self._watched):
+            return {}
+        return {
+            each.shard: each
+            for each in self._held.tokens
+            if (each.shard.queue in stuck or self._has_runs(each.shard))
+            and self._may_spill(self._catalogue.topic(each.shard))
+        }
+
+    def _has_runs(self, shard: Shard) -> bool:
+        known = self._watched.get(shard)
+        return known.has_runs if known is not None else shard in self._usage.by_shard
+
+    async def _look_at_usage(self, now: float) -> None:
+        try:
+            self._usage = await self._store.spill.usage()
+        except (StoreError, CodecError):
+            return  # what is known stands
+        self._usage_at = now
+
+    async def _look_at(self, token: LockToken, known: _Watched) -> None:
+        """Look at one queue, and move what has to be moved."""
+        loop = asyncio.get_running_loop()
+        try:
+            seen = await self._store.spill.look(token)
+            self._note(token, known, seen)
+            lasts_s = known.arrivals.lasts_s(seen.room)
+            if not known.is_moving and should_start(self._rules, seen.room, lasts_s):
+                known.is_moving = True
+                self._telemetry.spill_began(self._label(token.shard), token.shard.queue)
+            may_move = False
+            if should_guard(self._rules, seen.room, lasts_s):
+                known.is_guarded = True
+                may_move = await self._store.spill.guard(token)
+            if known.is_moving and (may_move or seen.spill.entries):
+                seen = await self._move(token, known, seen)
+                lasts_s = known.arrivals.lasts_s(seen.room)
+            elif not should_go_on(self._rules, seen.room):
+                known.is_moving = False
+        except (StoreError, CodecError) as exc:
+            self._telemetry.spill_refused(self._label(token.shard), token.shard.queue, str(exc))
+            known.due_at = loop.time() + _FAILED_S
+        else:
+            known.due_at = loop.time() + look_again_s(seen.room, lasts_s)
+
+    def _note(self, token: LockToken, known: _Watched, seen: SpillLook) -> None:
+        now = asyncio.get_running_loop().time()
+        known.arrivals = known.arrivals.after(now, seen.room.taken_bytes + seen.spill.nbytes)
+        if known.has_runs and not seen.spill.entries:
+            self._telemetry.spill_ended(self._label(token.shard), token.shard.queue)
+        known.has_runs = seen.spill.entries > 0
+
+    async def _move(self, token: LockToken, known: _Watched, seen: SpillLook) -> SpillLook:
+        """Move page after page until enough room is free; returns the last look. Raises StoreError."""
+        topic, queue = self._label(token.shard), token.shard.queue
+        while should_go_on(self._rules, seen.room):
+            of_topic = sum(n for each, n in self._usage.by_shard.items() if self._label(each) == topic)
+            self._telemetry.spill_near_bound(topic, near_bound(self._rules, of_topic, self._usage.total_bytes))
+            if why := why_refused(self._rules, of_topic, self._usage.total_bytes, self._usage.full):
+                self._telemetry.spill_refused(topic, queue, why)
+                return seen
+            count = await self._store.spill.move(token)
+            if not count:
+                break
+            self._telemetry.spill_moved(topic, count)
+            before, seen = seen, await self._store.spill.look(token)
+            self._note(token, known, seen)
+            self._count(token.shard, seen.spill.nbytes - before.spill.nbytes)
+        known.is_moving = False
+        return seen
+
+    def _count(self, shard: Shard, nbytes: int) -> None:
+        """Count what was moved since the usage was read."""
+        known = self._usage.by_shard
+        self._usage = SpillUsage({**known, shard: known.get(shard, 0) + max(0, nbytes)}, self._usage.full)
+
+
+def _is_stuck(status: ShardStatus) -> bool:
+    """Whether a queue's entries cannot be delivered now; what the store itself fails at cannot be moved either."""
+    if status.failure in (Failure.STORE, Failure.DAMAGED):
+        return False
+    return status.failure is not None or (status.has_work and status.progress_age_s > STALLED_S)

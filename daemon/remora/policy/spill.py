@@ -1,0 +1,106 @@
+"""When entries of a queue are moved out of its ring, and when that ends. Pure.
+
+To move an entry costs as much as to deliver it, so a topic that is merely busy is left alone: only queues that fail,
+that stand still, or that have spilled entries already are looked at here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from remora.model.room import QueueRoom
+
+SPILL_COMMAND = "remora spill list"
+
+STALLED_S = 5.0
+"""A queue in which nothing was done for this long stands still."""
+
+SOON_S = 600.0
+"""Entries are moved when the room lasts less than this."""
+
+_WINDOW_S = 300.0
+_LITTLE_ROOM = 0.06
+_SHORTEST_S, _LONGEST_S = 0.5, 10.0
+_FLOOD = 12_800_000
+"""Bytes a second that no queue gets for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpillRules:
+    """Of topics that do not say `enabled` says whether they spill; `start` and `stop` are parts of a ring, 0 to 1."""
+
+    enabled: bool = False
+    start: float = 0.5
+    stop: float = 0.25
+    topic_bytes: int = 10_000_000_000
+    total_bytes: int = 100_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How fast a queue grows, as far as was seen: the first look of the window before this one, and that of this one.
+
+    What counts are the bytes in ring and runs together, so that neither a move nor the end of one looks like growth.
+    """
+
+    before: tuple[float, int] | None = None
+    since: tuple[float, int] | None = None
+    last: tuple[float, int] = (0.0, 0)
+
+    def after(self, now: float, nbytes: int) -> Arrivals:
+        """What is known after another look."""
+        look = (now, nbytes)
+        if self.since is None:
+            return Arrivals(None, look, look)
+        if now - self.since[0] >= _WINDOW_S:
+            return Arrivals(self.since, look, look)
+        return Arrivals(self.before, self.since, look)
+
+    def lasts_s(self, room: QueueRoom) -> float:
+        """How long the room lasts at this growth; infinite where it does not grow."""
+        first = self.before or self.since
+        if first is None or self.last[1] <= first[1]:
+            return math.inf
+        return room.room_bytes * (self.last[0] - first[0]) / (self.last[1] - first[1])
+
+
+def refuses_soon(room: QueueRoom) -> bool:
+    """Whether reservations are refused, or the next large one will be."""
+    return room.room_bytes < _LITTLE_ROOM * room.capacity_bytes
+
+
+def should_start(rules: SpillRules, room: QueueRoom, lasts_s: float) -> bool:
+    """Whether to begin to move entries."""
+    return refuses_soon(room) or (room.taken_bytes >= rules.start * room.capacity_bytes and lasts_s < SOON_S)
+
+
+def should_go_on(rules: SpillRules, room: QueueRoom) -> bool:
+    """Whether to move another page, once it has begun."""
+    return room.used_bytes > rules.stop * room.capacity_bytes
+
+
+def should_guard(rules: SpillRules, room: QueueRoom, lasts_s: float) -> bool:
+    """Whether entries may have to be moved soon, which others have to know some seconds before."""
+    is_half_way = room.taken_bytes >= rules.start / 2 * room.capacity_bytes
+    return is_half_way or lasts_s < SOON_S or should_start(rules, room, lasts_s)
+
+
+def look_again_s(room: QueueRoom, lasts_s: float) -> float:
+    """When to look at the queue again: four times in what its room lasts, and before a flood could fill it."""
+    return min(_LONGEST_S, max(_SHORTEST_S, min(lasts_s / 4, room.room_bytes / _FLOOD)))
+
+
+def near_bound(rules: SpillRules, topic_bytes: int, all_bytes: int) -> float:
+    """How much of the bound that is reached first is used; 1 or more where nothing more may be moved."""
+    of_topic = topic_bytes / rules.topic_bytes if rules.topic_bytes else 1.0
+    return max(of_topic, all_bytes / rules.total_bytes if rules.total_bytes else 1.0)
+
+
+def why_refused(rules: SpillRules, topic_bytes: int, all_bytes: int, full: str) -> str:
+    """Why nothing more may be moved; empty where it may."""
+    if topic_bytes >= rules.topic_bytes:
+        return f"the topic has {topic_bytes / 1e9:.1f} GB of spilled entries (spill.topic_bytes)"
+    if all_bytes >= rules.total_bytes:
+        return f"all topics have {all_bytes / 1e9:.1f} GB of spilled entries (spill.total_bytes)"
+    return full

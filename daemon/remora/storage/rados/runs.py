@@ -1,0 +1,195 @@
+"""The objects of spilled entries, and the list of all of them, from which those that no queue names are swept.
+
+Object `remora.runs` in remora's namespace has one omap key for each run: whose it is. The key is written before the
+run's object and deleted after it, so that no run is ever without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from remora.codec.queue_state import spill_in
+from remora.codec.spill import RUN_KEY, RunOwner, decode_owner, decode_page, decode_run, digest_of, encode_owner
+from remora.model.errors import CodecError, StoreDamaged, StoreError
+from remora.model.position import Position
+from remora.model.record import Page
+from remora.model.shard import LockToken, Shard
+from remora.model.spill import Run, SpillUsage
+from remora.policy.reservations import Sightings
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.part import INCARNATION, RadosPart, decoded
+from remora.storage.rados.placement import Locator
+from remora.storage.rados.refusals import FULL, OWN, PLAIN, MismatchError, MissingError, Refusals
+from remora.storage.rados.state import SPILL, StoredState
+
+_log = logging.getLogger(__name__)
+
+RUNS = "remora.runs"
+
+_PAGE = 1024
+_FULL_FRACTION = 0.85
+_CACHED = 8
+_NAMELESS_S = 3600.0
+"""A run that no queue has named for this long is of a move or a removal that was cut short, or of a deleted queue."""
+
+_WRITTEN: Refusals = MappingProxyType({**OWN, **FULL})
+
+
+class Runs(RadosPart):
+    """Writes, reads and deletes runs. `pool` is where new ones go; empty for the pool of the queues."""
+
+    def __init__(self, connection: ClusterConnection, pool: str = "") -> None:
+        super().__init__(connection)
+        self._pool = pool
+        self._cached: dict[str, Page] = {}
+        self._nameless: Sightings[str] = Sightings()
+
+    async def write(self, token: LockToken, run: Run, data: bytes) -> None:
+        """Name a run of this queue, and store it. Raises StoreFull where the pool takes no more."""
+        await self._on_list(
+            WriteOp()
+            .create(exclusive=False)
+            .set_omap({run.name: encode_owner(token, run, str(self._locator(token.shard)))})
+        )
+        operation = WriteOp().create(exclusive=True).write_full(data)
+        what = f"storing spilled entries of {token.shard}"
+        await self._connection.run(operation, run.name, what, _WRITTEN, self._place(run.pool))
+
+    def new_name(self) -> tuple[str, str]:
+        """The name of a new run, and its pool."""
+        return f"{RUN_KEY}{secrets.token_hex(8)}", self._pool
+
+    async def read(self, run: Run) -> Page:
+        """The entries of a run; the last few that were read are kept. Raises StoreDamaged."""
+        if (known := self._cached.get(run.name)) is not None:
+            return known
+        what = f"reading {run.name}"
+        operation = ReadOp().assert_exists()
+        content = operation.read(0, run.stored_bytes + 1)
+        try:
+            await self._connection.run(operation, run.name, what, locator=self._place(run.pool))
+            page = decode_page(content.data, run)
+        except MissingError as exc:
+            raise StoreDamaged(f"the {run.entries} spilled entries from {run.first} on are gone: {exc}") from exc
+        except CodecError as exc:
+            raise StoreDamaged(f"the {run.entries} spilled entries from {run.first} on are damaged: {exc}") from exc
+        self._cached[run.name] = page
+        while len(self._cached) > _CACHED:
+            del self._cached[next(iter(self._cached))]
+        return page
+
+    async def discard(self, runs: Sequence[Run]) -> None:
+        """Delete runs that their queue names no longer; what fails is left to the sweep."""
+        for run in runs:
+            self._cached.pop(run.name, None)
+            with contextlib.suppress(StoreError):
+                await self._delete(run.name, run.pool)
+
+    async def _delete(self, name: str, pool: str) -> None:
+        with contextlib.suppress(MissingError):
+            await self._connection.run(WriteOp().remove(), name, f"deleting {name}", locator=self._place(pool))
+        await self._on_list(WriteOp().create(exclusive=False).remove_omap([name]))
+
+    async def usage(self) -> SpillUsage:
+        """What the runs of each queue take, and why the pool of new ones takes no more."""
+        by_shard: dict[Shard, int] = {}
+        for owner in (await self._all()).values():
+            by_shard[owner.shard] = by_shard.get(owner.shard, 0) + owner.nbytes
+        return SpillUsage(by_shard, await self._why_full())
+
+    async def _why_full(self) -> str:
+        pool = self._place(self._pool).pool
+        try:
+            found = json.loads(await self._connection.session.ask_monitors("df"))
+            used = {each["name"]: float(each["stats"]["percent_used"]) for each in found["pools"]}.get(pool, 0.0)
+        except (StoreError, ValueError, KeyError, TypeError):
+            return ""  # then a pool that is full refuses the run itself
+        return f"pool {pool} is {used:.0%} full" if used >= _FULL_FRACTION else ""
+
+    # ------------------------------------------------------------------------------------------ sweeping
+
+    async def sweep(self, now: float) -> None:
+        """Delete the runs that no queue named at any look of the last hour."""
+        everybodys = await self._all()
+        listed = {name: each for name, each in everybodys.items() if each.place == str(self._locator(each.shard))}
+        owners = {(each.shard, each.incarnation) for each in listed.values()}
+        named: set[str] = set()
+        for shard, incarnation in owners:
+            named |= await self._named(shard, incarnation)
+        self._nameless = self._nameless.after_look(listed.keys() - named, now)
+        for name in self._nameless.seen_for(_NAMELESS_S, now):
+            _log.info("deleting spilled entries that no queue names: %s of %s", name, listed[name].queue)
+            await self._delete(name, listed[name].pool)
+
+    async def _named(self, shard: Shard, incarnation: str) -> set[str]:
+        """The runs that a queue names; none where it is gone, or made anew."""
+        found: dict[str, bytes] = {}
+        more = True
+        while more:
+            operation = ReadOp().assert_exists().assert_xattr(INCARNATION, incarnation)
+            page = operation.omap_page(max(found, default=""), RUN_KEY, _PAGE)
+            try:
+                await self._connection.run(operation, shard.queue, f"looking at {shard}", OWN, self._locator(shard))
+            except (MissingError, MismatchError):
+                return set()
+            found |= page.values
+            more = page.more and bool(page.values)
+        return {decoded(lambda value: decode_run(key, value), value, RUNS).name for key, value in found.items()}  # noqa: B023 - called at once
+
+    async def _all(self) -> Mapping[str, RunOwner]:
+        """The list of all runs, with whose they are."""
+        found: dict[str, bytes] = {}
+        more = True
+        while more:
+            operation = ReadOp().assert_exists()
+            page = operation.omap_page(max(found, default=""), "", _PAGE)
+            try:
+                await self._connection.run(operation, RUNS, f"reading {RUNS}", PLAIN, self._own)
+            except MissingError:
+                break
+            found |= page.values
+            more = page.more and bool(page.values)
+        return {name: decoded(lambda raw: decode_owner(name, raw), raw, RUNS) for name, raw in found.items()}  # noqa: B023 - called at once
+
+    async def _on_list(self, operation: WriteOp) -> None:
+        await self._connection.run(operation, RUNS, f"writing to {RUNS}", _WRITTEN, self._own)
+
+    def _place(self, pool: str) -> Locator:
+        return Locator(pool or self._own.pool, self._own.namespace)
+
+
+def run_of(page: Page, name: tuple[str, str], nbytes: int, data: bytes) -> Run:
+    """The run of a page, which cost so many bytes of the ring, under a name and in a pool."""
+    first, end = (Position.parse(page.positions[i].decode("ascii")) for i in (0, -1))
+    return Run(name[0], first, end, len(page.entries), nbytes, len(data), digest_of(data), name[1])
+
+
+def runs_of(stored: StoredState, keys: Mapping[str, bytes], what: str) -> Sequence[Run]:
+    """The runs that a queue names, in order. Raises StoreDamaged where they are not what its state says is spilled."""
+    try:
+        runs = sorted((decode_run(key, value) for key, value in keys.items()), key=lambda run: run.first)
+    except CodecError as exc:
+        raise StoreDamaged(f"{what}: a run cannot be read: {exc}") from exc
+    spill = stored.state.spill
+    reach = sum(run.entries for run in runs)
+    begins = bool(runs) and runs[0].first <= spill.front < runs[0].end and 0 <= reach - spill.entries < runs[0].entries
+    if begins is not bool(spill.entries) or bool(runs) is not bool(spill.entries):
+        raise StoreDamaged(f"{what}: {spill.entries} entries are spilled, but its {len(runs)} runs have {reach}")
+    return runs
+
+
+async def has_runs(connection: ClusterConnection, shard: Shard, locator: Locator) -> bool:
+    """Whether entries of a queue are spilled; not where it is gone."""
+    operation, what = ReadOp().assert_exists(), f"looking at {shard}"
+    xattrs = operation.xattrs()
+    try:
+        await connection.run(operation, shard.queue, what, locator=locator)
+    except MissingError:
+        return False
+    return decoded(lambda values: spill_in(values.get(SPILL, b"")), xattrs.values, what).entries > 0

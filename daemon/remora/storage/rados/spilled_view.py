@@ -1,0 +1,66 @@
+"""What is spilled of a queue, looked at without its lock while its owner moves and removes entries."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from remora.codec.queue_ops import HEAD_SIZE, decode_head
+from remora.codec.spill import MOST_RUNS, RUN_KEY
+from remora.model.errors import StoreDamaged
+from remora.model.position import Position
+from remora.model.shard import Shard
+from remora.model.spill import Run
+from remora.storage.librados import ReadOp
+from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.part import INCARNATION, decoded
+from remora.storage.rados.placement import Locator
+from remora.storage.rados.refusals import QUEUE
+from remora.storage.rados.runs import Runs, runs_of
+from remora.storage.rados.state import StoredState, stored_state
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledView:
+    """The runs of a queue at one moment, with its head and state."""
+
+    stored: StoredState
+    runs: Sequence[Run]
+    incarnation: str
+    reader: Runs
+
+    async def entries(self, after: Position) -> AsyncIterator[tuple[str, bytes]]:
+        """Position and raw bytes of each spilled entry from a position on. Raises StoreDamaged also for a run that was
+        delivered since.
+        """
+        start = max(after, self.stored.state.spill.front)
+        for run in self.runs:
+            if run.end <= start:
+                continue
+            page = await self.reader.read(run)
+            positions = [Position.parse(each.decode("ascii")) for each in page.positions]
+            for i in range(bisect_left(positions, start), len(page.entries)):
+                yield str(positions[i]), page.entries[i]
+
+
+async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Locator, reader: Runs) -> SpilledView:
+    """Look at a queue. Raises ShardGone."""
+    what = f"looking at {shard}"
+    operation = ReadOp().assert_exists()
+    content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+    keys = operation.omap_page("", RUN_KEY, MOST_RUNS)
+    await connection.run(operation, shard.queue, what, QUEUE, locator)
+    stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+    incarnation = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
+    return SpilledView(stored, runs_of(stored, keys.values, what), incarnation, reader)
+
+
+async def oldest_spilled(view: SpilledView) -> bytes | None:
+    """The oldest entry of the runs; None where there is none, or it was delivered meanwhile."""
+    try:
+        async for _, raw in view.entries(Position(0, 0)):
+            return raw
+    except StoreDamaged:
+        pass
+    return None

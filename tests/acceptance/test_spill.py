@@ -1,0 +1,225 @@
+"""An endpoint that is away for longer than its queue has room refuses no event, and gets all of them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devkit.clusters.ceph import Gateway
+from devkit.clusters.s3 import Zone, fresh
+from devkit.entries.queues import Queues, calm
+from devkit.paths import ROOT
+from devkit.processes.daemon import Daemon, Options, merged, running_daemon
+from devkit.receivers.http_sink import HttpSink, http_sink
+from devkit.waits import until
+from remora.model.shard import Shard
+
+pytestmark = pytest.mark.ceph
+
+RING, SMALL = 1_000_000, 200_000
+MORE: Options = {
+    "ownership": {"schemes": ["http"]},
+    "destinations": {"deny": []},
+    "spill": {"enabled": True},
+    "delivery": {"retry_cap": "1s"},
+}
+AWAY_S, PER_S, AT_ONCE = 600.0, 200, 16
+
+
+def numbers(sink: HttpSink) -> dict[str, list[int]]:
+    """The events that arrived, by key, without those that arrived again."""
+    found: dict[str, list[int]] = {}
+    for body in dict.fromkeys(sink.bodies):
+        record = json.loads(body)["Records"][0]
+        key, _, number = record["s3"]["object"]["key"].partition("/")
+        found.setdefault(key, []).append(int(number or record["eventId"].removeprefix("id-")))
+    return found
+
+
+async def stored(queues: Queues, topic: str, count: int) -> None:
+    """Commit so many events, none of which is refused, as fast as their queue gets room."""
+    shard = Shard(topic)
+
+    async def has_room() -> bool:
+        return (await queues.store.inspection.stats(shard)).room.room_bytes > 0.04 * SMALL
+
+    for start in range(0, count, 10):
+        await until(has_room, "room in the ring")
+        await queues.fill(topic, 10, start=start, padding=100)
+
+
+async def balance(daemon: Daemon, topic: str) -> dict[str, Any]:
+    (found,) = (await daemon.command("ledger", topic, "--json")).json
+    (shard,) = found["shards"]
+    return dict(shard)
+
+
+@pytest.mark.guarantee("no-loss", "order-per-object")
+async def test_a_queue_holds_more_than_its_ring(queues: Queues, tmp_path: Path) -> None:
+    """Four rings of events come while the endpoint is away, and none is refused; all arrive in order when it is back,
+    the ledger agrees before and after, and a release meanwhile waits for what is spilled."""
+    sent = 2000
+    async with http_sink() as sink:
+        topic = queues.make(sink.url, ring_bytes=SMALL)
+        async with running_daemon(tmp_path, merged(calm(queues), MORE)) as daemon:
+            await daemon.own(topic)
+            await stored(queues, topic, sent)
+            waiting = await balance(daemon, topic)
+            listed = (await daemon.command("spill", "list", "--json")).json
+            released = await daemon.command("shard", "release", topic)
+            await sink.open()
+            await until(lambda: _is_left(queues, topic), "a queue that is left to radosgw")
+            left = await balance(daemon, topic)
+            claimed = await daemon.command("shard", "claim", topic)
+            await queues.drained(topic)
+            done = await balance(daemon, topic)
+
+    assert (waiting["pending"], waiting["unaccounted"]) == (sent, 0)
+    assert waiting["spilled"] > sent / 2
+    assert [each["queue"] for each in listed] == [topic]
+    assert "spilled entries are delivered first" in released.out.decode()
+    assert (left["spilled"], left["unaccounted"]) == (0, 0)
+    assert claimed.code == 0, claimed.err
+    assert (done["delivered"], done["pending"], done["spilled"], done["unaccounted"]) == (sent, 0, 0, 0)
+    found = numbers(sink)
+    assert sorted(number for each in found.values() for number in each) == list(range(sent))
+    assert all(each == sorted(each) for each in found.values())
+
+
+async def _is_left(queues: Queues, topic: str) -> bool:
+    return Shard(topic) in await queues.store.releases.released() and not queues.gateway.lockers(topic)
+
+
+async def test_what_never_gets_delivered_is_exported_and_dropped(queues: Queues, tmp_path: Path) -> None:
+    """The file has the entries that were spilled, and only those leave, under a cause of their own."""
+    async with http_sink() as sink:
+        topic, sent = queues.make(sink.url, ring_bytes=SMALL), 600
+        async with running_daemon(tmp_path, merged(calm(queues), MORE)) as daemon:
+            await daemon.own(topic)
+            await stored(queues, topic, sent)
+            file = tmp_path / "letters.ndjson.gz"
+            exported = await daemon.command("spill", "export", topic, str(file))
+            assert exported.code == 0, exported.err
+            lines = gzip.decompress(file.read_bytes()).splitlines()
+            dropped = await daemon.command("spill", "drop", topic, "--yes")
+            assert dropped.code == 0, dropped.err
+            after = await balance(daemon, topic)
+            await sink.open()
+            await queues.drained(topic)
+            done = await balance(daemon, topic)
+
+    assert after["exported"] == len(lines) > 0
+    assert (after["pending"], after["unaccounted"]) == (sent - len(lines), 0)
+    assert (done["delivered"], done["exported"], done["unaccounted"]) == (sent - len(lines), len(lines), 0)
+
+
+BEFORE_SPILL = "eabeb60e"
+"""A commit whose remora knows nothing of runs."""
+
+
+@pytest.mark.full("runs the code of an older commit; the gate has what keeps it away, by itself")
+async def test_a_pool_with_older_hosts(queues: Queues, tmp_path: Path) -> None:
+    """A daemon of the time before spill takes no queue that has runs, though nobody holds it; one with spill switched
+    off delivers them first, and then the older one goes on."""
+    async with http_sink() as sink:
+        topic, sent = queues.make(sink.url, ring_bytes=SMALL), 600
+        new, old = tmp_path / "new", tmp_path / "old"
+        new.mkdir()
+        code = older_code(old)
+        async with running_daemon(new, merged(calm(queues), MORE)) as daemon:
+            await daemon.own(topic)
+            await stored(queues, topic, sent)
+        await sink.open()
+        plain = {name: options for name, options in MORE.items() if name != "spill"}
+        older = merged(calm(queues), plain)
+        async with running_daemon(old, older, env={"PYTHONPATH": str(code)}) as daemon:
+            beside = queues.make(sink.url)
+            await daemon.own(beside)  # it delivers what it may
+            assert topic not in {each["queue"] for each in (await daemon.status())["shards"]}
+            assert not queues.gateway.lockers(topic)
+            assert not sink.bodies
+        async with running_daemon(new, older) as daemon:
+            await queues.drained(topic)
+            done = await balance(daemon, topic)
+        async with running_daemon(old, older, env={"PYTHONPATH": str(code)}) as daemon:
+            await queues.fill(topic, 20, start=sent)
+            await queues.drained(topic)
+
+    assert (done["delivered"], done["unaccounted"]) == (sent, 0)
+    found = numbers(sink)
+    assert sorted(number for each in found.values() for number in each) == list(range(sent + 20))
+    assert all(each == sorted(each) for each in found.values())
+
+
+def older_code(folder: Path) -> Path:
+    """The daemon's package as that commit has it."""
+    folder.mkdir()
+    archive = subprocess.run(
+        ["git", "-C", ROOT, "archive", BEFORE_SPILL, "daemon", "config", "systemd", "CHANGELOG.md"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if archive.returncode:
+        pytest.skip(f"this checkout has no commit {BEFORE_SPILL}")
+    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    return folder / "daemon"
+
+
+@pytest.mark.full("ten minutes of PUTs against a real radosgw, on both releases")
+async def test_radosgw_refuses_no_put_for_ten_minutes(zone: Zone, tmp_path: Path) -> None:
+    """200 PUTs a second into a bucket whose queue has a ring of a megabyte, which lasts for seconds: none is refused
+    while the endpoint is away, and all are delivered in order when it is back."""
+    topic = fresh("spill")
+    queue = zone.queue(topic)
+    with zone.ceph.client(namespace=zone.env["queue_namespace"]) as ioctx:
+        Gateway(ioctx).make_queue(queue, RING)  # radosgw takes it as it is
+    seconds = float(os.environ.get("SPILL_TEST_SECONDS", AWAY_S))
+    async with http_sink() as sink, zone.user() as user:
+        bucket = await user.bucket(topic, await user.topic(topic, sink.url))
+        async with running_daemon(tmp_path, merged(zone.sections, MORE)) as daemon:
+            await daemon.command("shard", "claim", queue)
+            await daemon.own(queue)
+            answers = await put_for(zone, bucket, seconds)
+            waiting = await balance(daemon, topic)
+            await sink.open()
+            await daemon.until(lambda: _is_drained(daemon, topic), "an empty queue", 900)
+            done = await balance(daemon, topic)
+
+    print(f"{zone.release}: {len(answers)} PUTs, {len(answers) / seconds:.0f}/s, {waiting}")  # noqa: T201 - the figure
+    assert set(answers) == {200}
+    assert waiting["spilled"] > 0
+    assert (waiting["unaccounted"], done["unaccounted"], done["pending"]) == (0, 0, 0)
+    found = numbers(sink)
+    assert sum(map(len, found.values())) == len(answers)
+    assert all(each == sorted(each) for each in found.values())
+
+
+async def _is_drained(daemon: Daemon, topic: str) -> bool:
+    return not (await balance(daemon, topic))["pending"]
+
+
+async def put_for(zone: Zone, bucket: str, seconds: float) -> list[int]:
+    """What radosgw answered to PUTs at a steady rate, by some clients, each of which writes keys of its own."""
+    answers: list[int] = []
+    began = time.monotonic()
+
+    async def client(name: int) -> None:
+        count = 0
+        while (now := time.monotonic()) < began + seconds:
+            due = began + count * AT_ONCE / PER_S
+            if due > now:
+                await asyncio.sleep(due - now)
+            answers.append(await zone.raw("PUT", bucket, b"c%d/%d" % (name, count), b"x"))
+            count += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in range(AT_ONCE):
+            tasks.create_task(client(name))
+    return answers

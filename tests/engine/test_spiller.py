@@ -1,0 +1,197 @@
+"""Entries of queues that fail and fill are moved beside them, in time and within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from devkit.readers.samples import sample_value
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import QUICK, a_topic, running
+from remora.config import DeliverySettings
+from remora.engine.worker import Worker, WorkerSetup
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointUnavailable, StoreFull
+from remora.model.position import Position
+from remora.model.room import QueueRoom
+from remora.model.shard import LockToken, Shard
+from remora.model.spill import Spill, SpillLook, SpillUsage
+from remora.policy.spill import SpillRules
+
+RING, PAGE = 1_000_000, 50_000
+START = Position(0, 24576)
+
+
+@dataclass
+class FilledRing:
+    """A ring that gets so many bytes a second; a move takes a page of it."""
+
+    may_spill = True
+    rate: float = 0.0
+    used: float = 0.0
+    spilled: int = 0
+    refused: float = 0.0
+    guarded_at: float = -1.0
+    guard_s: float = 4.0
+    unguarded: int = 0
+    moves: list[float] = field(default_factory=list)
+    elsewhere: dict[Shard, int] = field(default_factory=lambda: {Shard("other"): 500_000})
+    failure: StoreFull | None = None
+    last: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+
+    def come(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self.used += self.rate * (now - self.last)
+        self.last = now
+        self.refused += max(0.0, self.used - RING)
+        self.used = min(self.used, RING)
+
+    async def look(self, token: LockToken) -> SpillLook:
+        await asyncio.sleep(0.01)
+        self.come()
+        room = QueueRoom(RING, int(self.used), 0, 0)
+        return SpillLook(room, Spill(START, self.spilled, self.spilled // 1000))
+
+    async def guard(self, token: LockToken) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self.guarded_at < 0:
+            self.guarded_at = now
+        return now - self.guarded_at >= self.guard_s
+
+    async def unguard(self, token: LockToken) -> None:
+        self.unguarded += 1
+        self.guarded_at = -1.0
+
+    async def move(self, token: LockToken) -> int:
+        await asyncio.sleep(0.02)
+        if self.failure is not None:
+            raise self.failure
+        self.come()
+        page = min(PAGE, int(self.used))
+        self.used -= page
+        self.spilled += page
+        self.moves.append(asyncio.get_running_loop().time())
+        return page // 1000
+
+    async def usage(self) -> SpillUsage:
+        return SpillUsage({**({Shard("t"): self.spilled} if self.spilled else {}), **self.elsewhere})
+
+
+@dataclass
+class Stage:
+    """A worker with one topic, whose endpoint is away or not."""
+
+    ring: FilledRing
+    endpoint: FakeEndpoint
+    telemetry: Telemetry
+    store: FakeStore
+
+
+@asynccontextmanager
+async def staged(*, away: bool = True, args: str = "", rules: SpillRules | None = None) -> AsyncIterator[Stage]:
+    store, telemetry, endpoint = FakeStore(), Telemetry(), FakeEndpoint()
+    store.spill = ring = FilledRing()
+    store.make("t", *(raw_entry("k", i) for i in range(50)))
+    store.metadata["t"] = a_topic("t", args=args)
+    if away:
+        endpoint.opening = lambda _: EndpointUnavailable("it is away")
+    setup = WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings(), spill=rules or SpillRules(enabled=True))
+    async with running(Worker(store, [endpoint], telemetry, setup, Random(7))) as task:
+        await asyncio.sleep(3)
+        ring.come()
+        yield Stage(ring, endpoint, telemetry, store)
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_small_ring_of_a_topic_that_fails_refuses_nothing() -> None:
+    """A megabyte that 200 events a second fill in seven seconds outlasts ten minutes."""
+    async with staged() as stage:
+        stage.ring.rate = 140_000
+        await asyncio.sleep(600)
+        stage.ring.come()
+
+        assert stage.ring.refused == 0
+        assert stage.ring.spilled > 0.9 * 600 * 140_000 - RING
+        moved = sample_value(stage.telemetry.registry, "remora_spill_moved_total", {"topic": "t"})
+        assert moved == len(stage.ring.moves) * PAGE // 1000
+
+
+@in_virtual_time
+async def test_nothing_is_moved_before_others_know() -> None:
+    """The first page leaves the ring when the guard has been set for as long as the store wants."""
+    async with staged() as stage:
+        stage.ring.rate = 140_000
+        await asyncio.sleep(30)
+
+        assert stage.ring.moves[0] - stage.ring.guarded_at >= stage.ring.guard_s
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("away", "args", "enabled", "rate", "moves"),
+    [
+        (True, "", True, 140_000, True),
+        (True, "", False, 140_000, False),
+        (True, "remora-spill=on", False, 140_000, True),
+        (True, "remora-spill=off", True, 140_000, False),
+        (True, "", True, 500, False),
+        (False, "", True, 140_000, False),
+    ],
+)
+async def test_which_queues_are_spilled(away: bool, args: str, enabled: bool, rate: float, moves: bool) -> None:
+    """Those that fail and fill, as far as their topic or the configuration wants it; not one that is merely busy."""
+    async with staged(away=away, args=args, rules=SpillRules(enabled=enabled)) as stage:
+        stage.ring.rate = rate
+        await asyncio.sleep(60)
+
+        assert bool(stage.ring.moves) is moves
+
+
+@in_virtual_time
+@pytest.mark.parametrize("of", ["topic", "all", "pool"])
+async def test_bounds_hold_by_a_page(of: str) -> None:
+    """Nothing is moved beyond the topic's bound, that of all topics, or what the pool takes, and the log says why."""
+    bound = 500_000
+    rules = SpillRules(
+        enabled=True,
+        topic_bytes=bound if of == "topic" else 10**9,
+        total_bytes=2 * bound if of == "all" else 10**9,
+    )
+    async with staged(rules=rules) as stage:
+        if of == "pool":
+            stage.ring.failure = StoreFull("the pool's quota is used up")
+        stage.ring.rate = 140_000
+        await asyncio.sleep(120)
+
+        assert stage.ring.spilled <= bound + PAGE
+        assert stage.ring.refused > 0
+        if of != "pool":
+            ratio = sample_value(stage.telemetry.registry, "remora_spill_bound_ratio", {"topic": "t"})
+            assert ratio is not None
+            assert ratio >= 1
+
+
+@in_virtual_time
+async def test_a_topic_that_is_delivered_again_is_spilled_on_while_it_has_runs() -> None:
+    """Runs come first, so the ring may fill behind them; when they are delivered, nothing is moved and guarded."""
+    async with staged() as stage:
+        stage.ring.rate = 140_000
+        await asyncio.sleep(60)
+        stage.endpoint.opening = lambda _: None
+        await asyncio.sleep(60)
+        assert asyncio.get_running_loop().time() - stage.ring.moves[-1] < 10
+        assert stage.ring.refused == 0
+
+        stage.ring.rate, stage.ring.spilled = 0, 0
+        await asyncio.sleep(60)
+
+        assert asyncio.get_running_loop().time() - stage.ring.moves[-1] > 40
+        assert stage.ring.unguarded
