@@ -23,6 +23,7 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
+from remora.model.layout import FormerQueue
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
@@ -87,7 +88,10 @@ class FakeStore:
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
         self.catalog = self.releases = self.locks = self.members = self.queue = self.attempts = self
-        self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
+        self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self.own_topics = self
+        self.held_back: dict[str, str] = {}
+        self.ends: dict[str, bytes] = {}
+        self.forgets: list[Topic] = []
         self.rooms: dict[str, QueueRoom] = {}
         self._made = 0
         self._told: dict[str, None] = {}
@@ -227,12 +231,23 @@ class FakeStore:
             queue = self._held(token)
             first = queue.positions.index(int(start.partition(b"/")[2])) if start else queue.front
             assert first >= queue.front, "a listing started behind the front"
+            if why := self.held_back.get(token.shard.queue):
+                return Page([queue.marker(first)], [], truncated=False, held_back=why)
             last = min(first + limit, len(queue.entries))
             return Page(
                 [queue.marker(i) for i in range(first, last + 1)],
                 queue.entries[first:last],
                 truncated=last < len(queue.entries),
+                after=b"" if first else self.ends.get(token.shard.queue, b""),
             )
+
+    async def forget_former(self, topic: Topic) -> bool:
+        async with self._call("forget"):
+            self.forgets.append(topic)
+            return True
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        return ()
 
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         async with self._call("remove"):
@@ -401,6 +416,9 @@ class FakeRoute:
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
 
+    def succeeds(self, after: bytes) -> None:
+        self.endpoint.successions.append((self.shard.queue, after))
+
     async def look_again(self) -> None:
         self._too_large = await self.endpoint.look()
 
@@ -452,6 +470,9 @@ class FakeExactRoute:
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
+
+    def succeeds(self, after: bytes) -> None:
+        self.endpoint.successions.append((self.shard[0], after))
 
     async def look_again(self) -> None:
         assert not self._spent, "a look while a commit is under way, or on a route that is spent"
@@ -519,6 +540,7 @@ class FakeEndpoint:
         self.epochs: dict[tuple[str, str], int] = defaultdict(int)
         self.positions: dict[tuple[str, str], bytes] = {}
         self.transactions: list[int] = []
+        self.successions: list[tuple[str, bytes]] = []
         self.buried: list[DeadLetter] = []
         self.shared_fate: Callable[[Target], Hashable] = lambda target: (target.uri, target.args)
         self.quick_retries: list[bool] = []

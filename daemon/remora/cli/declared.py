@@ -20,7 +20,7 @@ from remora.cli.attributes import SECRETS, Given, has_password, read_password, u
 from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_name
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
-from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
+from remora.model.topic import MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
 
 MOST_BYTES = 16 << 20
 """A file beyond this size is a mistake and is not read."""
@@ -30,7 +30,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     """One `[topic.NAME]`, as it stands in the file."""
 
     endpoint: str
-    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
+    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] | None = None
     sequence: bool = False
     kafka_topic: str | None = None
     args: dict[str, Any] = {}
@@ -52,11 +52,13 @@ _OF_TARGET = ("endpoint", "kafka-topic", "args", "delivery", "password-file", "s
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A topic as the file wants it; `closed` is None where the file does not say."""
+    """A topic as the file wants it; `closed` is None where the file does not say, and one that `keeps_shards` has the
+    default number where it is new, and stays as it is otherwise."""
 
     topic: Topic
     closed: bool | None
     remarks: list[str]
+    keeps_shards: bool = False
 
 
 def load_topics(path: Path, settings: Settings) -> list[Declared]:
@@ -108,16 +110,16 @@ class _Reading:
     def topic(self, name: str, raw: Mapping[str, Any]) -> Declared | None:
         """The topic of a table; None where something is wrong with it."""
         table = self._table(raw)
-        plain = Topic(
-            name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA, is_sequenced=table.sequence
-        )
+        shards = self._settings.topics.default_shards if table.shards is None else table.shards
+        target, is_sequenced = Target("", "", name), table.sequence
+        plain = Topic(name, "", name, target, shards=shards, origin=Origin.REMORA, is_sequenced=is_sequenced)
         topic, remarks = self._given(table).on(plain), list[str]()
         if self._is_target_read:
             try:
                 remarks = app.check_target(topic.target, self._settings)
             except EndpointMisconfigured as exc:
                 self.problems.append(("", str(exc)))
-        return None if self.problems else Declared(topic, table.closed, remarks)
+        return None if self.problems else Declared(topic, table.closed, remarks, table.shards is None)
 
     def _table(self, raw: Mapping[str, Any]) -> Table:
         """The values of a table that have the right shape, and defaults for the others."""

@@ -16,6 +16,7 @@ from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
+from remora.cli.layouts import ended_json, layout_line, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, seconds
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
@@ -91,7 +92,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
             (
                 row.label,
                 row.origin,
-                len(row.shards),
+                row.open_shards,
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
                 (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
@@ -127,7 +128,13 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
     async def row() -> dict[str, object]:
         async with app.store_of(settings) as store:
             found = await row_named(store, name, origin)
-            return _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            if found.topic is None or found.origin is Origin.RADOSGW:
+                return shown
+            layouts, ended = await layouts_json(store, found.topic), await ended_json(store, found.topic)
+            return shown | (
+                {"layouts": layouts, "ended": ended} if as_json else {"layouts": [*map(layout_line, layouts)]}
+            )
 
     shown = run_async(row())
     if as_json:
@@ -301,7 +308,7 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
     shown: dict[str, object] = {
         "topic": row.label,
         "origin": str(row.origin),
-        "shards": len(row.shards),
+        "shards": row.open_shards,
         "queues": [shard.queue for shard in row.shards],
         "delivered_by": row.delivered_by(settings),
         "reason": row.reason(settings) or "",

@@ -15,6 +15,7 @@ from remora.model.record import Record
 # missing, doubled or reordered.
 SHARD, POSITION, NEXT, EVENT_ID = "remora-shard", "remora-pos", "remora-next", "remora-event-id"
 SEQUENCE = "remora-seq"
+AFTER = "remora-after"
 
 FRAME_BYTES = 23
 """The most that a record has besides key, value and headers, lengths included."""
@@ -30,6 +31,10 @@ SEQUENCE_BYTES = HEADER_BYTES + len(SEQUENCE)
 
 TRACE_BYTES = HEADER_BYTES + len(TRACEPARENT)
 """The most that the header of its trace context adds, besides the context."""
+
+
+AFTER_BYTES = HEADER_BYTES + len(AFTER)
+"""The most that the header of where the shards before this one ended adds, besides these ends."""
 
 
 def varint(number: int) -> bytes:
@@ -70,7 +75,7 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     for place, event in enumerate(records, first):
         key, body, event_id, _, position, next_position, _, sequence, trace, _ = event
         if sequence or trace:
-            made.append(_encode_any(shard, prefix, event, place))
+            made.append(encode_event(shard, prefix, event, place))
             continue
         try:
             record = b"\0\0%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b" % (
@@ -93,15 +98,16 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
             )
             made += (small[len(record)], record)
         except IndexError:  # something is large
-            made.append(_encode_any(shard, prefix, event, place))
+            made.append(encode_event(shard, prefix, event, place))
     return b"".join(made)
 
 
-def _encode_any(shard: bytes, prefix: bytes, event: Record, place: int) -> bytes:
-    """An event's record of any size, with its number and its trace context where it has them."""
+def encode_event(shard: bytes, prefix: bytes, event: Record, place: int, after: bytes = b"") -> bytes:
+    """An event's record of any size, with its number, its trace context and the ends of parents where it has them."""
     headers = [(SHARD, shard), (POSITION, prefix + event.position), (NEXT, prefix + event.next_position)]
     headers += [(EVENT_ID, event.event_id), *([(SEQUENCE, event.sequence)] if event.sequence else [])]
     headers += [(TRACEPARENT, event.traceparent)] if event.traceparent else []
+    headers += [(AFTER, after)] if after else []
     return encode_record(place, event.key, event.body, headers)
 
 

@@ -18,6 +18,7 @@ from remora.config.delivery import (
 )
 from remora.config.ingest import IngestSettings
 from remora.config.sequencer import SequencerSettings
+from remora.config.topics import TopicsSettings
 from remora.config.traffic import ShapingSettings
 from remora.config.workers import (
     AdminSettings,
@@ -52,6 +53,7 @@ class Settings(Checked):
     http: HttpSettings = field(default_factory=HttpSettings)
     destinations: DestinationsSettings = field(default_factory=DestinationsSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+    topics: TopicsSettings = field(default_factory=TopicsSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
@@ -141,6 +143,6 @@ LIVE = frozenset({
     "quarantine.ratio", "quarantine.threshold", "quarantine.time",
     "log.format", "log.level", "log.repeat_interval", "ownership.schemes",
     "shaping.backlog_age", "shaping.default_class", "shaping.groups", "shaping.principal", "shaping.relief_at",
-    "shaping.scope", "shaping.tick",
+    "shaping.scope", "shaping.tick", "topics.default_shards",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""

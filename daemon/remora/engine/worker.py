@@ -19,6 +19,7 @@ from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, Destinations, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
 from remora.engine.dispatching.outlet import Outlets
+from remora.engine.layouts import LayoutKeeper
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
@@ -119,6 +120,7 @@ class Worker:
             return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
+        self._layouts = LayoutKeeper(store, self.catalogue, telemetry)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
 
     def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
@@ -173,7 +175,10 @@ class Worker:
         """What waits here, by destination and cause."""
         groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
         for each in self.ownership.active():
-            if each.has_work and each.state is not State.SHAPED:  # to wait for credit is no stall
+            if each.has_work and each.state not in (
+                State.SHAPED,
+                State.WAITING,
+            ):  # these wait for others, and that is no stall
                 groups.setdefault((each.endpoint, _cause(each)), []).append(each)
         return tuple(
             Waiting(
@@ -240,6 +245,7 @@ class Worker:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._backlog.run(), name="backlog"),
+                tasks.create_task(self._layouts.run(), name="layouts"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
             ]
             if self._letters is not None:

@@ -23,6 +23,7 @@ class State(StrEnum):
     QUARANTINED = "quarantined"
     RETRYING = "retrying"
     STARTING = "starting"
+    WAITING = "waiting"
     SHAPED = "shaped"
     FINISHING = "finishing"
     DELIVERING = "delivering"

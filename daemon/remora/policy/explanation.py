@@ -165,6 +165,9 @@ def _held(queue: Queue) -> Advice | None:
             last = f"; the last attempt failed with: {daemon.last_failure}" if daemon.last_failure else ""
             text = f"its destination is in quarantine and gets a trickle only{why}{last}"
             return Advice(text, _command("quarantine release", daemon.destination))
+        case State.WAITING:
+            text = f"it {found.reason}; those may be earlier ones of its keys, since its topic's shards were changed"
+            return Advice(text, "remora status", f"waiting: {found.reason}")
         case State.SHAPED:
             return Advice(f"it waits for credit to send{why}", "remora shaping show")
         case State.STARTING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
-from remora.codec.kafka_records import RECORD_BYTES
+from remora.codec.kafka_records import AFTER_BYTES, RECORD_BYTES, encode_event
 from remora.codec.speedups import encode_events, in_batches
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.record import Record
@@ -38,13 +38,24 @@ class KafkaBatch:
     origin: Origin
     records: Sequence[Record]
     nbytes: int
+    after: bytes = b""
+    """What the first record says of where the shards before this one ended, where it does."""
 
     def __len__(self) -> int:
         return len(self.records)
 
     def encode(self, first: int) -> bytes:
         """The records as they stand in a batch, the first of them at this place."""
-        return encode_events(self.origin.shard, self.origin.prefix, self.records, first)
+        shard, prefix, records = self.origin.shard, self.origin.prefix, self.records
+        if not self.after:
+            return encode_events(shard, prefix, records, first)
+        begin = encode_event(shard, prefix, records[0], first, self.after)
+        return begin + encode_events(shard, prefix, records[1:], first + 1)
+
+    def succeed(self, after: bytes) -> None:
+        """Have the first record say where the shards before this one ended."""
+        self.after = after
+        self.nbytes += AFTER_BYTES + len(after)
 
 
 class Packer:
@@ -60,6 +71,9 @@ class Packer:
         self._origin = Origin.of(queue, incarnation)
         self._partitions = partitions
         self._codec = codec
+        self.after = b""
+        """Where the shards ended that this one took over from, for its first record."""
+        self._first = b""
         self.limit(batch_bytes, limit_bytes)
 
     def limit(self, batch_bytes: int, limit_bytes: int) -> None:
@@ -78,7 +92,21 @@ class Packer:
                 refused.append((members[0], self._too_large(too_large)))
             else:
                 batches.append(batch)
+        if self.after and batches:
+            self._tell(batches)
         return batches, refused
+
+    def _tell(self, batches: list[KafkaBatch]) -> None:
+        """Have the first record that is packed say where the parents ended; also when it is packed anew."""
+        first = batches[0].records[0].position
+        self._first = self._first or first
+        if first != self._first:
+            self.after = b""
+            return
+        told = replace(batches[0])
+        told.succeed(self.after)
+        if not size_above(self._limit_bytes, self._codec, told):
+            batches[0] = told
 
     def _too_large(self, nbytes: int) -> str:
         return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"
