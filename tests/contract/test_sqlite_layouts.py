@@ -454,7 +454,7 @@ class Machine:
             await self.deliver()
 
 
-@pytest.mark.guarantee("order")
+@pytest.mark.guarantee("order-per-object")
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 104), marks=pytest.mark.full("100 schedules more"))])
 async def test_no_schedule_reorders_a_key(configured: SqliteSettings, store: SqliteStore, seeds: range) -> None:
     """Whatever writers, owners and changes do in whatever order, each key's events are shown in the order of their

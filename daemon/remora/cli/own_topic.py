@@ -181,10 +181,10 @@ def set_command(
       remora topic set orders --shards 64 --wait
     """
     given = Given(**options)
-    if not (unset or any(value not in (None, {}) for value in (closed, asked.shards, *options.values()))):
-        raise click.UsageError("nothing to change: give an option")
     if (asked.wait and asked.shards is None) or (asked.timeout_s is not None and not asked.wait):
         raise click.UsageError("--wait is for --shards, and --timeout for --wait")
+    if not (unset or any(value not in (None, {}) for value in (closed, asked.shards, *options.values()))):
+        raise click.UsageError("nothing to change: give an option")
 
     def changed(topic: Topic) -> Topic:
         return replace(given.on(without(topic, unset)), closed=given_or(closed, topic.closed))

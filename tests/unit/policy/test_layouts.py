@@ -158,7 +158,7 @@ def run_schedules(seeds: range, parents_of: Parents = parents) -> tuple[int, int
     return wrong, generations, moved
 
 
-@pytest.mark.guarantee("order")
+@pytest.mark.guarantee("order-per-object")
 def test_no_schedule_reorders_a_key() -> None:
     """Of 200 schedules none sends events of a key out of order, or leaves one out."""
     wrong, generations, moved = run_schedules(range(200))
@@ -168,7 +168,7 @@ def test_no_schedule_reorders_a_key() -> None:
 
 
 @pytest.mark.full("the same for 10,000 schedules")
-@pytest.mark.guarantee("order")
+@pytest.mark.guarantee("order-per-object")
 def test_no_schedule_of_many_reorders_a_key() -> None:
     """Of 10,000 schedules none sends events of a key out of order, or leaves one out."""
     assert run_schedules(range(200, 10_200))[0] == 0
