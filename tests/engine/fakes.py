@@ -88,7 +88,7 @@ class FakeStore:
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
         self.catalog = self.releases = self.locks = self.members = self.queue = self.attempts = self
-        self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self.own_topics = self
+        self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
         self.held_back: dict[str, str] = {}
         self.ends: dict[str, bytes] = {}
         self.forgets: list[Topic] = []

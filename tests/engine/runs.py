@@ -45,7 +45,9 @@ def a_worker(
     quarantine: QuarantineSettings | None = None,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    setup = WorkerSetup(cookie, ownership, delivery, group_size, meters, gate, quarantine or QuarantineSettings())
+    layouts = store if isinstance(store, FakeStore) else None
+    quarantine = quarantine or QuarantineSettings()
+    setup = WorkerSetup(cookie, ownership, delivery, group_size, meters, gate, quarantine, layouts=layouts)
     return Worker(store, [endpoint], telemetry, setup, Random(7))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -173,13 +174,13 @@ class Dispatcher:
         if self._outlet.is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                session = Session(scope, allowance, self._arrived, succeeds=_succession_of(exact))
+                session = Session(_on(exact, scope), allowance, self._arrived)
                 way = TracedExactRoute(exact, scope.spans) if self._context.tracer.is_on else exact
                 yield session, TransactionSender(session, way, Committer(session, way))
         else:
             quick, traces = not self._outlet.limits.counts_attempts, self._context.tracer.is_on
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
-                session = Session(scope, allowance, self._arrived, succeeds=_succession_of(route))
+                session = Session(_on(route, scope), allowance, self._arrived)
                 yield session, LaneSender(session, TracedRoute(route, scope.spans) if traces else route)
 
     def _arrived(self) -> None:
@@ -189,10 +190,6 @@ class Dispatcher:
         self._standing.recovered()
 
 
-def _succession_of(route: object) -> Callable[[bytes], None]:
-    """What tells a route where the shards ended that its own took over from; nothing, where it cannot pass that on."""
-    return route.succeeds if isinstance(route, SucceedingRoute) else _untold
-
-
-def _untold(_: bytes) -> None:
-    """The endpoint has no place for it."""
+def _on(route: object, scope: Scope) -> Scope:
+    """A session's scope that tells its route where the shards ended that its own took over from, if it passes it on."""
+    return replace(scope, succeeds=route.succeeds) if isinstance(route, SucceedingRoute) else scope

@@ -8,14 +8,14 @@ from __future__ import annotations
 from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError, TopicUnknown
-from remora.ports.delivery import DeliveryStore
+from remora.ports.layouts import LayoutStorage
 
 
 class LayoutKeeper:
     """See the module."""
 
-    def __init__(self, store: DeliveryStore, catalogue: Catalogue, telemetry: Telemetry) -> None:
-        self._store = store
+    def __init__(self, layouts: LayoutStorage, catalogue: Catalogue, telemetry: Telemetry) -> None:
+        self._layouts = layouts
         self._catalogue = catalogue
         self._telemetry = telemetry
 
@@ -29,7 +29,7 @@ class LayoutKeeper:
         """Look once. What the store cannot do now it does at another look."""
         for topic in [each for each in self._catalogue.topics.values() if each.former]:
             try:
-                if await self._store.own_topics.forget_former(topic):
+                if await self._layouts.forget_former(topic):
                     self._telemetry.layout_delivered(topic.label, [each.generation for each in topic.former])
             except TopicUnknown:
                 continue

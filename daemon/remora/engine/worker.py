@@ -42,6 +42,7 @@ from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
+from remora.ports.layouts import LayoutStorage
 from remora.ports.tracing import NO_TRACER, Tracer
 
 
@@ -52,7 +53,7 @@ class WorkerSetup:
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
     `heal` says when queues get room back that their store has leaked. One worker of a host `counts_letters` of the
-    whole store. `hostname` is what people call the host.
+    whole store. Of `layouts` the former ones go when they are delivered. `hostname` is what people call the host.
     """
 
     cookie: str
@@ -66,6 +67,7 @@ class WorkerSetup:
     tracer: Tracer = NO_TRACER
     heal: Heal = "full"
     counts_letters: bool = False
+    layouts: LayoutStorage | None = None
     hostname: str = ""
 
 
@@ -120,7 +122,8 @@ class Worker:
             return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
-        self._layouts = LayoutKeeper(store, self.catalogue, telemetry)
+        layouts = setup.layouts
+        self._layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
 
     def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
@@ -245,11 +248,12 @@ class Worker:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._backlog.run(), name="backlog"),
-                tasks.create_task(self._layouts.run(), name="layouts"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
             ]
             if self._letters is not None:
                 others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))
+            if self._layouts is not None:
+                others.append(tasks.create_task(self._layouts.run(), name="layouts"))
             with self._lookout.within(tasks):
                 await self.ownership.run()
             for each in others:

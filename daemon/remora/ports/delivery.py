@@ -17,7 +17,6 @@ from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.ports.layouts import LayoutStorage
 from remora.ports.mends import Mending
 
 MOST_ATTEMPTS = 1024
@@ -131,8 +130,7 @@ class Queue(Protocol):
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
 
-        Where the store can tell that an entry is not what was committed, the answer says so. A page is empty and
-        `held_back` while entries wait in a former layout of the topic that must be delivered before this queue's.
+        Where the store can tell that an entry is not what was committed, the answer says so.
         """
         ...
 
@@ -268,5 +266,3 @@ class DeliveryStore(Protocol):
     def ledger(self) -> Balances: ...
     @property
     def mends(self) -> Mending: ...
-    @property
-    def own_topics(self) -> LayoutStorage: ...

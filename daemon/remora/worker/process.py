@@ -195,6 +195,7 @@ class Process:
             self._tracer,
             heal=settings.rados.heal,
             counts_letters=start.sweeps,
+            layouts=self._store.own_topics,
             hostname=socket.gethostname(),
         )
 

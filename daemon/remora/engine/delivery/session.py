@@ -61,15 +61,8 @@ class Sender(Protocol):
 class Session:
     """See the module. `run` is called once."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        allowance: Allowance,
-        on_progress: Callable[[], None],
-        succeeds: Callable[[bytes], None] = lambda _: None,
-    ) -> None:
-        """`on_progress` is called whenever a whole page has arrived, or a transaction was committed; `succeeds` with
-        where the parents of this shard ended, before its first entries are packed.
+    def __init__(self, scope: Scope, allowance: Allowance, on_progress: Callable[[], None]) -> None:
+        """`on_progress` is called whenever a whole page has arrived, or a transaction was committed.
 
         `passivates` is true after a session that ended because nothing came for long, `leaves_waiting` after one that
         leaves the waiting for credit to its dispatcher.
@@ -77,7 +70,6 @@ class Session:
         self.scope = scope
         self._redelivery = scope.state.redelivery
         self.on_progress = on_progress
-        self._succeeds = succeeds
         self.passivates = False
         self.leaves_waiting = False
         self.failure: RemoraError | None = None
@@ -132,8 +124,6 @@ class Session:
         """A page that is about to be sent: it joins the window that is removed from, and is divided."""
         scope = self.scope
         self.reader.learn(page)
-        if page.after:
-            self._succeeds(page.after)
         triaged = triage(page, scope.topic, scope.limits, self._redelivery, scope.context.renderer)
         self.reader.held.sent(len(page.entries) - len(triaged.skipped), len(page.entries))
         return self.trimmer.add(page), triaged

@@ -3,8 +3,8 @@
 A record without a predecessor shows that something before it is missing, unless it is the first of its queue in the
 window. Copies of one entry that name different next ones break the chain, too: one of those is nowhere, or follows
 another entry. The chain of a shard that was taken over from ends where the first record of the other one says
-(`remora-after`). What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions are
-compared within one incarnation of a queue, as (turn, place): on RADOS a turn of the ring ends and the next one begins.
+(`remora-after`). What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions
+are compared within one incarnation of a queue, as (turn, place): on RADOS a turn of the ring ends and the next begins.
 """
 
 from __future__ import annotations
