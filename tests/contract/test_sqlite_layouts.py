@@ -22,7 +22,7 @@ from remora.model.errors import (
     TopicRefused,
 )
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
-from remora.model.layout import Layout, LayoutState
+from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import LockToken, Shard
@@ -74,7 +74,7 @@ async def test_a_topic_gets_other_shards(store: SqliteStore) -> None:
     await store.ingest.publish(new, routed(new, *range(30)))
 
     assert (new.id, new.shards, new.generation) == (old.id, 5, 1)
-    assert new.former == (Layout(0, 3, LayoutState.SHUT),)
+    assert new.former == (TopicLayout(0, 3, LayoutState.SHUT),)
     assert [each.queue for each in new.all_shards()] == ["t", "t.1", "t.2", "t@1", "t@1.1", "t@1.2", "t@1.3", "t@1.4"]
     assert set(await store.catalog.shards()) == set(new.all_shards())
     assert (await store.catalog.topics())[old.first_shard] == new == await store.own_topics.find("t")

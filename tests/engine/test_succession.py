@@ -11,7 +11,7 @@ from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running, until
-from remora.model.layout import Layout, LayoutState
+from remora.model.layout import LayoutState, TopicLayout
 from remora.model.topic import Topic
 from remora.policy.condition import State
 
@@ -21,7 +21,7 @@ WHY = "waits for t.3 of generation 0: 812 entries"
 def a_resharded_store(*, tells: bool = True) -> tuple[FakeStore, Topic]:
     """A store with a queue of the second generation, which is held back."""
     store = FakeStore(tells=tells)
-    topic = replace(a_topic("t"), generation=1, former=(Layout(0, 4, LayoutState.SHUT),))
+    topic = replace(a_topic("t"), generation=1, former=(TopicLayout(0, 4, LayoutState.SHUT),))
     store.metadata["t"] = topic
     store.make("t")
     store.held_back["t"] = WHY

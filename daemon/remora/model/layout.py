@@ -19,7 +19,7 @@ class LayoutState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TopicLayout:
     """One division of a topic into shards. A change of their number makes another one, of the next generation."""
 
     generation: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from remora.model.layout import GENERATION_MARK, Layout, LayoutState
+from remora.model.layout import GENERATION_MARK, LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
 
 UNSET = 0xFFFF_FFFF
@@ -96,7 +96,7 @@ class Topic:
     closed: bool = False
     is_sequenced: bool = False
     generation: int = 0
-    former: tuple[Layout, ...] = ()
+    former: tuple[TopicLayout, ...] = ()
 
     @property
     def first_shard(self) -> Shard:
@@ -108,9 +108,9 @@ class Topic:
         return shard_of(self.queue, number, self.origin, self.generation)
 
     @property
-    def layouts(self) -> tuple[Layout, ...]:
+    def layouts(self) -> tuple[TopicLayout, ...]:
         """All layouts that have queues, oldest first; the last one takes events."""
-        return (*self.former, Layout(self.generation, self.shards, LayoutState.OPEN))
+        return (*self.former, TopicLayout(self.generation, self.shards, LayoutState.OPEN))
 
     def open_shards(self) -> tuple[Shard, ...]:
         """The shards that take events, ordered by number."""

@@ -10,21 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from remora.model.layout import Layout
+from remora.model.layout import TopicLayout
 
 
-def parents(old: int, new: int, number: int) -> range:
-    """The shards of `old` that may hold earlier events of the keys of shard `number` of `new`."""
-    step = gcd(old, new)
-    return range(number % step, old, step)
+def step(old: int, new: int) -> int:
+    """Modulo this the numbers of an old and of a new shard are alike that may share a key."""
+    return gcd(old, new)
 
 
-def children(old: int, new: int, number: int) -> range:
-    """The shards of `new` that wait for shard `number` of `old`."""
-    return parents(new, old, number)
-
-
-def still_held(former: Sequence[Layout], entries: int) -> str:
+def still_held(former: Sequence[TopicLayout], entries: int) -> str:
     """Why a topic cannot be changed while so many entries wait in its former layouts."""
     return "; ".join(
         f"generation {each.generation} still holds {entries:,} {'entry' if entries == 1 else 'entries'} of "

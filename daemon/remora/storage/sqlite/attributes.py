@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from remora.model.layout import Layout, LayoutState
+from remora.model.layout import LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic, shard_of
 
@@ -65,7 +65,7 @@ class LayoutColumns(NamedTuple):
         return cls(row[0], row[2], row[5], row[6])
 
     @property
-    def former_layouts(self) -> tuple[Layout, ...]:
+    def former_layouts(self) -> tuple[TopicLayout, ...]:
         """The layouts before the one that takes events, which have queues yet."""
         return decoded_layouts(self.former)
 
@@ -80,15 +80,15 @@ class LayoutColumns(NamedTuple):
         ]
 
 
-def decoded_layouts(text: str) -> tuple[Layout, ...]:
+def decoded_layouts(text: str) -> tuple[TopicLayout, ...]:
     """Former layouts as a row has them."""
     if text == _NO_LAYOUTS:
         return ()
     found = msgspec.json.decode(text, type=list[tuple[int, int]])
-    return tuple(Layout(generation, shards, LayoutState.SHUT) for generation, shards in found)
+    return tuple(TopicLayout(generation, shards, LayoutState.SHUT) for generation, shards in found)
 
 
-def encoded_layouts(layouts: Sequence[Layout]) -> str:
+def encoded_layouts(layouts: Sequence[TopicLayout]) -> str:
     """Former layouts for a row."""
     return msgspec.json.encode([(each.generation, each.shards) for each in layouts]).decode()
 

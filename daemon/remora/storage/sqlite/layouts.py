@@ -10,14 +10,12 @@ import secrets
 import sqlite3
 from collections.abc import Sequence
 
-import msgspec
-
 from remora.model.errors import TopicRefused
-from remora.model.layout import FormerQueue, Layout, LayoutState
+from remora.model.layout import FormerQueue, LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.shard import Origin
 from remora.model.topic import shard_of
-from remora.policy.layouts import parents, still_held, waits_for
+from remora.policy.layouts import step, still_held, waits_for
 from remora.storage.sqlite.attributes import LayoutColumns, encoded_layouts
 from remora.storage.sqlite.part import QueueRow, marker
 from remora.storage.sqlite.schema import AWAITED, HELD_BACK, LAST_QUEUE_ID, NO_HANDOVER, PLACES
@@ -27,12 +25,12 @@ MOST_NAMED = 64
 
 _COLUMNS = "SELECT name, shards, generation, former FROM topics WHERE id = ?"
 _WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ? AND number >= ? AND number < ?"
-_IDS = "SELECT id FROM queues WHERE topic = ? AND number >= ? AND number < ? ORDER BY number"
 _LAST_QUEUE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queues'"
 _ADD_QUEUE = """
-INSERT INTO queues (topic, number, name, incarnation, capacity_bytes, handover, parents) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO queues (topic, number, name, incarnation, capacity_bytes, handover, step) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-_SET_HANDOVER = "UPDATE queues SET handover = ? WHERE topic = ? AND handover <> ?"
+_AWAIT = "UPDATE queues SET handover = ?, next_step = ? WHERE topic = ?"
+_LET_GO = "UPDATE queues SET handover = ? WHERE topic = ? AND handover <> ?"
 _OPEN = "UPDATE topics SET shards = ?, generation = ?, former = ? WHERE id = ?"
 _KEEP_LEDGERS = """
 INSERT INTO former_queues
@@ -51,29 +49,28 @@ _FORMER = """
 SELECT name, number, incarnation, tail, tail - begun, delivered, dead_lettered, expired, dropped, removed_elsewhere
 FROM former_queues WHERE topic = ? ORDER BY number
 """
-_HELD_BACK_BY = """
-SELECT name, number / :places, tail - head FROM queues
-WHERE id IN (SELECT value FROM json_each((SELECT parents FROM queues WHERE id = :queue))) AND tail > head
-ORDER BY number
+_PLACE = "SELECT number, step FROM queues WHERE id = ?"
+_PARENTS = """
+FROM {table} WHERE topic = :topic AND number >= :begin AND number < :end AND (number - :begin) % :step = :rest
 """
-_GENERATION = "SELECT number / :places, json_array_length(parents) FROM queues WHERE id = :queue"
-_ENDS = """
-WITH parent AS (SELECT value AS id FROM json_each((SELECT parents FROM queues WHERE id = :queue)))
-SELECT name, incarnation, tail, number FROM queues WHERE id IN (SELECT id FROM parent)
+_HELD_BACK_BY = f"SELECT name, tail - head {_PARENTS.format(table='queues')} AND tail > head ORDER BY number"
+_ENDS = f"""
+SELECT name, incarnation, tail, number {_PARENTS.format(table="queues")}
 UNION ALL
-SELECT name, incarnation, tail, number FROM former_queues WHERE id IN (SELECT id FROM parent) ORDER BY 4
+SELECT name, incarnation, tail, number {_PARENTS.format(table="former_queues")} ORDER BY 4
 """
+_BUSY = f"""
+SELECT topic, number % {PLACES} % next_step FROM queues WHERE handover = {AWAITED} AND tail > head
+"""  # noqa: S608 - constants of the schema
 _FREED = f"""
-SELECT child.name FROM queues AS child WHERE child.topic = :topic AND child.handover = {HELD_BACK}
-AND EXISTS (SELECT 1 FROM json_each(child.parents) WHERE value = :queue)
-AND NOT EXISTS (
-    SELECT 1 FROM json_each(child.parents) AS its JOIN queues AS q ON q.id = its.value WHERE q.tail > q.head
-)
-"""  # noqa: S608 - a constant of the schema
+SELECT child.name FROM queues AS own JOIN queues AS child ON child.topic = own.topic
+WHERE own.id = ? AND child.handover = {HELD_BACK}
+AND child.number % {PLACES} % child.step = own.number % {PLACES} % own.next_step
+AND (own.topic, own.number % {PLACES} % own.next_step) NOT IN ({_BUSY})
+"""  # noqa: S608 - constants of the schema
 IS_HELD_BACK = f"""
-q.handover = {HELD_BACK}
-AND EXISTS (SELECT 1 FROM json_each(q.parents) AS its JOIN queues AS p ON p.id = its.value WHERE p.tail > p.head)
-"""  # noqa: S608 - a constant of the schema
+q.handover = {HELD_BACK} AND (q.topic, q.number % {PLACES} % q.step) IN ({_BUSY})
+"""
 """Whether a queue `q` is held back yet."""
 
 
@@ -92,31 +89,23 @@ def change(connection: sqlite3.Connection, topic: int, shards: int, capacity: in
     if last + shards > LAST_QUEUE_ID:
         raise TopicRefused(f"the file for {now.name} has had as many queues as it ever can: use another name")
     generation = now.generation + 1
-    connection.execute(_SET_HANDOVER, (AWAITED, topic, AWAITED))
-    connection.executemany(_ADD_QUEUE, _new_queues(connection, topic, now, shards, capacity))
-    former = encoded_layouts([Layout(now.generation, now.shards, LayoutState.SHUT)])
+    connection.execute(_AWAIT, (AWAITED, step(now.shards, shards), topic))
+    connection.executemany(_ADD_QUEUE, _new_queues(topic, now, shards, capacity))
+    former = encoded_layouts([TopicLayout(now.generation, now.shards, LayoutState.SHUT)])
     connection.execute(_OPEN, (shards, generation, former, topic))
     connection.execute(_CATALOGUE_CHANGED)
     forget(connection, topic)
 
 
 def _new_queues(
-    connection: sqlite3.Connection, topic: int, now: LayoutColumns, shards: int, capacity: int
-) -> list[tuple[int, int, str, str, int, int, str]]:
+    topic: int, now: LayoutColumns, shards: int, capacity: int
+) -> list[tuple[int, int, str, str, int, int, int]]:
     """The rows of the next layout's queues."""
-    ids = [number for (number,) in connection.execute(_IDS, (topic, *_places(now.generation)))]
-    generation = now.generation + 1
+    generation, alike = now.generation + 1, step(now.shards, shards)
+    names = [shard_of(now.name, number, Origin.REMORA, generation).queue for number in range(shards)]
     return [
-        (
-            topic,
-            generation * PLACES + number,
-            shard_of(now.name, number, Origin.REMORA, generation).queue,
-            secrets.token_hex(8),
-            capacity,
-            HELD_BACK,
-            _json([ids[parent] for parent in parents(now.shards, shards, number)]),
-        )
-        for number in range(shards)
+        (topic, generation * PLACES + number, name, secrets.token_hex(8), capacity, HELD_BACK, alike)
+        for number, name in enumerate(names)
     ]
 
 
@@ -129,7 +118,7 @@ def forget(connection: sqlite3.Connection, topic: int) -> bool:
     connection.execute(_KEEP_LEDGERS, (topic, first_open))
     for statement in _REMOVE:
         connection.execute(statement, (topic, first_open))
-    connection.execute(_SET_HANDOVER, (NO_HANDOVER, topic, NO_HANDOVER))
+    connection.execute(_LET_GO, (NO_HANDOVER, topic, NO_HANDOVER))
     connection.execute(_FORGET, (topic,))
     connection.execute(_CATALOGUE_CHANGED)
     return True
@@ -147,29 +136,39 @@ def held_back_by(connection: sqlite3.Connection, queue: QueueRow) -> str:
     """What keeps a queue from being delivered: entries that wait in its parents. Empty where there are none."""
     if queue.handover != HELD_BACK:
         return ""
-    found = connection.execute(_HELD_BACK_BY, {"queue": queue.id, "places": PLACES}).fetchall()
+    generation, parents = _parents(connection, queue)
+    found = connection.execute(_HELD_BACK_BY, parents).fetchall()
     if not found:
         return ""
-    name, generation, entries = found[0]
+    name, entries = found[0]
     return waits_for(name, generation, entries, len(found) - 1)
 
 
 def ends_of_parents(connection: sqlite3.Connection, queue: QueueRow) -> bytes:
     """Where the parents of a queue ended, as the header `remora-after` has it; empty for a queue without parents."""
-    generation, count = connection.execute(_GENERATION, {"queue": queue.id, "places": PLACES}).fetchone()
-    if not count:
+    generation, parents = _parents(connection, queue)
+    if generation < 0:
         return b""
-    if count > MOST_NAMED:
-        return b"generation=%d" % (generation - 1)
-    ends = connection.execute(_ENDS, {"queue": queue.id}).fetchall()
+    ends = connection.execute(_ENDS, parents).fetchall()
+    if len(ends) > MOST_NAMED:
+        return b"generation=%d" % generation
     return ",".join(f"{name}={incarnation}:{marker(tail).decode()}" for name, incarnation, tail, _ in ends).encode()
+
+
+def _parents(connection: sqlite3.Connection, queue: QueueRow) -> tuple[int, dict[str, int]]:
+    """The generation of a queue's parents, -1 where there is none, and what tells which of its queues they are."""
+    number, alike = connection.execute(_PLACE, (queue.id,)).fetchone()
+    generation = number // PLACES - 1
+    begin, end = _places(generation)
+    rest = number % PLACES % alike if alike else 0
+    return generation, {"topic": queue.topic, "begin": begin, "end": end, "step": alike, "rest": rest}
 
 
 def freed_by(connection: sqlite3.Connection, queue: QueueRow) -> Sequence[str]:
     """The queues that were held back by this one, which is empty by now, and that no other one holds back."""
     if queue.handover != AWAITED:
         return ()
-    return [name for (name,) in connection.execute(_FREED, {"topic": queue.topic, "queue": queue.id})]
+    return [name for (name,) in connection.execute(_FREED, (queue.id,))]
 
 
 def _columns(connection: sqlite3.Connection, topic: int) -> LayoutColumns:
@@ -182,7 +181,3 @@ def _waiting(connection: sqlite3.Connection, topic: int, generation: int) -> int
 
 def _places(generation: int) -> tuple[int, int]:
     return generation * PLACES, (generation + 1) * PLACES
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -227,12 +227,14 @@ UPDATE queues SET settled = tail;
 _LAYOUTS = """
 -- `shards` are those of the layout that takes events, which is of this `generation`. `former` has generation and number
 -- of shards of each layout before it that has queues yet, as JSON. A queue's `number` is its number in its layout, and
--- PLACES for each generation more. `parents` has the ids of the queues that it took over from, as JSON, and `handover`
--- is one of NO_HANDOVER, HELD_BACK and AWAITED.
+-- PLACES for each generation more. It took over from those queues of the generation before it whose numbers in their
+-- layout are like its own modulo `step`, which is 0 in generation 0; `next_step` is the same for the generation behind
+-- it, where there is one. `handover` is one of NO_HANDOVER, HELD_BACK and AWAITED.
 ALTER TABLE topics ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE topics ADD COLUMN former TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE queues ADD COLUMN handover INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE queues ADD COLUMN parents TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE queues ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN next_step INTEGER NOT NULL DEFAULT 0;
 
 -- The generation of the layout in whose queues a reservation keeps room.
 ALTER TABLE reservations ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
