@@ -587,7 +587,7 @@ def test_the_chain_goes_over_a_seam(spark: SparkSession, kafka: Kafka) -> None:
     before = [rec for rec in recs if rec.header("remora-shard") == recs[1].header("remora-shard")]
     first = next(rec for rec in recs if rec not in before)
     ends = b"%b=%b,t.9=f00:0/5" % (before[-1].header("remora-shard"), before[-1].header("remora-next"))
-    told = [rec.with_header("remora-after", ends) if rec is first else rec for rec in recs]
+    told = [replace(rec, headers=(*rec.headers, ("remora-after", ends))) if rec is first else rec for rec in recs]
 
     whole = verify_topic(spark, question(kafka, filled(kafka, told))).verdict
     cut = verify_topic(spark, question(kafka, filled(kafka, [rec for rec in told if rec is not before[-1]]))).verdict

@@ -27,31 +27,30 @@ class ReshardAsked:
     timeout_s: int | None
 
 
-async def resharded(store: ShardStore, topic: Topic, asked: ReshardAsked) -> Topic:
-    """The topic with the number of shards that is asked for. Raises TopicRefused while a former layout has entries.
+async def resharded(store: ShardStore, topic: Topic, asked: ReshardAsked) -> tuple[Topic, str]:
+    """The topic with the number of shards that is asked for, and a sentence where that is another one.
+
+    Raises TopicRefused while a former layout has entries.
 
     With `wait` it waits until that is delivered, and is refused when the time is over.
     """
     if asked.shards is None or asked.shards == topic.shards:
-        return topic
+        return topic, ""
     until = asyncio.get_running_loop().time() + (300 if asked.timeout_s is None else asked.timeout_s)
     while True:
         try:
-            return await store.own_topics.reshard(topic, asked.shards)
+            changed = await store.own_topics.reshard(topic, asked.shards)
+            break
         except TopicRefused:
             now = await store.own_topics.find(topic.name)
             is_held = now is not None and now.id == topic.id and bool(now.former)
             if not (asked.wait and is_held) or asyncio.get_running_loop().time() >= until:
                 raise
         await asyncio.sleep(LOOK_INTERVAL_S)
-
-
-async def what_is_left(store: ShardStore, topic: Topic) -> str:
-    """A sentence on the former layouts of a topic that was just changed."""
-    entries = sum(each.entries for each in await store.inspection.backlog(topic.former_shards()))
+    entries = sum(each.entries for each in await store.inspection.backlog(changed.former_shards()))
     first = f"; {several(entries, 'entry', 'entries')} of the former ones come first" if entries else ""
-    shards = several(topic.shards, "shard", "shards")
-    return f"topic {topic.name} has {shards} now, of generation {topic.generation}{first}"
+    shards = several(changed.shards, "shard", "shards")
+    return changed, f"topic {topic.name} has {shards} now, of generation {changed.generation}{first}"
 
 
 async def layouts_json(store: ShardStore, topic: Topic) -> list[dict[str, Any]]:

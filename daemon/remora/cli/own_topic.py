@@ -25,7 +25,7 @@ from remora.cli.attributes import (
     without,
 )
 from remora.cli.drain import drained
-from remora.cli.layouts import ReshardAsked, resharded, what_is_left
+from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
 from remora.cli.output import run_async, several
 from remora.cli.rows import UnknownTopic, rows_of
@@ -193,8 +193,7 @@ def set_command(
         async with app.store_of(settings) as store:
             topic = await _own(store, name, "aws sns set-topic-attributes")
             remarks = checked_target(changed(topic).target, settings)
-            now = await resharded(store, topic, asked)
-            moved = await what_is_left(store, now) if now.shards != topic.shards else ""
+            now, moved = await resharded(store, topic, asked)
             if not differences(now, changed(now)):
                 return bool(moved), moved, remarks
             await store.own_topics.change(changed(now))

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from remora.codec.event_entry import attributes
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
+from remora.model.layout import GENERATION_MARK
 from remora.model.record import CorruptBytes
-from remora.model.shard import Shard
-from remora.model.topic import Topic, generation_of
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Topic
 from remora.ports.delivery import DeliveryStore
 
 MOST_UNDECODABLE = 64
@@ -97,8 +98,11 @@ def topic_among(topics: Mapping[Shard, Topic], shard: Shard) -> Topic | None:
 
 def _of_layout(topics: Mapping[Shard, Topic], first: Shard, number: int) -> Topic | None:
     """The topic whose layout begins with queue `first`, where that has a shard of this number."""
-    base, generation = generation_of(first)
-    found = topics.get(base)
+    base, mark, text = first.queue.partition(GENERATION_MARK)
+    generation = 0
+    if first.origin is Origin.REMORA and mark and text.isdecimal():
+        first, generation = Shard(base, first.origin), int(text)
+    found = topics.get(first)
     if found is None or not any(each.generation == generation and number < each.shards for each in found.layouts):
         return None
     return found

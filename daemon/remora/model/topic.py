@@ -152,14 +152,6 @@ def shard_of(queue: str, number: int, origin: Origin, generation: int = 0) -> Sh
     return Shard(f"{first}.{number}" if number else first, origin)
 
 
-def generation_of(first: Shard) -> tuple[Shard, int]:
-    """The shard that names the topic, and the generation, of a layout's first queue."""
-    base, mark, generation = first.queue.partition(GENERATION_MARK)
-    if first.origin is Origin.REMORA and mark and generation.isdecimal():
-        return Shard(base, first.origin), int(generation)
-    return first, 0
-
-
 def own_topic_name(queue: str) -> str:
     """The topic of remora's own that a queue of this name belongs to, as its name alone says."""
     return queue.partition(".")[0].partition(GENERATION_MARK)[0]

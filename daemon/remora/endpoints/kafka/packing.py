@@ -52,11 +52,6 @@ class KafkaBatch:
         begin = encode_event(shard, prefix, records[0], first, self.after)
         return begin + encode_events(shard, prefix, records[1:], first + 1)
 
-    def succeed(self, after: bytes) -> None:
-        """Have the first record say where the shards before this one ended."""
-        self.after = after
-        self.nbytes += AFTER_BYTES + len(after)
-
 
 class Packer:
     """Sorts records by partition into batches that the broker accepts.
@@ -103,8 +98,7 @@ class Packer:
         if first != self._first:
             self.after = b""
             return
-        told = replace(batches[0])
-        told.succeed(self.after)
+        told = replace(batches[0], after=self.after, nbytes=batches[0].nbytes + AFTER_BYTES + len(self.after))
         if not size_above(self._limit_bytes, self._codec, told):
             batches[0] = told
 

@@ -88,11 +88,6 @@ def decoded_layouts(text: str) -> tuple[TopicLayout, ...]:
     return tuple(TopicLayout(generation, shards, LayoutState.SHUT) for generation, shards in found)
 
 
-def encoded_layouts(layouts: Sequence[TopicLayout]) -> str:
-    """Former layouts for a row."""
-    return msgspec.json.encode([(each.generation, each.shards) for each in layouts]).decode()
-
-
 def topic_of_row(row: Sequence[Any]) -> Topic:
     """The topic of a row of `COLUMNS`. msgspec.MsgspecError for attributes that cannot be read."""
     name, uid, shards, closed, is_sequenced, generation, former, attributes = row

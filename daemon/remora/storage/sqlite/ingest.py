@@ -303,7 +303,7 @@ def _sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
 
 def _give_back(batch: WriteBatch, topic: TopicRow, generation: int, needs: dict[int, Need]) -> None:
     """End a reservation in the queues of the layout that it was made in, as far as these are there."""
-    queues = batch.queues_of(topic, generation, needs)
+    queues = batch.queues(topic, needs, generation)
     for number, need in needs.items():
         if number in queues:
             queues[number].give_back(topic.room(need))

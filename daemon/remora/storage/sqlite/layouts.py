@@ -10,13 +10,15 @@ import secrets
 import sqlite3
 from collections.abc import Sequence
 
+import msgspec
+
 from remora.model.errors import TopicRefused
-from remora.model.layout import FormerQueue, LayoutState, TopicLayout
+from remora.model.layout import FormerQueue
 from remora.model.ledger import Tally
 from remora.model.shard import Origin
 from remora.model.topic import shard_of
 from remora.policy.layouts import step, still_held, waits_for
-from remora.storage.sqlite.attributes import LayoutColumns, encoded_layouts
+from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.part import QueueRow, marker
 from remora.storage.sqlite.schema import AWAITED, HELD_BACK, LAST_QUEUE_ID, NO_HANDOVER, PLACES
 
@@ -91,7 +93,7 @@ def change(connection: sqlite3.Connection, topic: int, shards: int, capacity: in
     generation = now.generation + 1
     connection.execute(_AWAIT, (AWAITED, step(now.shards, shards), topic))
     connection.executemany(_ADD_QUEUE, _new_queues(topic, now, shards, capacity))
-    former = encoded_layouts([TopicLayout(now.generation, now.shards, LayoutState.SHUT)])
+    former = msgspec.json.encode([(now.generation, now.shards)]).decode()
     connection.execute(_OPEN, (shards, generation, former, topic))
     connection.execute(_CATALOGUE_CHANGED)
     forget(connection, topic)

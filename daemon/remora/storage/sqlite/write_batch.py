@@ -161,25 +161,19 @@ class WriteBatch:
             raise TopicMoved(f"topic {topic.name} has {found.shards} shards by now, of generation {found.generation}")
         return found
 
-    def queues(self, topic: TopicRow, numbers: Iterable[int]) -> dict[int, QueueUpdate]:
-        """The queues that take events, at least those of these numbers."""
-        few = self._few.get(topic.id, ())
-        return self._of_layout(topic.id, topic.generation, numbers, few)
+    def queues(self, topic: TopicRow, numbers: Iterable[int], generation: int | None = None) -> dict[int, QueueUpdate]:
+        """The queues that take events, at least those of these numbers.
 
-    def queues_of(self, topic: TopicRow, generation: int, numbers: Iterable[int]) -> dict[int, QueueUpdate]:
-        """The queues of any layout, those that are there of these numbers: nothing may be appended to them."""
-        return self._of_layout(topic.id, generation, numbers, ())
-
-    def _of_layout(
-        self, topic_id: int, generation: int, numbers: Iterable[int], few: Iterable[int]
-    ) -> dict[int, QueueUpdate]:
-        known = self._queues.setdefault((topic_id, generation), {})
+        With a `generation` those of that layout, as far as they are there; nothing may be appended to a former one.
+        """
+        layout = topic.generation if generation is None else generation
+        known = self._queues.setdefault((topic.id, layout), {})
         missing = {number for number in numbers if number not in known}
         if missing:
-            first = generation * PLACES
+            first, few = layout * PLACES, self._few.get(topic.id, ()) if generation is None else ()
             wanted = [*missing, *(number for number in few if number not in known)]
             (found,) = self.connection.execute(
-                _QUEUES, (topic_id, _json([first + number for number in wanted] if first else wanted))
+                _QUEUES, (topic.id, _json([first + number for number in wanted] if first else wanted))
             ).fetchone()
             known.update((number - first, QueueUpdate(*rest)) for number, *rest in msgspec.json.decode(found))
         return known
