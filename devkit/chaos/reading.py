@@ -72,4 +72,5 @@ def copy_of(record: ConsumerRecord) -> Copy:
         at=record.timestamp / 1000,
         nbytes=len(record.value),
         number=headers.get("remora-seq", ""),
+        after=headers.get("remora-after", ""),
     )

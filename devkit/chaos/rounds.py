@@ -29,6 +29,7 @@ from pathlib import Path
 from aiokafka.admin import NewTopic
 
 from devkit.bench.embedded import Embedded
+from devkit.chaos.changer import Changer
 from devkit.chaos.clients import Client, Ledger
 from devkit.chaos.clusters import ChaosError, make_kafka_topics
 from devkit.chaos.reading import Reader
@@ -172,6 +173,7 @@ class Daemon:
 def add_options(parser: argparse._ArgumentGroup) -> None:
     """What `scripts/chaos --ingest` understands."""
     parser.add_argument("--clients", type=int, default=8, help="clients at a time (default: 8)")
+    parser.add_argument("--reshard", action="store_true", help="give the topics other numbers of shards all the time")
     parser.add_argument("--bootstrap", default="", help="a broker that runs (default: one is made and removed)")
 
 
@@ -208,6 +210,7 @@ class _Chaos:
         self._names = {f"chaos-{run_id}-{name}": shards for name, shards in SHARDS.items()}
         self._args = {f"chaos-{run_id}-{name}": args for name, args in EXACTLY_ONCE.items()}
         self._topics: list[Topic] = []
+        self._changer = Changer(self._embedded, list(self._names), str(options.seed))
         self._start_s = 1.0
 
     async def run(self) -> list[str]:
@@ -235,6 +238,8 @@ class _Chaos:
         """The rounds, the calm, the end of all requests, and the drain."""
         ended = asyncio.Event()
         tasks = [asyncio.create_task(client.run(ended)) for client in await self._clients(stack)]
+        if self._options.reshard:
+            tasks.append(asyncio.create_task(self._changer.run(ended)))
         try:
             for number in range(1, self._options.rounds + 1):
                 await self._round(number, reader.arrived)
@@ -300,11 +305,16 @@ class _Chaos:
     async def _leftovers(self) -> list[str]:
         """Entries that stand in the store although all is delivered, and letters that nobody should have written."""
         async with self._embedded.store() as store:
-            shards = [shard for topic in self._topics for shard in topic.all_shards()]
+            shards = await store.catalog.shards()
             left = [
                 f"{each.entries} entries left in {each.shard}"
                 for each in await store.inspection.backlog(shards)
                 if each.entries
+            ]
+            left += [
+                f"a former layout of {topic.name} is left: {topic.former}"
+                for topic in (await store.catalog.topics()).values()
+                if topic.former
             ]
             return left + [
                 f"dead letter: {each.queue} {each.position} {each.reason}" async for each in store.letters.stored()
@@ -324,12 +334,13 @@ class _Chaos:
             "in_kafka": len(arrived.firsts),
             "copies": arrived.repeated,
             "asked_again": ledger.asked_again,
+            "changes": dict(self._changer.done),
             "done": dict(sorted(ledger.done.items())),
             "wrong": list(wrong),
         }
         if self._options.json:
             self._options.json.write_text(json.dumps(summary, indent=2) + "\n")
-        for counts in (ledger.done, self._daemon.struck):
+        for counts in (ledger.done, self._daemon.struck, self._changer.done):
             print("  ".join(f"{count:,} {name}" for name, count in sorted(counts.items())))
         print(
             f"{summary['kills']} kills in {seconds:.0f} s; events: {fates[Fate.STORED]:,} acknowledged, "
@@ -342,6 +353,7 @@ class _Chaos:
             print(
                 f"FAIL  {len(wrong)} findings; the same decisions again: scripts/chaos --ingest --rounds "
                 f"{self._options.rounds} --clients {self._options.clients} --seed {self._options.seed}"
+                + (" --reshard" if self._options.reshard else "")
             )
         else:
             print(

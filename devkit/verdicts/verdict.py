@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -32,6 +32,11 @@ class Place(NamedTuple):
     turn: int
     offset: int
 
+    @property
+    def generation(self) -> int:
+        """The layout of its topic that its shard is of: `t@3.7` is of the third after the first one."""
+        return int(self.shard.partition("@")[2].partition(".")[0] or 0)
+
     @classmethod
     def read(cls, shard: str, header: str) -> Place:
         """The header is `<incarnation>:<turn>/<offset>`."""
@@ -51,7 +56,7 @@ class Copy(NamedTuple):
     """One record of a Kafka topic. `at` is its time stamp, in seconds since 1970.
 
     `is_committed` tells whether a read_committed consumer sees it. `number` is `<topic id>:<number>`, where its topic
-    numbers its events.
+    numbers its events. `after` is where the shards ended that its own took over from, where it says so.
     """
 
     event_id: str
@@ -64,6 +69,7 @@ class Copy(NamedTuple):
     nbytes: int = 0
     is_committed: bool = True
     number: str = ""
+    after: str = ""
 
 
 class Kill(NamedTuple):
@@ -136,19 +142,24 @@ def _halves(requests: Sequence[Request], arrived: Arrived) -> Iterator[str]:
 
 
 def _scattered(arrived: Arrived) -> Iterator[str]:
-    """The first copies of a key's events: one shard, one partition, and in both the order in which they were sent."""
+    """The first copies of a key's events: one partition, in each generation of the topic one shard, and in all of these
+    the order in which they were sent; none of a generation comes before one of an earlier generation."""
     by_key: dict[bytes, list[Copy]] = defaultdict(list)
     for copy in arrived.firsts.values():
         by_key[copy.key].append(copy)
     for key, copies in by_key.items():
-        if len({(copy.place.shard, copy.place.incarnation, copy.partition) for copy in copies}) > 1:
+        queues = {(copy.place.shard, copy.place.incarnation) for copy in copies}
+        generations = {copy.place.generation for copy in copies}
+        if len({copy.partition for copy in copies}) > 1 or len(queues) > len(generations):
             yield f"in several shards or partitions: {key.decode()}"
             continue
         copies.sort(key=lambda copy: copy.offset)
         for before, after in itertools.pairwise(copies):
             if before.event_id >= after.event_id:
                 yield f"order of {key.decode()} in Kafka: {before.event_id} before {after.event_id}"
-            if before.place >= after.place:
+            if before.place.generation > after.place.generation:
+                yield f"order of {key.decode()} over a change of shards: {before.place} before {after.place}"
+            if before.place.shard == after.place.shard and before.place >= after.place:
                 yield f"order of {key.decode()} in its queue: {before.place} before {after.place}"
 
 
@@ -162,6 +173,22 @@ def _gaps(arrived: Arrived) -> Iterator[str]:
         for before, after in itertools.pairwise(members):
             if before.end != after.place:
                 yield f"a gap in {before.place.shard}: after {before.place} to {before.end} comes {after.place}"
+        yield from _unfollowed(members[0], queues)
+
+
+def _unfollowed(first: Copy, queues: Mapping[tuple[str, str], Sequence[Copy]]) -> Iterator[str]:
+    """Ends of earlier shards that the first record of a shard names, and that their own records do not lead to."""
+    if first.place.generation and not first.after:
+        yield f"{first.place.shard} begins without saying where the shards before it ended"
+    for parent in filter(None, first.after.split(",")):
+        shard, _, header = parent.partition("=")
+        if shard == "generation":
+            continue
+        end = Place.read(shard, header)
+        known = queues.get((shard, end.incarnation), ())
+        reached = max((each.end for each in known), default=Place(shard, end.incarnation, 0, 0))
+        if reached != end:
+            yield f"a gap at the end of {shard}: its records lead to {reached}, and it ended at {end}"
 
 
 def _needless(arrived: Arrived, kills: Sequence[Kill]) -> Iterator[str]:

@@ -235,3 +235,17 @@ async def test_closed_and_opened_side_by_side(settings: RadosSettings, store: Ra
                     await store.ingest.publish(topic, spread(topic, 2))
             else:
                 await store.ingest.publish(topic, spread(topic, 2))
+
+
+async def test_another_number_of_shards_is_refused(store: RadosStore) -> None:
+    """It is refused with why and what to do instead, and changes nothing; the number that it has is no change."""
+    topic = await store.own_topics.create(own_topic("t", 2))
+    await store.ingest.publish(topic, spread(topic, 6))
+
+    with pytest.raises(TopicRefused, match="re-sharding needs the embedded store"):
+        await store.own_topics.reshard(topic, 4)
+
+    assert await store.own_topics.reshard(topic, 2) == topic == await store.own_topics.find("t")
+    assert await store.own_topics.former_queues(topic) == ()
+    assert not await store.own_topics.forget_former(topic)
+    assert sorted(await store.catalog.shards()) == sorted(topic.all_shards())

@@ -255,6 +255,49 @@ async def test_killed_while_making_a_topic(tmp_path: Path) -> None:
             assert await contents(store, made) == by_shard(made, spread(made, 9))
 
 
+@pytest.mark.guarantee("order-per-object")
+async def test_killed_while_changing_the_shards(tmp_path: Path) -> None:
+    """At whatever step a process dies: the topic has its former layout, or both as a whole, and a repeat of the change
+    completes it; no entry moves."""
+    directory = tmp_path / "store"
+    async with after_deaths("reshard", directory) as (store, topics):
+        before = own_topic("t", victim.SHARDS)
+        former = by_shard(before, spread(before, victim.EVENTS))
+        for topic, answered in topics:
+            assert (topic.generation, topic.shards) in ((0, victim.SHARDS), (1, victim.RESHARDED))
+            assert topic.generation or not answered
+
+            changed = await store.own_topics.reshard(topic, victim.RESHARDED)
+            events = spread(changed, victim.EVENTS)
+            await store.ingest.publish(changed, events)
+
+            assert await contents(store, changed) == former + by_shard(changed, events)
+        for report in await asyncio.to_thread(check_directory, directory):
+            assert report.problems == []
+
+
+@pytest.mark.guarantee("nothing-leaves-silently")
+async def test_killed_while_forgetting_a_layout(tmp_path: Path) -> None:
+    """At whatever step a process dies: the former queues are there or their final ledgers, never both or neither, and
+    any other process finishes it."""
+    directory = tmp_path / "store"
+    async with after_deaths("forget", directory) as (store, topics):
+        for topic, answered in topics:
+            is_there = bool(topic.former)
+            assert not is_there or not answered
+            assert len(await store.own_topics.former_queues(topic)) == (0 if is_there else victim.SHARDS)
+
+            assert await store.own_topics.forget_former(topic) == is_there
+
+            ended = await store.own_topics.former_queues(topic)
+            assert sum(each.removed.delivered for each in ended) == victim.EVENTS
+            token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+            assert isinstance(token, LockToken)
+            assert (await store.queue.read(token, b"", 1)).entries
+        for report in await asyncio.to_thread(check_directory, directory):
+            assert report.problems == []
+
+
 async def test_killed_while_discarding_a_topic(tmp_path: Path) -> None:
     """At whatever step a process dies: the topic is whole or gone, and what it has left goes with the next start."""
     directory = tmp_path / "store"

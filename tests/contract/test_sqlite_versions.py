@@ -162,7 +162,7 @@ async def test_killed_while_migrating(tmp_path: Path) -> None:
     outcomes = dict(line.split() for line in done.stdout.splitlines())
     assert list(outcomes.values()) == ["killed"] * (len(outcomes) - 1) + ["answered"], done.stderr
     found = {version for step in outcomes for version in versions(tmp_path / f"migrate-{step}")}
-    assert found == set(range(EARLIER["store-of-release-0.1.0"], NEWEST + 1))
+    assert found == set(range(EARLIER["store-of-release-0.1.0"], NEWEST + 1))  # each step is one transaction
 
     for step in outcomes:
         directory = tmp_path / f"migrate-{step}"

@@ -143,8 +143,8 @@ async def test_change_replaces_attributes(bench: Bench) -> None:
 
 
 @pytest.mark.guarantee("topics-of-remoras-own")
-async def test_number_of_shards_stays(bench: Bench) -> None:
-    """A change of the number of shards is refused with why, and changes nothing."""
+async def test_attributes_are_changed_apart_from_shards(bench: Bench) -> None:
+    """A change of attributes with another number of shards is refused with why, and changes nothing."""
     made = await bench.topic()
 
     for shards in (1, 4):

@@ -24,6 +24,7 @@ from remora.model.errors import (
     StoreUnavailable,
 )
 from remora.model.hold import TopicHold
+from remora.model.layout import FormerQueue
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
@@ -115,6 +116,9 @@ class FakeStore:
         self.catalog = self.releases = self.holds = self.locks = self.members = self.queue = self.attempts = self
         self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
         self.spill: Spilling = NoSpill()
+        self.held_back: dict[str, str] = {}
+        self.ends: dict[str, bytes] = {}
+        self.forgets: list[Topic] = []
         self.rooms: dict[str, QueueRoom] = {}
         self._made = 0
         self._told: dict[str, None] = {}
@@ -265,12 +269,23 @@ class FakeStore:
             queue = self._held(token)
             first = queue.positions.index(int(start.partition(b"/")[2])) if start else queue.front
             assert first >= queue.front, "a listing started behind the front"
+            if why := self.held_back.get(token.shard.queue):
+                return Page([queue.marker(first)], [], truncated=False, held_back=why)
             last = min(first + limit, len(queue.entries))
             return Page(
                 [queue.marker(i) for i in range(first, last + 1)],
                 queue.entries[first:last],
                 truncated=last < len(queue.entries),
+                after=b"" if first else self.ends.get(token.shard.queue, b""),
             )
+
+    async def forget_former(self, topic: Topic) -> bool:
+        async with self._call("forget"):
+            self.forgets.append(topic)
+            return True
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        return ()
 
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         async with self._call("remove"):
@@ -439,6 +454,9 @@ class FakeRoute:
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
 
+    def succeeds(self, after: bytes) -> None:
+        self.endpoint.successions.append((self.shard.queue, after))
+
     async def look_again(self) -> None:
         self._too_large = await self.endpoint.look()
 
@@ -490,6 +508,9 @@ class FakeExactRoute:
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
+
+    def succeeds(self, after: bytes) -> None:
+        self.endpoint.successions.append((self.shard[0], after))
 
     async def look_again(self) -> None:
         assert not self._spent, "a look while a commit is under way, or on a route that is spent"
@@ -557,6 +578,7 @@ class FakeEndpoint:
         self.epochs: dict[tuple[str, str], int] = defaultdict(int)
         self.positions: dict[tuple[str, str], bytes] = {}
         self.transactions: list[int] = []
+        self.successions: list[tuple[str, bytes]] = []
         self.buried: list[DeadLetter] = []
         self.shared_fate: Callable[[Target], Hashable] = lambda target: (target.uri, target.args)
         self.quick_retries: list[bool] = []

@@ -47,8 +47,10 @@ def a_worker(
     tracer: Tracer = NO_TRACER,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
+    layouts = store if isinstance(store, FakeStore) else None
+    quarantine = quarantine or QuarantineSettings()
     setup = WorkerSetup(
-        cookie, ownership, delivery, group_size, meters, gate, quarantine or QuarantineSettings(), tracer=tracer
+        cookie, ownership, delivery, group_size, meters, gate, quarantine, layouts=layouts, tracer=tracer
     )
     return Worker(store, [endpoint], telemetry, setup, Random(7))
 

@@ -579,6 +579,23 @@ def _letter(rec: Rec) -> dict[str, Any]:
     }
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
+def test_the_chain_goes_over_a_seam(spark: SparkSession, kafka: Kafka) -> None:
+    """The first record of a shard says where the shards before it ended: what is missing at their ends is a gap, also
+    where nothing follows it in its own shard; a shard that is whole, and one that nothing was read of, are none."""
+    recs = good(TRACE)
+    before = [rec for rec in recs if rec.header("remora-shard") == recs[1].header("remora-shard")]
+    first = next(rec for rec in recs if rec not in before)
+    ends = b"%b=%b,t.9=f00:0/5" % (before[-1].header("remora-shard"), before[-1].header("remora-next"))
+    told = [replace(rec, headers=(*rec.headers, ("remora-after", ends))) if rec is first else rec for rec in recs]
+
+    whole = verify_topic(spark, question(kafka, filled(kafka, told))).verdict
+    cut = verify_topic(spark, question(kafka, filled(kafka, [rec for rec in told if rec is not before[-1]]))).verdict
+
+    assert (whole.verdict, wrong(whole)) == (PASS, {})
+    assert (cut.verdict, wrong(cut)) == (FAIL, {"chain_gaps": 1})
+
+
 # --------------------------------------------------------------------------------------------- a topic alone
 
 

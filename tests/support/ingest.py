@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from devkit.readers.samples import sample_value
 from devkit.waits import PATIENT_S
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
-from remora.model.errors import NotSequenced, RemoraError, TopicUnknown
+from remora.model.errors import NotSequenced, RemoraError, TopicMoved, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
+from remora.model.layout import FormerQueue
 from remora.model.shard import Origin, Shard
 from remora.model.topic import SequenceState, Target, Topic
 from remora.ports.credit import Bank, NoBank
@@ -50,6 +51,8 @@ class ScriptedStore:
         self.aborted: list[str] = []
         self.reached = SequenceState(tail=0, delivered=0)
         self.error: RemoraError | None = None
+        self.moving = 0
+        """How many requests more are told that their topic moved."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked = asyncio.Event()
@@ -66,6 +69,9 @@ class ScriptedStore:
             raise self.error
         if (now := self.own.get(topic.name)) is None or now.id != topic.id:
             raise TopicUnknown(f"topic {topic.name} is another one by now")
+        if now.generation != topic.generation or self.moving:
+            self.moving = max(0, self.moving - 1)
+            raise TopicMoved(f"topic {topic.name} has {now.shards} shards by now")
 
     async def publish(
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
@@ -101,6 +107,16 @@ class ScriptedStore:
 
     async def change(self, topic: Topic) -> None:
         self.own[topic.name] = topic
+
+    async def reshard(self, topic: Topic, shards: int) -> Topic:
+        self.own[topic.name] = moved = replace(topic, shards=shards, generation=topic.generation + 1)
+        return moved
+
+    async def forget_former(self, topic: Topic) -> bool:
+        return False
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        return ()
 
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         del self.own[topic.name]

@@ -32,7 +32,7 @@ from remora.storage.sqlite import SqliteStore, recent, topics, writer
 from remora.storage.sqlite import directory as opened_by
 from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread, unhurried
 
-EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
+EVENTS, SHARDS, RESHARDED, DIGEST = 30, 3, 5, b"digest"
 REMOVED = 7
 EARLIER = Path(__file__).parents[1] / "data" / "store-of-release-0.1.0.tar.xz"
 RESERVED_AS = "reservation-of"
@@ -135,6 +135,25 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     return act
 
 
+async def reshard(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Give a topic with entries another number of shards."""
+    await store.ingest.publish(topic, spread(topic, EVENTS))
+    return lambda: store.own_topics.reshard(topic, RESHARDED)
+
+
+async def forget(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Remove a former layout of which all is delivered."""
+    await store.ingest.publish(topic, spread(topic, EVENTS))
+    changed = await store.own_topics.reshard(topic, RESHARDED)
+    await store.ingest.publish(changed, spread(changed, EVENTS))
+    for shard in topic.all_shards():
+        token = await store.locks.acquire(shard, "victim", QUIET_S)
+        assert isinstance(token, LockToken)
+        page = await store.queue.read(token, b"", EVENTS)
+        await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
+    return lambda: store.own_topics.forget_former(changed)
+
+
 async def settle(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Have all entries leave the log, some of them of a queue that has removed others."""
     token = await _held(store, topic)
@@ -153,7 +172,22 @@ async def give_back(store: SqliteStore, topic: Topic, directory: Path) -> Callab
 
 KINDS = {
     each.__name__: each
-    for each in (publish, number, reserve, commit, abort, append, remove, store, create, discard, settle, give_back)
+    for each in (
+        publish,
+        number,
+        reserve,
+        commit,
+        abort,
+        append,
+        remove,
+        store,
+        create,
+        discard,
+        reshard,
+        forget,
+        settle,
+        give_back,
+    )
 }
 
 

@@ -274,19 +274,6 @@ def test_a_topic_that_is_being_drained_stays_closed(apply: Apply, config: Path) 
     assert (made_closed, left, own(config)["payments"].closed) == (True, True, False)
 
 
-def test_another_number_of_shards_is_refused_before_anything_is_done(apply: Apply, config: Path) -> None:
-    """Where one topic cannot become what the file says, no other is changed either."""
-    apply(PAYMENTS)
-
-    done = apply("[topic.new]\nendpoint = 'kafka://b'\n" + PAYMENTS + "shards = 12")
-
-    assert done.code == Exit.FAILURE
-    assert done.err == (
-        "remora: the number of a topic's shards stays for good: payments has 11 shards, not 12; nothing was changed\n"
-    )
-    assert own(config).keys() == {"payments"}
-
-
 def test_a_table_without_a_number_of_shards_has_the_configured_one_when_it_is_made(
     apply: Apply, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,9 +416,9 @@ def by_name(topics: list[Topic]) -> list[Topic]:
     return list({topic.name: topic for topic in topics}.values())
 
 
-@given(st.lists(TOPICS), st.lists(st.tuples(TOPICS, st.none() | st.booleans())), st.booleans())
+@given(st.lists(TOPICS), st.lists(st.tuples(TOPICS, st.none() | st.booleans())), st.booleans(), st.booleans())
 def test_a_plan_leads_to_the_file_and_touches_nothing_else(
-    there: list[Topic], wanted: list[tuple[Topic, bool | None]], prune: bool
+    there: list[Topic], wanted: list[tuple[Topic, bool | None]], prune: bool, reshards: bool
 ) -> None:
     """After its steps every declared topic is as declared, every other one is as before or, pruned, gone; a second plan
     is empty."""
@@ -440,9 +427,10 @@ def test_a_plan_leads_to_the_file_and_touches_nothing_else(
     declared = [Declared(replace(each, id=""), closed[each.name], []) for each in by_name([t for t, _ in wanted])]
     after: dict[str, Any] = {topic.name: topic for topic in present}
     try:
-        steps = plan(present, declared, prune=prune).steps
+        steps = plan(present, declared, prune=prune, reshards=reshards).steps
     except NotSame:
         assert any(each.topic.name in after and after[each.topic.name].shards != each.topic.shards for each in declared)
+        assert not reshards
         return
 
     for step in steps:

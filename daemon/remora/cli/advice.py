@@ -90,7 +90,7 @@ async def _committed(store: ShardStore, rows: Iterable[Row]) -> dict[str, dict[s
 
 
 async def _advised(store: ShardStore, row: Row, observed: Observed) -> dict[str, Any]:
-    found = advise(len(row.shards), list(observed.peaks.values()), MOST)
+    found = advise(row.open_shards, list(observed.peaks.values()), MOST)
     hottest = max(
         row.shards,
         key=lambda shard: _ratio(observed.peaks.get(shard.queue, Peak(0, 0))),
@@ -101,7 +101,7 @@ async def _advised(store: ShardStore, row: Row, observed: Observed) -> dict[str,
     return {
         "topic": row.label,
         "origin": str(row.origin),
-        "shards": len(row.shards),
+        "shards": row.open_shards,
         "advised_shards": found.shards,
         "because": found.because,
         "busiest_queue": hottest.queue if hottest else None,

@@ -46,7 +46,7 @@ class Step:
         if self.was is None and self.to is not None:
             of_kafka = f"Kafka topic {self.to.target.topic} at " if self.to.target.scheme == "kafka" else ""
             yield f"+ {self.name}: {several(self.to.shards, 'shard', 'shards')}, to {of_kafka}{self.to.target.redacted}"
-            said_above = {"endpoint", "kafka-topic"}
+            said_above = {"endpoint", "kafka-topic", "shards"}
             shown = _shown(self.to).items()
             yield from (
                 f"    {name}: {value}" for name, value in shown if name not in said_above and value != "default"
@@ -77,10 +77,11 @@ class NotSame(RemoraError):
     """A topic cannot become what the file says."""
 
 
-def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool) -> Plan:
+def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool, reshards: bool = True) -> Plan:
     """The steps from the topics of remora's own that are there to those that are declared; removals come last.
 
-    Raises NotSame, with all topics that differ in what stays for good: the number of shards, and the sequence.
+    Raises NotSame, with all topics that differ in what stays for good: whether there is a sequence, and in a store that
+    does not `reshards` the number of shards.
     """
     found = {topic.name: topic for topic in present}
     steps, alike, refused, renumbered = [], 0, [], []
@@ -95,10 +96,10 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
             tenant=was.tenant,
             queue=was.queue,
             source=was.source,
-            shards=was.shards if each.keeps_shards else each.topic.shards,
             closed=was.closed if each.closed is None else each.closed,
+            shards=was.shards if each.keeps_shards else each.topic.shards,
         )
-        if was.shards != to.shards:
+        if was.shards != to.shards and not reshards:
             refused.append(f"{to.name} has {several(was.shards, 'shard', 'shards')}, not {to.shards}")
         elif was.is_sequenced != to.is_sequenced:
             renumbered.append(f"{to.name} has {'one' if was.is_sequenced else 'none'}")
@@ -107,7 +108,7 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
         else:
             alike += 1
     if refused:
-        raise NotSame(f"the number of a topic's shards stays for good: {', '.join(refused)}; nothing was changed")
+        raise NotSame(f"re-sharding needs the embedded store: {', '.join(refused)}; nothing was changed")
     if renumbered:
         raise NotSame(f"whether a topic has a sequence stays for good: {', '.join(renumbered)}; nothing was changed")
     if prune:
@@ -129,8 +130,9 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
     """Make remora's own topics what a file says: make those that are missing, change those that differ.
 
     The file is checked as a whole first, and all its problems are reported at once. What a table leaves out has its
-    default; `closed` stays as it is. Applied again, nothing changes. A topic that the file does not name stays without
-    --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
+    default; `closed` stays as it is, and so does the number of shards. Another number is refused on RADOS, and while
+    an earlier change of it is not delivered. Applied again, nothing changes. A topic that the file does not name stays
+    without --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
 
     A table [[notification]] says where events go whose sender names no topic, with the embedded store only. See
     `remora notification create`.
@@ -189,7 +191,9 @@ async def _applied(
         async with app.store_of(settings, make=not dry_run) as store:
             topics = (await store.catalog.topics()).values()
             own = [each for each in topics if each.origin is Origin.REMORA]
-            planned = _whole_plan(own, (await store.notifications.definitions()).notifications, declared, prune=prune)
+            notifications = (await store.notifications.definitions()).notifications
+            reshards = settings.store.kind == "sqlite"
+            planned = _whole_plan(own, notifications, declared, prune=prune, reshards=reshards)
             _remark_namesakes([each.label for each in topics if each.origin is Origin.RADOSGW], declared.topics)
             if dry_run:
                 return planned, []
@@ -202,17 +206,22 @@ async def _applied(
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
         click.echo(f"remark: {exc}")
-        return _whole_plan([], (), declared, prune=prune), []
+        return _whole_plan([], (), declared, prune=prune, reshards=True), []
 
 
 def _whole_plan(
-    topics: Sequence[Topic], notifications: Sequence[Notification], declared: DeclaredFile, *, prune: bool
+    topics: Sequence[Topic],
+    notifications: Sequence[Notification],
+    declared: DeclaredFile,
+    *,
+    prune: bool,
+    reshards: bool,
 ) -> Plan:
     """The steps of topics and of notifications. Raises ConfigError for notifications whose topics are not there."""
     declared.check_topics(() if prune else [each.name for each in topics])
     wanted = [each.notification for each in declared.notifications]
     steps, others = planned_notifications(notifications, wanted, prune=prune)
-    of_topics = plan(topics, declared.topics, prune=prune)
+    of_topics = plan(topics, declared.topics, prune=prune, reshards=reshards)
     named = [f"notification {each}" for each in others]
     return replace(of_topics, notifications=steps, others=[*of_topics.others, *named])
 
@@ -244,7 +253,8 @@ async def _take(store: ShardStore, step: Step) -> None:
     elif step.was is None:
         await _make(store, step.to)
     else:
-        await store.own_topics.change(step.to)
+        now = await store.own_topics.reshard(step.was, step.to.shards)
+        await store.own_topics.change(replace(step.to, generation=now.generation, former=now.former))
 
 
 async def _make(store: ShardStore, topic: Topic) -> None:
@@ -303,6 +313,7 @@ def _shown(topic: Topic) -> dict[str, object]:
     arguments = shown_arguments(topic)
     return {
         "endpoint": topic.target.redacted,
+        "shards": topic.shards,
         "kafka-topic": topic.target.topic,
         "sequence": "yes" if topic.is_sequenced else "default",
         **{name: "default" if value is None else value for name, value in numbers.items()},

@@ -151,10 +151,9 @@ class _Reading:
     def topic(self, name: str, raw: Mapping[str, Any]) -> Declared | None:
         """The topic of a table; None where something is wrong with it."""
         table = self._table(raw)
-        shards = table.shards or self._settings.topics.default_shards
-        plain = Topic(
-            name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=table.sequence
-        )
+        shards = self._settings.topics.default_shards if table.shards is None else table.shards
+        target, is_sequenced = Target("", "", name), table.sequence
+        plain = Topic(name, "", name, target, shards=shards, origin=Origin.REMORA, is_sequenced=is_sequenced)
         topic, remarks = self._given(table).on(plain), list[str]()
         if self._is_target_read:
             try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import click
 
 from remora import app
+from remora.cli.layouts import ended_balances
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table, run_async
 from remora.cli.rows import AT_ONCE, Row, complain, origin_option, row_named, rows_of
@@ -30,7 +31,8 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
     """Count all entries of TOPIC, or of all topics, by shard and outcome. Takes no lock.
 
     Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + exported + pending, of which some
-    may be spilled. What is missing of that is unaccounted, and the command then fails with exit code 1.
+    may be spilled. What is missing of that is unaccounted, and the command then fails with exit code 1. Queues that
+    went when the topic got another number of shards are counted too, with their final ledgers.
 
     \b
     Example, shards with entries that something else than remora removed:
@@ -42,7 +44,10 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
             rows = [await row_named(store, topic, origin)] if topic else await rows_of(store)
             chosen = [row for row in rows if origin in (None, row.origin)]
             found = await balances(store, (shard for row in chosen for shard in row.shards))
-            return [(row, [found[shard] for shard in row.shards if shard in found]) for row in chosen], store.damaged
+            return [
+                (row, [*await ended_balances(store, row), *(found[shard] for shard in row.shards if shard in found)])
+                for row in chosen
+            ], store.damaged
 
     rows, damaged = run_async(look())
     if as_json:

@@ -27,7 +27,8 @@ from remora.cli.attributes import (
 )
 from remora.cli.drain import drained
 from remora.cli.hold import hold_of
-from remora.cli.options import config_option
+from remora.cli.layouts import ReshardAsked, resharded
+from remora.cli.options import config_option, gathered_into
 from remora.cli.output import run_async, several
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.cli.topic_test import check_option, require_ways
@@ -45,7 +46,6 @@ ENDPOINTS = (
 )
 
 LASTING = {
-    "shards": "the number of shards stays",
     "sequence": "whether events are numbered stays",
 }
 """The attributes that no command changes."""
@@ -71,8 +71,8 @@ class Differs(RemoraError):
 @click.option(
     "--shards",
     type=click.IntRange(1, MOST_SHARDS),
-    help="Queues of the topic, for good; topics.default_shards (11) unless given. Events of one object stay in one "
-    "queue and in order.",
+    help="Queues of the topic; `topic set` changes it. Events of one object stay in one queue and in order.  "
+    "[default: topics.default_shards]",
 )
 @click.option(
     "--sequence",
@@ -102,8 +102,8 @@ def create_command(
       remora topic create mail --endpoint amqps://broker/%2Fmail --arg amqp-exchange=events
       remora topic create stream --endpoint nats://server --arg nats-stream=EVENTS
     """
-    wanted = shards or settings.topics.default_shards
-    plain = Topic(name, "", name, Target("", "", name), shards=wanted, origin=Origin.REMORA, is_sequenced=sequence)
+    count = given_or(shards, settings.topics.default_shards)
+    plain = Topic(name, "", name, Target("", "", name), shards=count, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
     remarks = checked_target(asked.target, settings)
     if check:
@@ -167,38 +167,50 @@ async def _made(
     help=f"Give an attribute its default again: {', '.join(UNSETTABLE)}, or the name of an --arg. Repeatable.",
 )
 @click.option("--closed/--open", "closed", default=None, help="Take no new events from now on, or take them again.")
-@click.option("--shards", type=click.IntRange(1, MOST_SHARDS), help="Refused where it differs: see `topic create`.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, MOST_SHARDS),
+    help="Divide the topic into so many queues from now on; embedded store only. No key is reordered.",
+)
+@click.option("--wait", is_flag=True, help="Wait where an earlier change of --shards is not delivered yet.")
+@click.option("--timeout", "timeout_s", type=DURATION, help="How long --wait waits.  [default: 5m]")
 @config_option
+@gathered_into(ReshardAsked)
 def set_command(
-    settings: Settings, name: str, unset: Sequence[str], closed: bool | None, shards: int | None, **options: Any
+    settings: Settings, name: str, unset: Sequence[str], closed: bool | None, asked: ReshardAsked, **options: Any
 ) -> None:
     """Change what is given of remora's own topic NAME, and nothing else. Entries that wait already follow it too.
+
+    Another number of shards holds for new events; those that wait are delivered from their former queues first, and
+    the new ones wait for them: per object the order stays. Senders notice nothing.
 
     \b
     Examples:
       remora topic set orders --endpoint kafka://other:9092 --unset time-to-live
       remora topic set orders --open
+      remora topic set orders --shards 64 --wait
     """
     given = Given(**options)
-    if not (unset or any(value not in (None, {}) for value in (closed, shards, *options.values()))):
+    if (asked.wait and asked.shards is None) or (asked.timeout_s is not None and not asked.wait):
+        raise click.UsageError("--wait is for --shards, and --timeout for --wait")
+    if not (unset or any(value not in (None, {}) for value in (closed, asked.shards, *options.values()))):
         raise click.UsageError("nothing to change: give an option")
 
     def changed(topic: Topic) -> Topic:
-        other = given.on(without(topic, unset))
-        return replace(other, closed=given_or(closed, topic.closed), shards=given_or(shards, topic.shards))
+        return replace(given.on(without(topic, unset)), closed=given_or(closed, topic.closed))
 
-    async def work() -> tuple[bool, list[str]]:
+    async def work() -> tuple[bool, str, list[str]]:
         async with app.store_of(settings) as store:
             topic = await _own(store, name, "aws sns set-topic-attributes")
-            asked = changed(topic)
-            remarks = checked_target(asked.target, settings)
-            if not differences(topic, asked):
-                return False, remarks
-            await store.own_topics.change(asked)
-            return True, remarks
+            remarks = checked_target(changed(topic).target, settings)
+            now, moved = await resharded(store, topic, asked)
+            if not differences(now, changed(now)):
+                return bool(moved), moved, remarks
+            await store.own_topics.change(changed(now))
+            return True, moved, remarks
 
-    is_changed, remarks = run_async(work())
-    click.echo(f"topic {name} is {'changed' if is_changed else 'just so already'}")
+    is_changed, moved, remarks = run_async(work())
+    click.echo(moved or f"topic {name} is {'changed' if is_changed else 'just so already'}")
     _print_remarks(remarks)
 
 

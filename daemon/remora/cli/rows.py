@@ -46,6 +46,11 @@ class Row:
         """Who made it."""
         return self.topic.origin if self.topic else self.shards[0].origin
 
+    @property
+    def open_shards(self) -> int:
+        """How many of its queues take events: those of a former layout do not."""
+        return self.topic.shards if self.topic is not None and self.topic.generation else len(self.shards)
+
     def reason(self, settings: Settings) -> str | None:
         """Why remora does not deliver it with these settings; None when it does."""
         return reason_to_leave(self.topic, app.schemes(settings)) if self.topic else None

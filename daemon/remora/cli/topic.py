@@ -17,6 +17,7 @@ from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
 from remora.cli.hold import hold_command, hold_of, resume_command
+from remora.cli.layouts import ended_json, layout_line, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, seconds
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
@@ -96,7 +97,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
             (
                 row.label,
                 row.origin,
-                len(row.shards),
+                row.open_shards,
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
                 (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
@@ -134,10 +135,16 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
         async with app.store_of(settings) as store:
             found = await row_named(store, name, origin)
             hold = await hold_of(store, found.topic) if found.topic else None
-            held = {"held": hold_text(hold)} if hold else {}
-            named = (await store.notifications.definitions()).naming(found.label)
-            notifications = {"notifications": list(named)} if found.origin is Origin.REMORA else {}
-            shown = _as_json(found, settings) | notifications | {"sequence": await _sequence(store, found)} | held
+            shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)}
+            shown |= {"held": hold_text(hold)} if hold else {}
+            if found.topic is not None and found.origin is Origin.REMORA:
+                shown["notifications"] = list((await store.notifications.definitions()).naming(found.label))
+                layouts = await layouts_json(store, found.topic)
+                shown |= (
+                    {"layouts": layouts, "ended": await ended_json(store, found.topic)}
+                    if as_json
+                    else {"layouts": [*map(layout_line, layouts)]}
+                )
         if found.topic is not None:
             shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
         return shown
@@ -323,7 +330,7 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
     shown: dict[str, object] = {
         "topic": row.label,
         "origin": str(row.origin),
-        "shards": len(row.shards),
+        "shards": row.open_shards,
         "queues": [shard.queue for shard in row.shards],
         "delivered_by": row.delivered_by(settings),
         "reason": row.reason(settings) or "",

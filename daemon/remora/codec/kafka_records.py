@@ -15,6 +15,7 @@ from remora.model.record import Record
 # missing, doubled or reordered.
 SHARD, POSITION, NEXT, EVENT_ID = "remora-shard", "remora-pos", "remora-next", "remora-event-id"
 SEQUENCE = "remora-seq"
+AFTER = "remora-after"
 
 FRAME_BYTES = 23
 """The most that a record has besides key, value and headers, lengths included."""
@@ -30,6 +31,10 @@ SEQUENCE_BYTES = HEADER_BYTES + len(SEQUENCE)
 
 TRACE_BYTES = HEADER_BYTES + len(TRACEPARENT)
 """The most that the header of its trace context adds, besides the context."""
+
+
+AFTER_BYTES = HEADER_BYTES + len(AFTER)
+"""The most that the header of where the shards before this one ended adds, besides these ends."""
 
 
 def varint(number: int) -> bytes:
@@ -70,7 +75,7 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     for place, event in enumerate(records, first):
         key, body, event_id, _, position, next_position, _, sequence, trace, _ = event
         if sequence or trace:
-            made.append(_encode_any(shard, prefix, event, place))
+            made.append(encode_event(shard, prefix, event, place))
             continue
         try:
             record = b"\0\0%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b" % (
@@ -93,11 +98,11 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
             )
             made += (small[len(record)], record)
         except IndexError:  # something is large
-            made.append(_encode_any(shard, prefix, event, place))
+            made.append(encode_event(shard, prefix, event, place))
     return b"".join(made)
 
 
-def _encode_any(
+def encode_event(
     shard: bytes, prefix: bytes, event: Record, place: int, further: Sequence[tuple[str, bytes]] = ()
 ) -> bytes:
     """An event's record of any size, with its number and its trace context where it has them, and `further` headers."""
@@ -112,7 +117,7 @@ def encode_with(
 ) -> bytes:
     """As `encode_events`, each record with its `further` headers behind the usual ones."""
     return b"".join(
-        _encode_any(shard, prefix, event, place, more)
+        encode_event(shard, prefix, event, place, more)
         for place, (event, more) in enumerate(zip(records, further, strict=True), first)
     )
 

@@ -1,4 +1,4 @@
-"""The sections of the ingest API with its limits by token and topic, and of the topics that it takes events for."""
+"""The section of the ingest API, with its limits by token and topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
 from remora.config.checked import Checked, raised, repeated, too_many, wrong_mode
 from remora.config.units import Bytes, Rate, Seconds, Unit
 from remora.model.errors import ConfigError
-from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS
 from remora.model.traffic import (
     Scope,
     ScopeKind,
@@ -50,13 +49,6 @@ class LimitSettings:
         """Each rule that these values break; `Checked` settings that contain it raise them."""
         yield from raised(lambda: check_scopes([Scope(self.name, ScopeKind.TOPIC, self.match)], "ingest.limit"))
         yield from raised(lambda: self.limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsSettings(Checked):
-    """What topics of remora's own have whose makers do not say it."""
-
-    default_shards: Annotated[int, Unit("count", 1, MOST_SHARDS)] = DEFAULT_SHARDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

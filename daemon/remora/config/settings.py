@@ -17,9 +17,10 @@ from remora.config.delivery import (
     KafkaSettings,
     NatsSettings,
 )
-from remora.config.ingest import IngestSettings, TopicsSettings
+from remora.config.ingest import IngestSettings
 from remora.config.sequencer import SequencerSettings
 from remora.config.spill import SpillSettings
+from remora.config.topics import TopicsSettings
 from remora.config.traffic import ShapingSettings
 from remora.config.workers import (
     AdminSettings,

@@ -12,8 +12,9 @@ from remora.codec.topic import SLO, parse_args
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.hold import TopicHold
+from remora.model.layout import GENERATION_MARK
 from remora.model.record import CorruptBytes
-from remora.model.shard import Shard
+from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.policy.holds import hold_text, in_force
 from remora.policy.objectives import Objective, parse_objective
@@ -125,10 +126,22 @@ def topic_among(topics: Mapping[Shard, Topic], shard: Shard) -> Topic | None:
     """The topic of a shard; the further shards of a topic are named after the first one: t, t.1, t.2 ..."""
     found = topics.get(shard)
     if found is None:
-        base, dot, number = shard.queue.rpartition(".")
-        if dot and number.isdecimal():
-            candidate = topics.get(Shard(base, shard.origin))
-            found = candidate if candidate is not None and int(number) < candidate.shards else None
+        first, dot, number = shard.queue.rpartition(".")
+        if not (dot and number.isdecimal()):
+            first, number = shard.queue, "0"
+        found = _of_layout(topics, Shard(first, shard.origin), int(number))
+    return found
+
+
+def _of_layout(topics: Mapping[Shard, Topic], first: Shard, number: int) -> Topic | None:
+    """The topic whose layout begins with queue `first`, where that has a shard of this number."""
+    base, mark, text = first.queue.partition(GENERATION_MARK)
+    generation = 0
+    if first.origin is Origin.REMORA and mark and text.isdecimal():
+        first, generation = Shard(base, first.origin), int(text)
+    found = topics.get(first)
+    if found is None or not any(each.generation == generation and number < each.shards for each in found.layouts):
+        return None
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -19,6 +20,7 @@ from remora.engine.dispatching.oldest_entry import OldestEntry
 from remora.engine.dispatching.outlet import Outlet, Outlets
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
+from remora.engine.dispatching.succession import Succession
 from remora.engine.dispatching.turn import Turn
 from remora.engine.dispatching.waits import Waits
 from remora.engine.lease import Lease
@@ -34,7 +36,7 @@ from remora.model.errors import (
 )
 from remora.model.topic import Topic
 from remora.policy.condition import State
-from remora.ports.endpoint import LateEndpoint, TransactionalEndpoint
+from remora.ports.endpoint import LateEndpoint, SucceedingRoute, TransactionalEndpoint
 
 
 class Dispatcher:
@@ -51,6 +53,7 @@ class Dispatcher:
         self._oldest = OldestEntry(scope, outlet, standing)
         self._waits = Waits(scope, outlet, standing, self._head)
         self._turn = Turn(scope, outlet, standing)
+        self._succession = Succession(scope, standing)
         self._session: Session | None = None
 
     @property
@@ -120,6 +123,8 @@ class Dispatcher:
         if why is not None:
             raise NotOurs(f"{self._lease.shard} is let go: {why}")
         outlet.aim(topic)
+        if not await self._succession.may_deliver(topic):
+            return False
         is_known_to_wait = self._head.has_looked and self._progress.has_work
         if self._standing.last_failure and not is_known_to_wait and not await self._oldest.waits():
             return notifies
@@ -169,13 +174,13 @@ class Dispatcher:
         if self._outlet.is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                session = Session(scope, allowance, self._arrived)
+                session = Session(_on(exact, scope), allowance, self._arrived)
                 way = TracedExactRoute(exact, scope.spans) if self._context.tracer.is_on else exact
                 yield session, TransactionSender(session, way, Committer(session, way))
         else:
             quick, traces = not self._outlet.limits.counts_attempts, self._context.tracer.is_on
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
-                session = Session(scope, allowance, self._arrived)
+                session = Session(_on(route, scope), allowance, self._arrived)
                 yield session, LaneSender(session, TracedRoute(route, scope.spans) if traces else route)
 
     def _arrived(self) -> None:
@@ -183,3 +188,8 @@ class Dispatcher:
         if self._outlet.topic is not None:
             self._context.quarantines.succeeded(self._outlet.topic)
         self._standing.recovered()
+
+
+def _on(route: object, scope: Scope) -> Scope:
+    """A session's scope that tells its route where the shards ended that its own took over from, if it passes it on."""
+    return replace(scope, succeeds=route.succeeds) if isinstance(route, SucceedingRoute) else scope

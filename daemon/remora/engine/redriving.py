@@ -16,7 +16,7 @@ from remora.model.entry import S3Event
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, own_topic_name
 from remora.policy.letters import in_order
 from remora.ports.administration import Letters
 from remora.ports.delivery import Catalog
@@ -148,13 +148,13 @@ def _place(
     """Where an entry belongs that was in this queue; None when neither it nor its topic is there any more."""
     if shard.origin is Origin.RADOSGW:
         return Place(shard, None) if shard in shards else None
-    first = Shard(shard.queue.partition(".")[0], Origin.REMORA)
+    first = Shard(own_topic_name(shard.queue), Origin.REMORA)
     topic = topics.get(first) or topic_among(topics, shard)
     if topic is None:
         return None
     if sharded_by is not None:
         return Place(topic.shard(shard_number(sharded_by, topic.shards)), topic)
-    return Place(shard if shard in topic.all_shards() else topic.first_shard, topic)
+    return Place(shard if shard in topic.open_shards() else topic.shard(0), topic)
 
 
 def _add(portions: list[Portion], place: Place, letter: DeadLetter) -> None:

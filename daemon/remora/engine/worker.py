@@ -20,6 +20,7 @@ from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, Destinations, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
 from remora.engine.dispatching.outlet import Outlets
+from remora.engine.layouts import LayoutKeeper
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
@@ -44,6 +45,7 @@ from remora.policy.retry import Failure
 from remora.policy.spill import SpillRules
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
+from remora.ports.layouts import LayoutStorage
 from remora.ports.tracing import NO_TRACER, Tracer
 
 
@@ -54,7 +56,8 @@ class WorkerSetup:
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
     this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
     `heal` says when queues get room back that their store has leaked, `spill` when entries are moved beside them. One
-    worker of a host `counts_letters` of the whole store. `hostname` is what people call the host.
+    worker of a host `counts_letters` of the whole store. Of `layouts` the former ones go when they are delivered.
+    `hostname` is what people call the host.
     """
 
     cookie: str
@@ -69,6 +72,7 @@ class WorkerSetup:
     heal: Heal = "full"
     spill: SpillRules = field(default_factory=SpillRules)
     counts_letters: bool = False
+    layouts: LayoutStorage | None = None
     hostname: str = ""
 
 
@@ -124,6 +128,8 @@ class Worker:
             return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
+        layouts = setup.layouts
+        self._layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
         self._spiller = Spiller(store, self.catalogue, self.ownership, telemetry, setup.spill, self._backlog.label)
 
@@ -179,8 +185,8 @@ class Worker:
         """What waits here, by destination and cause."""
         groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
         for each in self.ownership.active():
-            # To wait for credit, or for an operator who holds the topic, is no stall.
-            if each.has_work and each.state not in (State.SHAPED, State.HELD):
+            # To wait for credit, for former shards, or for an operator who holds the topic, is no stall.
+            if each.has_work and each.state not in (State.SHAPED, State.HELD, State.WAITING):
                 groups.setdefault((each.endpoint, _cause(each)), []).append(each)
         return tuple(
             Waiting(
@@ -253,6 +259,8 @@ class Worker:
             ]
             if self._letters is not None:
                 others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))
+            if self._layouts is not None:
+                others.append(tasks.create_task(self._layouts.run(), name="layouts"))
             with self._lookout.within(tasks):
                 await self.ownership.run()
             for each in others:

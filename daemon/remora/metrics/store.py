@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from remora.metrics.events import EventGroup, say
 from remora.metrics.instruments import Instruments
@@ -54,6 +54,13 @@ class StoreEvents(EventGroup):
         self._say_seldom(
             logging.WARNING, "discovery_failed", "discovery", "queues and topics could not be read", reason=why
         )
+
+    def layout_delivered(self, topic: str, generations: Sequence[int]) -> None:
+        """The last entry of a topic's former layouts is delivered, and their queues are gone."""
+        say(
+            logging.INFO, "layout_delivered", "the former shards of a re-sharded topic are delivered and gone",
+            topic=topic, generations=",".join(map(str, generations)),
+        )  # fmt: skip
 
     def arrivals_failed(self, why: str) -> None:
         """The store does not notify of new entries; idle queues are polled until it does."""

@@ -170,6 +170,10 @@ class TopicUnknown(IngestRefused):
     """There is no topic of this name, or it is not the one that was meant."""
 
 
+class TopicMoved(IngestRefused):
+    """The topic has another layout than the caller knows. Looked up anew, the same request goes where it belongs."""
+
+
 class TopicClosed(IngestRefused):
     """The topic is being drained and takes no new events."""
 

@@ -38,12 +38,18 @@ class Page:
     end; the last one is where the next page starts. Positions are ASCII `gen/offset`. `nbytes` are the payload bytes of
     the page. `corrupt` has, by its index, the reason of each entry that is not what was committed: nothing that its
     bytes say may be relied on.
+
+    `held_back` says what an empty page is for, where entries wait that must not be sent before others. A page that
+    begins with the first entry of a queue that took over from others has in `after` where these ended, as the header
+    `remora-after` has it.
     """
 
     positions: list[bytes]
     entries: list[bytes]
     truncated: bool
     corrupt: Mapping[int, str] = field(default_factory=dict)
+    held_back: str = ""
+    after: bytes = b""
     nbytes: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +58,7 @@ class Page:
     def front(self, count: int) -> Page:
         """The first entries of this page, as a page."""
         corrupt = {i: why for i, why in self.corrupt.items() if i < count}
-        return Page(self.positions[: count + 1], self.entries[:count], True, corrupt)
+        return Page(self.positions[: count + 1], self.entries[:count], True, corrupt, after=self.after)
 
 
 class CorruptBytes(bytes):

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from remora.model.layout import GENERATION_MARK, LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
 
 UNSET = 0xFFFF_FFFF
 """The value with which radosgw says 'use the gateway's global option' in the three limits."""
 
 
-DEFAULT_SHARDS = 11
 MOST_SHARDS = 1024
-"""Shards of a topic of remora's own: the default, which is Ceph's for its sharded topics, and the most."""
+"""The most shards that a topic of remora's own has."""
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
-"""Names of topics of remora's own. Without a dot, so that `a.1` can only be the second queue of topic `a`."""
+"""Names of topics of remora's own. Without a dot, so that `a.1` can only be the second queue of topic `a`, and without
+an `@`, so that `a@1` can only be a queue of its generation 1."""
 
 
 class Source(StrEnum):
@@ -74,6 +75,9 @@ class Topic:
 
     A topic of remora's own has an `id`, a new one each time it is made, and refuses new events while it is `closed` to
     be drained. One that `is_sequenced`, for its life, numbers its events over all shards in the order of commits.
+
+    `shards` are those of the layout that takes events, which is of this `generation`: 0 until the topic is re-sharded.
+    `former` are the layouts before it whose entries are not all delivered, oldest first.
     """
 
     name: str
@@ -91,6 +95,8 @@ class Topic:
     id: str = ""
     closed: bool = False
     is_sequenced: bool = False
+    generation: int = 0
+    former: tuple[TopicLayout, ...] = ()
 
     @property
     def first_shard(self) -> Shard:
@@ -98,12 +104,29 @@ class Topic:
         return Shard(self.queue, self.origin)
 
     def shard(self, number: int) -> Shard:
-        """The topic's shard of this number, from 0 on: `t`, `t.1`, `t.2` ..."""
-        return shard_of(self.queue, number, self.origin)
+        """The shard of this number of the layout that takes events: `t`, `t.1` ..., or `t@1`, `t@1.1` ..."""
+        return shard_of(self.queue, number, self.origin, self.generation)
+
+    @property
+    def layouts(self) -> tuple[TopicLayout, ...]:
+        """All layouts that have queues, oldest first; the last one takes events."""
+        return (*self.former, TopicLayout(self.generation, self.shards, LayoutState.OPEN))
+
+    def open_shards(self) -> tuple[Shard, ...]:
+        """The shards that take events, ordered by number."""
+        return tuple(map(self.shard, range(self.shards)))
 
     def all_shards(self) -> tuple[Shard, ...]:
-        """Every shard, ordered by number."""
-        return tuple(map(self.shard, range(self.shards)))
+        """Every shard that has a queue, by layout and number."""
+        return (*self.former_shards(), *self.open_shards()) if self.former else self.open_shards()
+
+    def former_shards(self) -> tuple[Shard, ...]:
+        """The shards that take no events and are still delivered, by layout and number."""
+        return tuple(
+            shard_of(self.queue, number, self.origin, each.generation)
+            for each in self.former
+            for number in range(each.shards)
+        )
 
     @property
     def label(self) -> str:
@@ -123,9 +146,15 @@ class SequenceState:
     delivered: int
 
 
-def shard_of(queue: str, number: int, origin: Origin) -> Shard:
-    """The shard of this number of the topic whose first queue is `queue`."""
-    return Shard(f"{queue}.{number}" if number else queue, origin)
+def shard_of(queue: str, number: int, origin: Origin, generation: int = 0) -> Shard:
+    """The shard of this number and generation of the topic whose first queue is `queue`."""
+    first = f"{queue}{GENERATION_MARK}{generation}" if generation else queue
+    return Shard(f"{first}.{number}" if number else first, origin)
+
+
+def own_topic_name(queue: str) -> str:
+    """The topic of remora's own that a queue of this name belongs to, as its name alone says."""
+    return queue.partition(".")[0].partition(GENERATION_MARK)[0]
 
 
 @lru_cache(maxsize=4096)

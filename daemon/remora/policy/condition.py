@@ -24,6 +24,7 @@ class State(StrEnum):
     RETRYING = "retrying"
     HELD = "held"
     STARTING = "starting"
+    WAITING = "waiting"
     SHAPED = "shaped"
     FINISHING = "finishing"
     DELIVERING = "delivering"

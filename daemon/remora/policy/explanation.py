@@ -184,6 +184,9 @@ def _held(queue: Queue) -> Advice | None:
             return Advice(text, _command("quarantine release", daemon.destination))
         case State.HELD:
             return Advice(f"its topic is {found.reason}", _resume(queue), found.reason)
+        case State.WAITING:
+            text = f"it {found.reason}; those may be earlier ones of its keys, since its topic's shards were changed"
+            return Advice(text, "remora status", f"waiting: {found.reason}")
         case State.SHAPED:
             return Advice(f"it waits for credit to send{why}", "remora shaping show")
         case State.STARTING:

@@ -12,6 +12,7 @@ from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import SequenceState, Topic
 from remora.ports.delivery import Balances, LetterStorage
+from remora.ports.layouts import LayoutStorage
 
 
 class Letters(LetterStorage, Protocol):
@@ -66,7 +67,7 @@ class Ledger(Balances, Protocol):
         ...
 
 
-class OwnTopics(Protocol):
+class OwnTopics(LayoutStorage, Protocol):
     """Topics of remora's own. Those of a radosgw are never touched by this: TopicRefused."""
 
     async def find(self, name: str) -> Topic | None:
@@ -84,8 +85,17 @@ class OwnTopics(Protocol):
     async def change(self, topic: Topic) -> None:
         """Replace the attributes of the topic of this name and id.
 
-        Raises TopicUnknown, and TopicRefused for another number of shards: entries would change their shard, and
-        so overtake each other. Nor does a topic begin or cease to number its events.
+        Raises TopicUnknown, and TopicRefused for another number of shards, which `reshard` changes, or where a topic
+        would begin or cease to number its events.
+        """
+        ...
+
+    async def reshard(self, topic: Topic, shards: int) -> Topic:
+        """Give the topic of this name and id another number of shards; return it as it is then.
+
+        From then on events are taken by the queues of the new layout, and none lands in those of the former one. The
+        same call finishes a change that was cut short, and does nothing where the topic has that many shards. Raises
+        TopicUnknown, and TopicRefused while a former layout has entries or where the store cannot do it.
         """
         ...
 

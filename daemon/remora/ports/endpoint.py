@@ -122,6 +122,18 @@ class ExactRoute(Protocol):
         ...
 
 
+@runtime_checkable
+class SucceedingRoute(Protocol):
+    """What a `Route` or an `ExactRoute` offers beside if it can send headers that not every record has."""
+
+    def succeeds(self, after: bytes) -> None:
+        """Send with the next record that is packed, the first of its shard, where the shards before it ended.
+
+        `after` is as in a Page. It is left out where the record is too large with it.
+        """
+        ...
+
+
 class Endpoint(Protocol):
     """A kind of destination (Kafka), with the connections that its topics share."""
 

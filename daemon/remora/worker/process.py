@@ -197,6 +197,7 @@ class Process:
             heal=settings.rados.heal,
             spill=settings.spill.rules,
             counts_letters=start.sweeps,
+            layouts=self._store.own_topics,
             hostname=socket.gethostname(),
         )
 

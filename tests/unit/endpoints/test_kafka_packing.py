@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -113,3 +114,41 @@ def test_compression_counts_for_the_limit(codec: str) -> None:
 def test_no_records() -> None:
     """Packing nothing gives nothing."""
     assert packer().pack([]) == ([], [])
+
+
+def headers_of(batches: list[KafkaBatch]) -> dict[bytes, str]:
+    """What each record says of where the shards before its own ended."""
+    read = [each for batch in batches for each in contents(built(batch))]
+    return {each.key: dict(each.headers).get("remora-after", b"").decode() for each in read}
+
+
+def test_the_first_record_of_a_shard_says_where_those_before_it_ended() -> None:
+    """The first record that is packed has the header behind its others, also when it is packed anew, and no other one;
+    its batch has room for it."""
+    records = [record(b"k%d" % at, b"x", at) for at in range(9)]
+    packed = packer(3)
+    packed.after = b"t=i:0/7,t.1=i:0/9"
+
+    first, again, later = [packed.pack(some)[0] for some in (records[:5], records[:5], records[5:])]
+
+    for batches in (first, again):
+        told = headers_of(batches)
+        assert told.pop(b"k0") == "t=i:0/7,t.1=i:0/9"
+        assert not any(told.values())
+    assert not any(headers_of(later).values())
+    (batch,) = [each for each in first if each.after]
+    assert [name for name, _ in contents(built(batch))[0].headers][-1] == "remora-after"
+    assert len(batch.encode(0)) <= batch.nbytes
+    assert len(batch.encode(0)) > len(replace(batch, after=b"").encode(0))
+
+
+def test_a_record_is_not_refused_for_what_it_says_of_others() -> None:
+    """Where it is too large with the header it goes without."""
+    large = record(b"k", b"x" * 900, 0)
+    packed = packer(3, most=1100, limit=1100)
+    packed.after = b"t=i:0/7," * 40
+
+    batches, refused = packed.pack([large])
+
+    assert not refused
+    assert headers_of(batches) == {b"k": ""}

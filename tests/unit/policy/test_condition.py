@@ -31,6 +31,7 @@ AWAY = FailedSince(Failure.TRANSIENT, "no answer", 61.0)
         (Facts(step=State.DELIVERING, step_s=9.0), Condition(State.DELIVERING, "", 9.0)),
         (Facts(step=State.DELIVERING, step_s=9.0, is_full=True), Condition(State.DELIVERING, FULL, 9.0)),
         (Facts(step=State.DELIVERING, step_s=9.0, empty_s=0.1), Condition(State.IDLE, "", 0.1)),
+        (Facts(step=State.WAITING, why="waits for t", step_s=9.0), Condition(State.WAITING, "waits for t", 9.0)),
         (Facts(step=State.IDLE, step_s=9.0), Condition(State.IDLE, "", 9.0)),
         (Facts(step=State.DELIVERING, shaped=(5.0, "waits for a")), Condition(State.SHAPED, "waits for a", 5.0)),
         (

@@ -122,6 +122,11 @@ def says(
         ),
         (says("held", "held by an operator"), "its topic is held by an operator", "remora topic resume orders"),
         (says("shaped", "scope tenant"), "waits for credit to send: scope tenant", "remora shaping show"),
+        (
+            says("waiting", "waits for t.3 of generation 0: 812 entries"),
+            "it waits for t.3 of generation 0: 812 entries; those may be earlier ones of its keys",
+            "remora status",
+        ),
         (says("starting"), "a worker has just taken it", ""),
         (says("finishing"), "finishes what is in flight", ""),
         (says("idle"), "7 entries wait since a moment ago", ""),

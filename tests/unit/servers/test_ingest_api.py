@@ -630,6 +630,31 @@ async def test_a_topic_that_was_made_anew_is_found_at_once(site: Site, store: Sc
     assert (gone.status, gone.code) == (404, "NoSuchTopic")
 
 
+@pytest.mark.parametrize("prompt", [False, True])
+async def test_a_topic_whose_shards_are_changed_is_found_at_once(tmp_path: Path, prompt: bool) -> None:
+    """Each kind of request that meets another layout than was looked up is repeated as a whole by that, with the same
+    idempotency key; the sender gets one answer and no error, also where the change takes a while."""
+    store = (PromptStore if prompt else ScriptedStore)(own_topic("t"))
+    async with ingest_site(store, tmp_path) as place:
+        await place.ask("POST", EVENTS, records("a"))
+        store.own["t"] = own_topic("t", shards=1, generation=1)
+        answers = []
+        for method, path, body in (
+            ("POST", EVENTS, records("a")),
+            ("POST", RESERVATIONS, {"events": [{"bucket": "b", "object": "o"}]}),
+            ("PUT", "/v1/reservations/t.1", records("a")),
+            ("DELETE", "/v1/reservations/t.1", None),
+        ):
+            store.moving = 3
+            answers.append(await place.ask(method, path, body or b"", {"Idempotency-Key": "k"}))
+
+    assert [each.status for each in answers] == [200, 201, 200, 204]
+    assert [(topic.generation, events[0].shard) for topic, events, _ in store.published[-1:]] == [(1, 0)]
+    assert len(store.published) == 2
+    assert [room.shard for room in store.reserved[0]] == [0]
+    assert [event.shard for event in store.committed[0][1]] == [0]
+
+
 # ----------------------------------------------------------------------------------------------- looks
 
 

@@ -277,6 +277,9 @@ class KafkaRoute:
                 self._stale = True
         return self._stale
 
+    def succeeds(self, after: bytes) -> None:
+        self._packer.after = after
+
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         batches, refused = self._packer.pack(records)
         return list(batches), refused

@@ -276,6 +276,9 @@ class ExactKafkaRoute:
         self._observer.partitions_changed(str(self._connection.cluster), topic, count, len(seen))
         return True
 
+    def succeeds(self, after: bytes) -> None:
+        self._opened.packer.after = after
+
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         batches, refused = self._opened.packer.pack(records)
         return list(batches), refused

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
-from remora.codec.kafka_records import HEADER_BYTES, RECORD_BYTES, encode_with
+from remora.codec.kafka_records import AFTER, AFTER_BYTES, HEADER_BYTES, RECORD_BYTES, encode_event, encode_with
 from remora.codec.speedups import encode_events, in_batches
 from remora.endpoints.cloud_events import attributes
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
@@ -39,24 +39,33 @@ class KafkaBatch:
     origin: Origin
     records: Sequence[Record]
     nbytes: int
+    after: bytes = b""
+    """What the first record says of where the shards before this one ended, where it does."""
 
     def __len__(self) -> int:
         return len(self.records)
 
     def encode(self, first: int) -> bytes:
         """The records as they stand in a batch, the first of them at this place."""
-        return encode_events(self.origin.shard, self.origin.prefix, self.records, first)
+        shard, prefix, records = self.origin.shard, self.origin.prefix, self.records
+        if not self.after:
+            return encode_events(shard, prefix, records, first)
+        begin = encode_event(shard, prefix, records[0], first, [(AFTER, self.after)])
+        return begin + encode_events(shard, prefix, records[1:], first + 1)
 
 
 @dataclass(slots=True, eq=False)
 class CloudEventBatch(KafkaBatch):
     """Records with the attributes of CloudEvents in their headers, which are made once."""
 
-    further: Sequence[Sequence[tuple[str, bytes]]]
+    further: Sequence[Sequence[tuple[str, bytes]]] = ()
 
     def encode(self, first: int) -> bytes:
         """As every batch, record by record: the compiled loop knows the usual headers only."""
-        return encode_with(self.origin.shard, self.origin.prefix, self.records, first, self.further)
+        further = self.further
+        if self.after:
+            further = [[(AFTER, self.after), *further[0]], *further[1:]]
+        return encode_with(self.origin.shard, self.origin.prefix, self.records, first, further)
 
 
 class Packer:
@@ -80,6 +89,9 @@ class Packer:
         self._cloudevents = cloudevents
         self._partitions = partitions
         self._codec = codec
+        self.after = b""
+        """Where the shards ended that this one took over from, for its first record."""
+        self._first = b""
         self.limit(batch_bytes, limit_bytes)
 
     def limit(self, batch_bytes: int, limit_bytes: int) -> None:
@@ -97,6 +109,8 @@ class Packer:
                 refused.append((batch.records[0], self._too_large(too_large)))
             else:
                 batches.append(batch)
+        if self.after and batches:
+            self._tell(batches)
         return batches, refused
 
     def _made(self, records: Sequence[Record], room: int) -> Iterator[KafkaBatch]:
@@ -114,7 +128,18 @@ class Packer:
         ]
         for lane, members, nbytes in in_batches(padded, partitions, origin.nbytes, room):
             at = [each.ordinal for each in members]
-            yield CloudEventBatch(lane, origin, [records[i] for i in at], nbytes, [further[i] for i in at])
+            yield CloudEventBatch(lane, origin, [records[i] for i in at], nbytes, further=[further[i] for i in at])
+
+    def _tell(self, batches: list[KafkaBatch]) -> None:
+        """Have the first record that is packed say where the parents ended; also when it is packed anew."""
+        first = batches[0].records[0].position
+        self._first = self._first or first
+        if first != self._first:
+            self.after = b""
+            return
+        told = replace(batches[0], after=self.after, nbytes=batches[0].nbytes + AFTER_BYTES + len(self.after))
+        if not size_above(self._limit_bytes, self._codec, told):
+            batches[0] = told
 
     def _too_large(self, nbytes: int) -> str:
         return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"

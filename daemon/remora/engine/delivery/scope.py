@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remora.engine.delivery.shard_state import AskLate, ShardState
@@ -26,6 +26,8 @@ class Scope:
     """Whether the endpoint gets the shard's dead letters, too."""
     arrived_late: AskLate | None = None
     """Asks the endpoint which records arrived of which a push could not tell; None where it never knows."""
+    succeeds: Callable[[bytes], None] = field(default=lambda _: None, compare=False)
+    """Told where the parents of this shard ended, before its first entries are packed."""
     spans: ShardSpans = field(init=False)
     endpoint_kind: str = field(init=False)
     """The scheme of the target's URI."""

@@ -2,8 +2,9 @@
 
 A record without a predecessor shows that something before it is missing, unless it is the first of its queue in the
 window. Copies of one entry that name different next ones break the chain, too: one of those is nowhere, or follows
-another entry. What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions are
-compared within one incarnation of a queue, as (turn, place): on RADOS a turn of the ring ends and the next one begins.
+another entry. The chain of a shard that was taken over from ends where the first record of the other one says
+(`remora-after`). What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions
+are compared within one incarnation of a queue, as (turn, place): on RADOS a turn of the ring ends and the next begins.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
 from remora.replay.paths import pattern
-from remora.replay.verify.records import positions_of_headers, split_number, split_position
+from remora.replay.verify.records import ends_of_parents, positions_of_headers, split_number, split_position
 
 PLACES = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
 LETTERS = (*PLACES, "sequence", "number")
@@ -56,16 +57,23 @@ def letters_of_topic(raw: DataFrame) -> DataFrame:
 def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     """A row for each position that is named: by records, by letters, as their own or as the next one.
 
+    Where a shard ended that another one took over from counts as a record's own position: something leads to it. A
+    record is the other one's first, which says so.
+
     `log_us` and `spot` (partition and offset) are of the first record whose own it is; `least_next` and `most_next`,
     hashes of the next positions that these records name, are the same where all agree.
     """
     # One number, since sums and minima of numbers need no sorting.
     spot = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
+    unknown = F.lit(None).cast("bigint").alias("next")
     own = [F.col("log_us"), spot.alias("spot"), F.xxhash64("next_turn", "next_place").alias("next")]
     nobody = [F.lit(None).cast("bigint").alias(name) for name in ("log_us", "spot", "next")]
     named = [
         records.select(*_QUEUE, "turn", "place", F.lit("record").alias("by"), *own),
         records.select(*_QUEUE, *_next(), F.lit("record next").alias("by"), *nobody),
+        ends_of_parents(records).select(
+            *_QUEUE, "turn", "place", F.lit("record").alias("by"), "log_us", spot.alias("spot"), unknown
+        ),
     ]
     if letters is not None:
         named.append(letters.select(*_QUEUE, "turn", "place", F.lit("letter").alias("by"), *nobody))

@@ -20,7 +20,8 @@ def gaps(records: DataFrame, letters: DataFrame | None) -> DataFrame:
 
     It is the chain once more, of each topic with its numbers as positions.
     """
-    own = _numbered(records).select(*_as_positions(), "log_us", "partition", "offset")
+    none = F.lit(None).cast("string").alias("after")
+    own = _numbered(records).select(*_as_positions(), "log_us", "partition", "offset", none)
     return chain.gaps(chain.links(own, None if letters is None else _numbered(letters).select(*_as_positions())))
 
 

@@ -11,7 +11,10 @@ from remora.replay.verify.values import READ, values
 
 _PLACES = ("remora-shard", "remora-pos", "remora-next")
 _SEQUENCE = "remora-seq"
-_HEADERS = (*_PLACES, "remora-event-id", _SEQUENCE)
+_AFTER = "remora-after"
+_HEADERS = (*_PLACES, "remora-event-id", _SEQUENCE, _AFTER)
+
+_PARENT = r"^([^=,]+)=([^=,]+):([0-9]{1,18})/([0-9]{1,18})\z"
 
 NO_NOTIFICATION = "the value is not one S3 notification: "
 NO_TIME = "Kafka's time stamp lies outside of the years 1 to 9999"
@@ -26,7 +29,7 @@ OTHER_KEY = "the Kafka key is not the bucket and key of the value"
 COLUMNS = (
     "partition", "offset", "log_us", "log_type", "problem", "bucket", "key", "event_name", "size", "event_id",
     "event_us", "order", "run_id", "seq", "kseq", "shard", "incarnation", "turn", "place", "next_turn", "next_place",
-    "is_keyed", "digest", "sequence", "number", "has_id",
+    "is_keyed", "digest", "sequence", "number", "has_id", "after",
 )  # fmt: skip
 """Of a record: where it lies; what is wrong with it, or null; what it tells of; which event of which run it says it is,
 or nulls; where its entry and the next one began in their queue, or nulls; whether its Kafka key is that of its bucket
@@ -44,6 +47,7 @@ def records(raw: DataFrame) -> DataFrame:
         *[_header(name).alias(name.removeprefix("remora-")) for name in _PLACES],
         _header("remora-event-id").alias("header_id"),
         _header(_SEQUENCE).alias("numbered"),
+        _header(_AFTER).alias("after"),
         F.coalesce(F.exists("headers", lambda each: each["key"].isin(*_PLACES)), F.lit(False)).alias("has_position"),
         _has_one_twice().alias("has_one_twice"),
         _is_text().alias("is_text"),
@@ -76,6 +80,7 @@ def records(raw: DataFrame) -> DataFrame:
         "is_text",
         "is_keyed",
         "digest",
+        "after",
     )
     seq, kseq = F.substring_index("mark", "/", -2), F.substring_index("mark", "/", -1)
     return fields.select(
@@ -132,6 +137,24 @@ def _number(name: str) -> list[Column]:
     """`sequence` and `number` of a column with `<topic id>:<number>`; nulls for others."""
     sequence, number = split_number(name)
     return [sequence.alias("sequence"), number.alias("number")]
+
+
+def ends_of_parents(records: DataFrame) -> DataFrame:
+    """Where the shards ended that others took over from, as the first records of these say: shard, incarnation, turn,
+    place, and log_us, partition, offset of the record that says so."""
+    named = records.filter(F.col("after").isNotNull()).select(
+        F.explode(F.split("after", ",")).alias("parent"), "log_us", "partition", "offset"
+    )
+    parts = [F.regexp_extract("parent", _PARENT, n) for n in (1, 2, 3, 4)]
+    return named.filter(F.col("parent").rlike(_PARENT)).select(
+        parts[0].alias("shard"),
+        parts[1].alias("incarnation"),
+        parts[2].cast("bigint").alias("turn"),
+        parts[3].cast("bigint").alias("place"),
+        "log_us",
+        "partition",
+        "offset",
+    )
 
 
 def split_number(name: str) -> tuple[Column, Column]:

@@ -29,7 +29,7 @@ PASSED = StructType(
         StructField("offset", LongType()),
         StructField("log_us", LongType()),
         StructField("log_type", IntegerType()),
-        *[StructField(name, StringType()) for name in ("shard", "pos", "next", "header_id", "numbered")],
+        *[StructField(name, StringType()) for name in ("shard", "pos", "next", "header_id", "numbered", "after")],
         *[StructField(name, BooleanType()) for name in ("has_position", "has_one_twice", "is_text")],
     ]
 )

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from remora.codec.s3_events import Part
-from remora.model.errors import OnceConflict, ReservationExceeded, TopicUnknown
+from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
@@ -30,6 +30,7 @@ from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import Distribution
 from remora.servers.ingest.head import path_of
 from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.moving import while_moving
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
     DECIDED,
@@ -135,9 +136,10 @@ class Api:
                 body = Body(raw, ndjson, context)
                 try:
                     stored, dropped, nbytes = await self._publish(topic, body, once, receipt)
-                except TopicUnknown:  # it was made anew within the time that we believed to know it
-                    self._topics.forget(name)
-                    stored, dropped, nbytes = await self._publish(await self._topics.get(name), body, once, receipt)
+                except (TopicUnknown, TopicMoved):
+                    stored, dropped, nbytes = await self._anew(
+                        name, lambda topic: self._publish(topic, body, once, receipt)
+                    )
         except BaseException:
             receipt.holds(0)
             raise
@@ -194,12 +196,16 @@ class Api:
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
         receipt = self._desk.limits.admit(token, call.argument)
-        rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
+        raw, most = await self._body(call), self._settings.max_events
+        rooms = rooms_of(raw, topic, most)
         await in_task()
         receipt.received(sum(each.nbytes for each in rooms))
         receipt.holds(len(rooms))
         try:
-            reservation = await self._in_topic(call.argument, lambda topic: self._store.ingest.reserve(topic, rooms))
+            reservation = await self._in_topic(
+                call.argument,
+                lambda now: self._store.ingest.reserve(now, rooms if now is topic else rooms_of(raw, now, most)),
+            )
         except BaseException:
             receipt.holds(0)
             raise
@@ -254,12 +260,23 @@ class Api:
         return Response(204, headers={"Server": "remora"})
 
     async def _in_topic(self, name: str, work: Callable[[Topic], Awaitable[T]]) -> T:
-        """Do something in a topic; once more where it was made anew within the time that we believed to know it."""
+        """Do something in a topic, and again where it is another one, or divided anew, since it was looked up."""
         try:
             return await work(await self._topics.get(name))
-        except TopicUnknown:
+        except (TopicUnknown, TopicMoved):
+            return await self._anew(name, work)
+
+    async def _anew(self, name: str, work: Callable[[Topic], Awaitable[T]]) -> T:
+        """Do something in a topic that was changed within the time that we believed to know it; nothing was done yet.
+
+        While its number of shards is being changed this is repeated: no sender need know of that.
+        """
+
+        async def once_more() -> T:
             self._topics.forget(name)
             return await work(await self._topics.get(name))
+
+        return await while_moving(once_more)
 
     async def _topic_of_reservation(self, call: Call) -> str:
         """The name of the topic that a reservation begins with, when there is one and it may be sent to."""

@@ -14,7 +14,7 @@ from remora.codec.event_copies import NO_TARGET, Original, copier, original_of
 from remora.codec.s3_events import Part
 from remora.codec.speedups import shards
 from remora.model.entry import Time
-from remora.model.errors import TopicUnknown
+from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
@@ -23,6 +23,7 @@ from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.moving import while_moving
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, Problem
 from remora.servers.tokens import Grant
 
@@ -108,15 +109,19 @@ class Distribution:
         matcher = definitions.known() or await definitions.get()
         try:
             return await self._stored(body, matcher, once, receipt)
-        except TopicUnknown:
+        except (TopicUnknown, TopicMoved):
             pass
         except Problem as exc:
             if exc.kind is not NO_TOPIC:
                 raise
-        definitions.forget()
-        for topic in {topic for each in matcher.notifications for topic in each.topics}:
-            self._desk.topics.forget(topic)
-        return await self._stored(body, await definitions.get(), once, receipt)
+
+        async def anew() -> FannedOut:
+            definitions.forget()
+            for topic in {topic for each in matcher.notifications for topic in each.topics}:
+                self._desk.topics.forget(topic)
+            return await self._stored(body, await definitions.get(), once, receipt)
+
+        return await while_moving(anew)
 
     async def _stored(self, body: Body, matcher: Matcher, once: IdempotencyKey | None, receipt: Receipt) -> FannedOut:
         found = await self._matched(body, matcher, f"\0{once.key}".encode() if once else os.urandom(16))

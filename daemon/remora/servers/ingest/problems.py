@@ -67,6 +67,7 @@ _OF_ERROR: tuple[tuple[type[errors.RemoraError], Kind], ...] = (
     (errors.StoreFull, STORE_FULL),
     (errors.StoreUnavailable, STORE_AWAY),
     (errors.StoreDamaged, STORE_DAMAGED),
+    (errors.TopicMoved, STORE_AWAY),
     (errors.TopicUnknown, NO_TOPIC),
     (errors.NotSequenced, NO_SEQUENCE),
     (errors.TopicClosed, TOPIC_CLOSED),

@@ -31,7 +31,7 @@ const several = (number, one, more = `${one}s`) => `${count(number)} ${number ==
 
 // ----------------------------------------------------------------------------------------- what the tables show
 
-const SEVERITY = ["stopped", "quarantined", "retrying", "held", "starting", "shaped", "finishing", "delivering", "idle"];
+const SEVERITY = ["stopped", "quarantined", "retrying", "held", "starting", "waiting", "shaped", "finishing", "delivering", "idle"];
 const colour = (state) => (state === "stopped" || state === "quarantined" ? "bad" : FAILING.has(state) ? "odd" : "");
 
 function topics(status) {

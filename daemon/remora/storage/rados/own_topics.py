@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from remora.model.errors import (
     TopicUnknown,
 )
 from remora.model.ingest import Removed
+from remora.model.layout import FormerQueue
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.storage.rados.holds import HoldsObject
@@ -61,6 +63,25 @@ class OwnTopics:
         if as_topic(topic.name, found.stored).closed:
             return TopicClosed(f"topic {topic.label} takes no new events")
         return StoreUnavailable(f"topic {topic.label} is being changed")
+
+    async def reshard(self, topic: Topic, shards: int) -> Topic:
+        """Raises TopicRefused, save where the topic has that many shards."""
+        found = await self._registry.existing(topic)
+        if found.stored.shards != shards:
+            raise TopicRefused(
+                f"topic {topic.name} has {found.stored.shards} shards: re-sharding needs the embedded store. On RADOS"
+                " make another topic with that many shards, send new events there, and remove this one when it is empty"
+            )
+        return as_topic(topic.name, found.stored)
+
+    async def forget_former(self, topic: Topic) -> bool:
+        """No topic of this store has a former layout."""
+        return False
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        """None: a topic of this store keeps its layout."""
+        await self._registry.existing(topic)
+        return ()
 
     async def sequence(self, topic: Topic) -> SequenceState:
         """Raises NotSequenced: no topic of this store numbers its events."""
@@ -114,11 +135,7 @@ class OwnTopics:
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
             if found.stored.shards != topic.shards:
-                raise TopicRefused(
-                    f"topic {topic.name} has {found.stored.shards} shards and keeps them: with another number events "
-                    "would change their shard and overtake each other. Make another topic with that many shards, send "
-                    "new events there, and remove this one when it is empty"
-                )
+                raise TopicRefused(f"{topic.name} has {found.stored.shards} shards, not {topic.shards}")
             if found.stored.state == "removing":
                 raise TopicRefused(f"topic {topic.name} is being removed")
             if found.stored.closed and not topic.closed:

@@ -51,7 +51,7 @@ class RadosStore:
     written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an option's, or an observer
         self,
         settings: RadosSettings,
         on_state: Callable[[bool, str], None] = _ignore,

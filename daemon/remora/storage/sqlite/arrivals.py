@@ -14,6 +14,7 @@ from remora.model.shard import Origin, Shard
 from remora.storage.sqlite.doorbell import Listener
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.layouts import IS_HELD_BACK
 from remora.storage.sqlite.part import SqlitePart
 
 _LOOK_EVERY_S = 0.5
@@ -24,7 +25,13 @@ _DEAF_LOOK_EVERY_S = 0.1
 
 _CATALOGUE = "SELECT value FROM meta WHERE key = 'catalogue'"
 _NAMES = "SELECT id, name FROM queues ORDER BY id"
-_TAILS = "SELECT group_concat(tail) FROM (SELECT tail FROM queues ORDER BY id)"
+_TAILS = f"""
+SELECT group_concat(tail) FROM (
+    SELECT CASE WHEN {IS_HELD_BACK} THEN q.head ELSE q.tail END AS tail FROM queues AS q ORDER BY q.id
+)
+"""  # noqa: S608 - a constant
+"""Where queues end for their owners: one that is held back is as if it were empty, and gets its entries when it is
+held back no longer."""
 
 
 class _FileQueues(NamedTuple):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import msgspec
 
+from remora.model.layout import LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic, shard_of
 
-COLUMNS = "name, uid, shards, closed, sequence IS NOT NULL, attributes"
+COLUMNS = "name, uid, shards, closed, sequence IS NOT NULL, generation, former, attributes"
 """What `topic_of_row` takes."""
 
 IS_SEQUENCED = 4
@@ -25,6 +29,8 @@ class _Attributes(msgspec.Struct, frozen=True, omit_defaults=True):
     max_retries: int | None = None
     retry_sleep_s: int | None = None
 
+
+_NO_LAYOUTS = "[]"
 
 _decoder = msgspec.json.Decoder(_Attributes)
 
@@ -45,8 +51,46 @@ def encoded(topic: Topic) -> bytes:
     )
 
 
-def topic_of_row(name: str, uid: str, shards: int, closed: int, is_sequenced: int, attributes: bytes) -> Topic:
-    """The topic of a row. msgspec.MsgspecError for attributes that cannot be read."""
+class LayoutColumns(NamedTuple):
+    """The columns of a row that say how its topic is divided."""
+
+    name: str
+    shards: int
+    generation: int
+    former: str
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> LayoutColumns:
+        """Those of a row of `COLUMNS`."""
+        return cls(row[0], row[2], row[5], row[6])
+
+    @property
+    def former_layouts(self) -> tuple[TopicLayout, ...]:
+        """The layouts before the one that takes events, which have queues yet."""
+        return decoded_layouts(self.former)
+
+    @property
+    def queues(self) -> list[Shard]:
+        """All queues, by layout and number."""
+        places = [(each.generation, each.shards) for each in self.former_layouts]
+        return [
+            shard_of(self.name, number, Origin.REMORA, generation)
+            for generation, shards in (*places, (self.generation, self.shards))
+            for number in range(shards)
+        ]
+
+
+def decoded_layouts(text: str) -> tuple[TopicLayout, ...]:
+    """Former layouts as a row has them."""
+    if text == _NO_LAYOUTS:
+        return ()
+    found = msgspec.json.decode(text, type=list[tuple[int, int]])
+    return tuple(TopicLayout(generation, shards, LayoutState.SHUT) for generation, shards in found)
+
+
+def topic_of_row(row: Sequence[Any]) -> Topic:
+    """The topic of a row of `COLUMNS`. msgspec.MsgspecError for attributes that cannot be read."""
+    name, uid, shards, closed, is_sequenced, generation, former, attributes = row
     found = _decoder.decode(attributes)
     return Topic(
         name=name,
@@ -62,9 +106,6 @@ def topic_of_row(name: str, uid: str, shards: int, closed: int, is_sequenced: in
         id=uid,
         closed=bool(closed),
         is_sequenced=bool(is_sequenced),
+        generation=generation,
+        former=decoded_layouts(former),
     )
-
-
-def queues_of(name: str, _uid: str, shards: int, *_: object) -> list[Shard]:
-    """The queues of a row's topic, whatever its attributes say."""
-    return [shard_of(name, number, Origin.REMORA) for number in range(shards)]

@@ -15,7 +15,7 @@ from remora.model.hold import TopicHold
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, queues_of, topic_of_row
+from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, LayoutColumns, topic_of_row
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import HOLD, stored_hold
@@ -106,10 +106,10 @@ def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) ->
     shards: list[Shard] = []
     for row in connection.execute(_TOPICS).fetchall():
         try:
-            topics.append(topic_of_row(*row))
+            topics.append(topic_of_row(row))
         except msgspec.MsgspecError:
             if row[IS_SEQUENCED]:
                 continue  # its entries do not tell the topic's id, and must not be sent without their numbers
-        shards += queues_of(*row)
+        shards += LayoutColumns.of(row).queues
     holds = {shard: hold for key, value in connection.execute(_HOLDS) for shard, hold in stored_hold(key, value)}
     return _FileCatalog(version, {topic.first_shard: topic for topic in topics}, shards, holds)

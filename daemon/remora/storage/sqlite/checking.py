@@ -24,6 +24,7 @@ from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, Report
 from remora.storage.sqlite import recent, schema
+from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
 from remora.storage.sqlite.connecting import snapshot
 from remora.storage.sqlite.kept_log import restore_log
@@ -35,8 +36,15 @@ _BATCH = 256
 @dataclass(frozen=True, slots=True)
 class _Topic:
     name: str
-    shards: int
+    layouts: LayoutColumns
     last: int | None
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers that its queues are to have."""
+        layouts = [(each.generation, each.shards) for each in self.layouts.former_layouts]
+        layouts.append((self.layouts.generation, self.layouts.shards))
+        return [generation * schema.PLACES + number for generation, shards in layouts for number in range(shards)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,8 @@ _ENTRIES = """
 SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM settled WHERE id >= ? AND id < ? ORDER BY id
 """
 _STRAYS = "SELECT id FROM settled WHERE id >= ? AND id < ? ORDER BY id LIMIT 10"
-_OPEN = "SELECT topic, CAST(rooms AS BLOB) FROM reservations WHERE state = 'open'"
+_TOPICS = "SELECT id, name, sequence, shards, generation, former FROM topics"
+_OPEN = "SELECT topic, generation, CAST(rooms AS BLOB) FROM reservations WHERE state = 'open'"
 LETTERS = """
 SELECT queue, incarnation, gen, position, ifnull(CAST(letter AS BLOB), x''), CAST(checksum AS INTEGER) FROM letters
 """
@@ -176,15 +185,16 @@ def _identity(connection: sqlite3.Connection, report: Report) -> None:
 
 def _tables(connection: sqlite3.Connection, report: Report) -> None:
     topics = {
-        key: _Topic(name, shards, last)
-        for key, name, shards, last in connection.execute("SELECT id, name, shards, sequence FROM topics")
+        key: _Topic(name, LayoutColumns(name, *layouts), last)
+        for key, name, last, *layouts in connection.execute(_TOPICS)
     }
     queues = [_Queue(*row) for row in connection.execute(_QUEUES)]
     report.topics, report.queues = len(topics), len(queues)
     for key, topic in topics.items():
         numbers = sorted(each.number for each in queues if each.topic == key)
-        if numbers != list(range(topic.shards)):
-            report.found(f"topic {topic.name}", f"it has {topic.shards} queues, and the numbers {numbers} are there")
+        if numbers != topic.numbers:
+            expected = len(topic.numbers)
+            report.found(f"topic {topic.name}", f"it has {expected} queues, and the numbers {numbers} are there")
     assert isinstance(connection, recent.IndexedConnection)
     connection.index = recent.readable(connection)
     _guarded(connection, report, _log)
@@ -298,14 +308,17 @@ def _rooms_of(queues: Sequence[_Queue], topics: Mapping[int, _Topic]) -> Check:
         rooms: dict[str, list[int]] = {each.name: [0, 0, 0] for each in queues}
         for queue, entries, nbytes in connection.execute("SELECT queue, entries, nbytes FROM queue_reservations"):
             _add(rooms, names.get(queue, ""), (1, entries, nbytes))
-        for topic, packed in connection.execute(_OPEN):
+        for topic, generation, packed in connection.execute(_OPEN):
             known = topics.get(topic)
+            first = generation * schema.PLACES
+            if known is not None and first not in known.numbers:
+                continue  # its room went with its layout
             number_bytes = NUMBER_BYTES if known is not None and known.last is not None else 0
             events = msgspec.msgpack.decode(packed, type=list[ReservedRoom])
             for event in events:
-                _add(rooms, by_place.get((topic, event.shard), ""), (0, 1, event.nbytes + number_bytes))
+                _add(rooms, by_place.get((topic, first + event.shard), ""), (0, 1, event.nbytes + number_bytes))
             for shard in {event.shard for event in events}:
-                _add(rooms, by_place.get((topic, shard), ""), (1, 0, 0))
+                _add(rooms, by_place.get((topic, first + shard), ""), (1, 0, 0))
         for each in queues:
             counted, there = [each.reservations, each.reserved_entries, each.reserved_bytes], rooms[each.name]
             if there != counted:
@@ -394,6 +407,7 @@ def _references(connection: sqlite3.Connection, report: Report) -> None:
         ("queue_reservations", "queue", "queues"),
         ("reservations", "topic", "topics"),
         ("once", "topic", "topics"),
+        ("former_queues", "topic", "topics"),
     ):
         sql = f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {of})"  # noqa: S608 - names above
         (count,) = connection.execute(sql).fetchone()

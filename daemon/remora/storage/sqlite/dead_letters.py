@@ -13,9 +13,10 @@ from remora.model.errors import StoreDamaged
 from remora.model.position import Position
 from remora.model.record import CorruptLetter, DeadLetter
 from remora.model.shard import LockToken
+from remora.model.topic import own_topic_name
 from remora.storage.sqlite.checksums import changed_letter, letter_checksum
 from remora.storage.sqlite.file import File
-from remora.storage.sqlite.part import SqlitePart, held_row, topic_of
+from remora.storage.sqlite.part import SqlitePart, held_row
 
 _VERSION = 1
 _PAGE = 64
@@ -92,7 +93,7 @@ class DeadLetters(SqlitePart):
         file is damaged.
         """
         damage: StoreDamaged | None = None
-        for file in self._files.all if queue is None else [self._files.file_of(topic_of(queue))]:
+        for file in self._files.all if queue is None else [self._files.file_of(own_topic_name(queue))]:
             try:
                 async for letter in self._of_file(file, queue):
                     yield letter

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from remora.codec.speedups import shards as shards_of
 from remora.model.errors import OnceConflict, StoreDamaged, StoreUnavailable, TopicUnknown
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Target, Topic
+from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.storage.sqlite.clock import now_ns
 from remora.storage.sqlite.ingest import append, decode_rooms, find_reservation, give_back, loaded, sums
-from remora.storage.sqlite.write_batch import AGE, WriteBatch
+from remora.storage.sqlite.write_batch import AGE, TopicRow, WriteBatch
 
 MAY_BE_TAKEN_NS = 60 * 1_000_000_000
 """How long after its decision was read a part may be taken; far below the time that marks stay."""
@@ -41,27 +42,39 @@ DELETE FROM decisions WHERE number IN
     (SELECT number FROM decisions WHERE length(parts) = 0 ORDER BY number LIMIT 2) AND {AGE} > :keep
 """  # noqa: S608 - a constant
 _MARK = "INSERT INTO taken (id, home, boot, since_ns) VALUES (:id, :home, :boot, :now)"
+_LAYOUT = "SELECT shards, generation FROM topics WHERE name = ? AND uid = ?"
 _IS_MARKED = "SELECT 1 FROM taken WHERE id = ?"
 
 
 class TopicPart(msgspec.Struct, frozen=True, array_like=True):
-    """The events of a request for one topic, which has this name and id."""
+    """The events of a request for one topic, which has this name and id: the shard, key and payload of each.
+
+    The shards are those of the layout of this generation.
+    """
 
     name: str
     uid: str
-    events: list[tuple[int, bytes]]
+    generation: int
+    events: Sequence[tuple[int, bytes, bytes]]
 
     @property
     def topic(self) -> Topic:
         """The topic, as far as its row is asked for it."""
         return Topic(
-            self.name, "", self.name, Target("", "", self.name), origin=Origin.REMORA, id=self.uid, shards=1024
-        )
+            self.name, "", self.name, Target("", "", self.name),
+            origin=Origin.REMORA, id=self.uid, shards=MOST_SHARDS, generation=self.generation,
+        )  # fmt: skip
 
     @property
     def routed(self) -> list[RoutedEvent]:
-        """Its events, whose keys nobody asks for any longer."""
-        return [RoutedEvent(shard, b"", payload) for shard, payload in self.events]
+        """Its events."""
+        return [RoutedEvent(*each) for each in self.events]
+
+    def placed(self, shards: int, generation: int) -> TopicPart:
+        """The same events in a layout of so many shards."""
+        numbers = shards_of([key for _, key, _ in self.events], shards)
+        events = [(number, key, payload) for number, (_, key, payload) in zip(numbers, self.events, strict=True)]
+        return TopicPart(self.name, self.uid, generation, events)
 
 
 class FilePart(msgspec.Struct, frozen=True, array_like=True):
@@ -73,12 +86,12 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
     @property
     def shards(self) -> list[Shard]:
         """The queues that they go to."""
-        return [each.topic.shard(number) for each in self.topics for number in {shard for shard, _ in each.events}]
+        return [each.topic.shard(number) for each in self.topics for number in {shard for shard, *_ in each.events}]
 
     @property
     def nbytes(self) -> int:
         """Of all events."""
-        return sum(len(payload) for each in self.topics for _, payload in each.events)
+        return sum(len(payload) for each in self.topics for *_, payload in each.events)
 
 
 _decode_parts = msgspec.msgpack.Decoder(list[FilePart]).decode
@@ -99,10 +112,7 @@ def part_of(file: int, copies: Sequence[TopicCopies]) -> FilePart:
     """What a file is to take."""
     return FilePart(
         file,
-        [
-            TopicPart(each.topic.name, each.topic.id, [(shard, payload) for shard, _, payload in each.events])
-            for each in copies
-        ],
+        [TopicPart(each.topic.name, each.topic.id, each.topic.generation, each.events) for each in copies],
     )
 
 
@@ -160,26 +170,41 @@ class Take:
     until_ns: int
 
     def __call__(self, batch: WriteBatch) -> None:
+        """Raises TopicMoved, before anything is changed, where a topic has another layout than its part."""
         if batch.connection.execute(_IS_MARKED, (self.id,)).fetchone():
             return
         if now_ns() > self.until_ns:
             raise StoreUnavailable("the request was decided too long ago for this process to finish it")
-        for each in self.part.topics:
-            self._take(batch, each)
+        there = [(each, row) for each in self.part.topics if (row := _row(batch, each)) is not None]
+        for each, row in there:
+            self._take(batch, each, row)
         batch.connection.execute(_MARK, batch.clock | {"id": self.id, "home": self.home})
 
-    def _take(self, batch: WriteBatch, part: TopicPart) -> None:
-        topic = part.topic
-        try:
-            row = batch.topic(topic)
-        except TopicUnknown:
-            return
+    def _take(self, batch: WriteBatch, part: TopicPart, row: TopicRow) -> None:
         found = find_reservation(batch, row, reservation_of(self.id, part.name))
+        load = loaded(part.topic, part.routed)
+        queues = batch.queues(row, load)
         if found is not None and found.state == "open":
-            give_back(batch, row, sums(decode_rooms(found.rooms)))
+            give_back(batch, row, found.generation, sums(decode_rooms(found.rooms)))
             found.end(batch, "committed")
-        load = loaded(topic, part.routed)
-        append(batch, row, batch.queues(row.id, load), load, part.routed)
+        append(batch, row, queues, load, part.routed)
+
+
+def _row(batch: WriteBatch, part: TopicPart) -> TopicRow | None:
+    """The topic's row; None where the topic is gone. Raises TopicMoved."""
+    try:
+        return batch.open_topic(part.topic)
+    except TopicUnknown:
+        return None
+
+
+def placed_now(connection: sqlite3.Connection, part: FilePart) -> FilePart:
+    """A part as its topics are divided now."""
+    topics = []
+    for each in part.topics:
+        found = connection.execute(_LAYOUT, (each.name, each.uid)).fetchone()
+        topics.append(each if found is None or found[1] == each.generation else each.placed(*found))
+    return FilePart(part.file, topics)
 
 
 def release(batch: WriteBatch, name: str, topics: Sequence[Topic]) -> None:
@@ -191,7 +216,7 @@ def release(batch: WriteBatch, name: str, topics: Sequence[Topic]) -> None:
             continue
         found = find_reservation(batch, row, reservation_of(name, topic.name))
         if found is not None and found.state == "open":
-            give_back(batch, row, sums(decode_rooms(found.rooms)))
+            give_back(batch, row, found.generation, sums(decode_rooms(found.rooms)))
             found.end(batch, "aborted")
 
 

@@ -17,17 +17,18 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from remora.codec.trace_context import context_of
-from remora.model.errors import StoreError, StoreUnavailable
+from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
 from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCopies
 from remora.model.shard import Shard
 from remora.storage.sqlite import decisions
 from remora.storage.sqlite.clock import now_ns
-from remora.storage.sqlite.decisions import Decision, Take
+from remora.storage.sqlite.decisions import Decision, FilePart, Take
 from remora.storage.sqlite.group_commit import Wants
 from remora.storage.sqlite.ingest import Ingest, Load, ReserveRoom, append, check_open, loaded, sums
 from remora.storage.sqlite.write_batch import QueueUpdate, TopicRow, WriteBatch
@@ -93,20 +94,23 @@ class FanOut(Ingest):
         """Have every file take its part, and close the decision. Raises what keeps the first of them from it."""
         if not decision.parts:
             return
-        context = context_of(decision.parts[0].topics[0].events[0][1])
-        taking = [
-            self._commits.submit(
-                self._files.all[part.file],
-                Take(decision.id, home, part, decision.until_ns),
-                Wants(part.nbytes, part.shards, context),
-            )
-            for part in decision.parts
-        ]
+        taking = [asyncio.ensure_future(self._take(home, decision, part)) for part in decision.parts]
         outcomes = await asyncio.gather(*taking, return_exceptions=True)
         for each in outcomes:
             if isinstance(each, BaseException):
                 raise each
         self._files.all[home].post(lambda connection: decisions.close(connection, decision.id))
+
+    async def _take(self, home: int, decision: Decision, part: FilePart) -> None:
+        """Have a file take its part; in the layouts that its topics have by now."""
+        file = self._files.all[part.file]
+        context = context_of(part.topics[0].events[0][2])
+        while True:
+            take = Take(decision.id, home, part, decision.until_ns)
+            try:
+                return await self._commits.submit(file, take, Wants(part.nbytes, part.shards, context))
+            except TopicMoved:
+                part = await file.read(partial(decisions.placed_now, part=part))
 
     async def _reserve_all(self, request: str, found: ByFile) -> None:
         """Reserve room in each file, or in none. It is not synced: what a power cut takes was not decided, or its part

@@ -102,9 +102,13 @@ class File:
             raise
         self._well(_WRITING)
         if arrived:
-            self._bell.ring(arrived)
-            doorbell.ring(self.path)
+            self.ring(arrived)
         return result
+
+    def ring(self, shards: Collection[Shard]) -> None:
+        """Notify those that wait for arrivals that these queues have entries to deliver."""
+        self._bell.ring(shards)
+        doorbell.ring(self.path)
 
     def post(self, job: Job[object]) -> None:
         """Have a job run without waiting for it; it need not be durable."""

@@ -32,11 +32,11 @@ from remora.storage.sqlite.group_commit import GroupCommit, Wants
 from remora.storage.sqlite.write_batch import AGE, Need, QueueUpdate, TopicRow, WriteBatch
 
 _RESERVATION = f"""
-SELECT number, state, rooms, events, digest, {AGE} FROM reservations WHERE id = :id AND topic = :topic
+SELECT number, state, rooms, events, digest, generation, {AGE} FROM reservations WHERE id = :id AND topic = :topic
 """  # noqa: S608 - a constant
 _RESERVE = """
-INSERT INTO reservations (id, topic, state, rooms, events, boot, since_ns)
-VALUES (:id, :topic, 'open', :rooms, :events, :boot, :now)
+INSERT INTO reservations (id, topic, state, rooms, events, generation, boot, since_ns)
+VALUES (:id, :topic, 'open', :rooms, :events, :generation, :boot, :now)
 """
 _END = """
 UPDATE reservations SET state = :state, digest = :digest, rooms = x'', boot = :boot, since_ns = :now
@@ -47,7 +47,7 @@ DELETE FROM reservations WHERE number IN
     (SELECT number FROM reservations WHERE state <> 'open' ORDER BY number LIMIT 2) AND {AGE} > :keep
 """  # noqa: S608 - a constant
 _STALE = f"""
-SELECT number, rooms FROM reservations WHERE topic = :topic AND state = 'open' AND {AGE} > :older_than
+SELECT number, rooms, generation FROM reservations WHERE topic = :topic AND state = 'open' AND {AGE} > :older_than
 """  # noqa: S608 - a constant
 _EXPIRE = """
 UPDATE reservations SET state = 'expired', rooms = x'', boot = :boot, since_ns = :now
@@ -117,9 +117,9 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
     if not stale:
         return
     topic = batch.topic_of_id(topic_id)
-    for _, rooms in stale:
-        give_back(batch, topic, sums(decode_rooms(rooms)))
-    numbers = msgspec.json.encode([number for number, _ in stale]).decode()
+    for _, rooms, generation in stale:
+        give_back(batch, topic, generation, sums(decode_rooms(rooms)))
+    numbers = msgspec.json.encode([number for number, *_ in stale]).decode()
     connection.execute(_EXPIRE, batch.clock | {"numbers": numbers})
     batch.flush()
 
@@ -172,6 +172,7 @@ class ReserveRoom:
         for number, need in self.needs.items():
             queues[number].reserve(row.room(need))
         values = {"id": self.id, "topic": row.id, "rooms": self.rooms, "events": self.events}
+        values["generation"] = row.generation
         batch.connection.execute(_RESERVE, batch.clock | values)
         # More is forgotten than is made, so that what is old never piles up.
         batch.connection.execute(_FORGET, batch.clock)
@@ -196,8 +197,13 @@ class _Commit:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
         rooms = decode_rooms(found.rooms)
         _check_events(rooms, self.events)
-        queues = give_back(batch, row, sums(rooms))
-        append(batch, row, queues, loaded(self.topic, self.events), self.events)
+        batch.open_topic(self.topic)
+        load = loaded(self.topic, self.events)
+        queues = batch.queues(row, load)
+        give_back(batch, row, found.generation, sums(rooms))
+        # What was reserved is room of the topic and of no place: where the layout changed meanwhile nobody asks for
+        # room again, so that a commit never fails for want of it.
+        append(batch, row, queues, load, self.events)
         found.end(batch, "committed", self.digest)
         return PublishResult(len(self.events))
 
@@ -213,7 +219,7 @@ class _Abort:
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
-            give_back(batch, row, sums(decode_rooms(found.rooms)))
+            give_back(batch, row, found.generation, sums(decode_rooms(found.rooms)))
             found.end(batch, "aborted")
 
 
@@ -226,6 +232,7 @@ class ReservationRow:
     rooms: bytes
     events: int
     digest: bytes
+    generation: int
     age_ns: int
 
     @classmethod
@@ -259,7 +266,7 @@ def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent]) 
     if len(rooms) != len(events):
         raise ReservationMismatch(f"room was reserved for {len(rooms)} events, not for {len(events)}")
     for i, (room, event) in enumerate(zip(rooms, events, strict=True)):
-        if (room.shard, room.key) != (event.shard, event.key):
+        if room.key != event.key:
             reserved, given = (each.decode(errors="replace") for each in (room.key, event.key))
             raise ReservationMismatch(f"event {i} is of {given!r}, but room was reserved for one of {reserved!r}")
         if room.nbytes < len(event.payload):
@@ -301,12 +308,12 @@ def sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
     return sums
 
 
-def give_back(batch: WriteBatch, topic: TopicRow, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
-    """End a reservation in the queues of a topic."""
-    queues = batch.queues(topic.id, needs)
+def give_back(batch: WriteBatch, topic: TopicRow, generation: int, needs: dict[int, Need]) -> None:
+    """End a reservation in the queues of the layout that it was made in, as far as these are there."""
+    queues = batch.queues(topic, needs, generation)
     for number, need in needs.items():
-        queues[number].give_back(topic.room(need))
-    return queues
+        if number in queues:
+            queues[number].give_back(topic.room(need))
 
 
 def append(

@@ -11,13 +11,15 @@ from typing import NamedTuple
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
 from remora.model.shard import LockHolder, LockToken, Shard
+from remora.model.topic import own_topic_name
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.schema import NO_HANDOVER
 
-_QUEUE = "SELECT id, topic, head, tail, used_bytes, settled FROM queues WHERE name = ?"
+_QUEUE = "SELECT id, topic, head, tail, used_bytes, settled, handover FROM queues WHERE name = ?"
 _HELD = """
-SELECT q.id, q.topic, q.head, q.tail, q.used_bytes, q.settled, l.queue IS NOT NULL
+SELECT q.id, q.topic, q.head, q.tail, q.used_bytes, q.settled, q.handover, l.queue IS NOT NULL
 FROM queues AS q LEFT JOIN locks AS l
 ON l.queue = q.id AND l.entity = ? AND l.cookie = ? AND l.boot = ? AND l.until_ns > ?
 WHERE q.name = ? AND q.incarnation = ?
@@ -26,7 +28,7 @@ WHERE q.name = ? AND q.incarnation = ?
 
 class QueueRow(NamedTuple):
     """A queue as it is now: entries have the positions from `head` up to `tail`; those from `settled` on are in the
-    log."""
+    log. `handover` is as in the schema."""
 
     id: int
     topic: int
@@ -34,6 +36,7 @@ class QueueRow(NamedTuple):
     tail: int
     used_bytes: int
     settled: int
+    handover: int = NO_HANDOVER
 
 
 class SqlitePart:
@@ -43,7 +46,7 @@ class SqlitePart:
         self._files = files
 
     def _file(self, shard: Shard) -> File:
-        return self._files.file_of(topic_of(shard.queue))
+        return self._files.file_of(own_topic_name(shard.queue))
 
     async def _in_each_file(
         self,
@@ -64,11 +67,6 @@ class SqlitePart:
 
         await asyncio.gather(*(one(file, of_file) for file, of_file in by_file.items()))
         return [lost.get(token) for token in tokens]
-
-
-def topic_of(queue: str) -> str:
-    """The topic that a queue belongs to: topics have no dot in their names, and queues one before their number."""
-    return queue.partition(".")[0]
 
 
 def queue_row(connection: sqlite3.Connection, shard: Shard) -> QueueRow:

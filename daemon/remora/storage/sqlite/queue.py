@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ledger import Cause, Tally
 from remora.model.record import Page
-from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite import recent
+from remora.model.shard import LockToken, Origin, Shard
+from remora.storage.sqlite import layouts, recent
 from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
@@ -51,7 +52,7 @@ class Queue(SqlitePart):
         Read in the event loop: a thread would wait for the interpreter at each row.
         """
         return await self._file(token.shard).read(
-            lambda connection: read_page(connection, token.shard, held_row(connection, token, self._me), start, limit)
+            lambda connection: _read_held(connection, token.shard, held_row(connection, token, self._me), start, limit)
         )
 
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
@@ -63,18 +64,21 @@ class Queue(SqlitePart):
         if tally.total != count:
             raise ValueError(f"{token.shard}: a tally of {tally.total} for the removal of {count} entries")
 
-        def remove(connection: sqlite3.Connection) -> None:
+        def remove(connection: sqlite3.Connection) -> Sequence[str]:
             queue = held_row(connection, token, self._me)
             if end > queue.tail:
                 raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed so far")
             if end <= queue.head:
-                return
+                return ()
             if end - count != queue.head:
                 raise StoreUnavailable(f"{token.shard} is not removed up to {end}: its front is at {queue.head} by now")
             _remove(connection, queue, end, tally)
             forget_attempts(connection, queue, end)
+            return layouts.freed_by(connection, queue) if end == queue.tail else ()
 
-        await self._file(token.shard).write(remove, durable=False, upkeep=True)
+        file = self._file(token.shard)
+        if freed := await file.write(remove, durable=False, upkeep=True):
+            file.ring([Shard(name, Origin.REMORA) for name in freed])
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues; where there are no reservations, which is usual, a look at each file is enough."""
@@ -103,6 +107,20 @@ class Queue(SqlitePart):
     @property
     def _me(self) -> str:
         return self._files.owner.entity
+
+
+def _read_held(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start: bytes, limit: int) -> Page:
+    """As `read_page`, for the queue's owner: nothing while the queue is held back by what waits in its parents.
+
+    Parents and queue are looked at in one moment, so an owner whose view of the topic is old waits, and overtakes none.
+    """
+    if why := layouts.held_back_by(connection, queue):
+        return Page([marker(queue.head)], [], truncated=False, held_back=why)
+    page = read_page(connection, shard, queue, start, limit)
+    if not queue.head and page.entries and page.positions[0] == marker(0):
+        after = layouts.ends_of_parents(connection, queue)
+        return replace(page, after=after) if after else page
+    return page
 
 
 def read_page(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start: bytes, limit: int) -> Page:

@@ -11,11 +11,10 @@ from remora.model.errors import ShardGone, StoreDamaged, TopicUnknown
 from remora.model.position import Position
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, own_topic_name
 from remora.storage.sqlite.dead_letters import DeadLetters
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import check_open
-from remora.storage.sqlite.part import topic_of
 from remora.storage.sqlite.write_batch import Need, WriteBatch
 
 _FORGET = "DELETE FROM letters WHERE queue = ? AND incarnation = ? AND gen = ? AND position = ?"
@@ -34,7 +33,7 @@ class Letters(DeadLetters):
         """Those whose entries stand in their queue yet."""
         by_file: defaultdict[File, list[DeadLetter]] = defaultdict(list)
         for each in letters:
-            by_file[self._files.file_of(topic_of(each.queue))].append(each)
+            by_file[self._files.file_of(own_topic_name(each.queue))].append(each)
         return [letter for file, of_file in by_file.items() for letter in await _standing(file, of_file)]
 
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
@@ -46,19 +45,19 @@ class Letters(DeadLetters):
                 connection.execute(_COUNT, (letters[0].queue, 0, count))
             return count
 
-        return await self._files.file_of(topic_of(letters[0].queue)).write(drop, upkeep=True) if letters else 0
+        return await self._files.file_of(own_topic_name(letters[0].queue)).write(drop, upkeep=True) if letters else 0
 
     async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         """Commit entries to a queue and forget their letters. All queues of a topic lie in one file."""
         if topic is None:
             raise TopicUnknown(f"there is no topic of queue {shard}")
-        if shard not in topic.all_shards():
-            raise ShardGone(f"topic {topic.name} has no queue {shard}")
-        number = topic.all_shards().index(shard)
+        if shard not in topic.open_shards():
+            raise ShardGone(f"topic {topic.name} has no queue {shard} that takes events")
+        number = topic.open_shards().index(shard)
 
         def redrive(connection: sqlite3.Connection) -> int:
             batch = WriteBatch(connection)
-            row = batch.topic(topic)
+            row = batch.open_topic(topic)
             check_open(row, topic)
             payloads = [_unnumbered(each) for each in again if _forget(connection, each.letter)]
             if payloads:

@@ -18,6 +18,7 @@ from pathlib import Path
 from remora.model.errors import StoreDamaged, StoreFull, StoreMisconfigured
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import recent, schema
+from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checking import LETTERS, open_to_look, why
 from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, checksums
 from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
@@ -30,7 +31,9 @@ MOST_MISSING = 1_000_000
 _WHOLE = ("meta", "topics")
 """Without these, and without the queues, nothing can be told of the entries."""
 
-_ROWS = ("letters", "letter_totals", "once", "logs", "leftovers", "notifications", "decisions", "taken")
+_ROWS = (
+    "letters", "letter_totals", "once", "logs", "leftovers", "former_queues", "notifications", "decisions", "taken",
+)  # fmt: skip
 _SOME = {"reservations": "state <> 'open'", "log_entries": "log > 0"}
 """Of the ballast, an entry of no log, nothing is lost."""
 
@@ -143,11 +146,11 @@ def _copy_queues(source: sqlite3.Connection, target: sqlite3.Connection, found: 
 def _of_no_queue(source: sqlite3.Connection, target: sqlite3.Connection) -> list[str]:
     """What belongs to queues that are not there, though nothing failed: a page that holds others may read as empty."""
     lost = []
-    topics = target.execute("SELECT id, name, shards FROM topics").fetchall()
-    for key, name, shards in topics:
-        numbers = [number for (number,) in target.execute("SELECT number FROM queues WHERE topic = ?", (key,))]
-        if missing := sorted(set(range(shards)) - set(numbers)):
-            lost.append(f"topic {name}: its queues {missing} are not there")
+    for key, *layouts in target.execute("SELECT id, name, shards, generation, former FROM topics").fetchall():
+        named = LayoutColumns(*layouts)
+        there = {queue for (queue,) in target.execute("SELECT name FROM queues WHERE topic = ?", (key,))}
+        if missing := [shard.queue for shard in named.queues if shard.queue not in there]:
+            lost.append(f"topic {named.name}: its queues {', '.join(missing)} are not there")
     (orphans,) = target.execute("SELECT count(*) FROM queues WHERE topic NOT IN (SELECT id FROM topics)").fetchone()
     if orphans:
         lost.append(f"{orphans} queues are of topics that are not there")

@@ -19,6 +19,13 @@ LAST_QUEUE_ID = (1 << 63 - POSITION_BITS) - 1
 END_OF_QUEUE = (1 << POSITION_BITS) - 1
 """The most that fits into a rowid: the number of queues that a file can ever have, and of entries of each."""
 
+PLACES = 1024
+"""How far the numbers of a topic's queues lie apart from one generation of its layout to the next."""
+
+NO_HANDOVER, HELD_BACK, AWAITED = range(3)
+"""What a change of the topic's layout asks of a queue: nothing; to show no entry to its owner while entries wait in its
+parents; to let go of those that wait for it when its last entry is removed."""
+
 ENTRY_OVERHEAD = 10
 """What an entry costs of its queue's room beside its own bytes; the same as in a radosgw's queue."""
 
@@ -243,6 +250,39 @@ CREATE TABLE taken (id TEXT PRIMARY KEY, home INTEGER NOT NULL, boot TEXT NOT NU
     WITHOUT ROWID;
 """
 
+_LAYOUTS = """
+-- `shards` are those of the layout that takes events, which is of this `generation`. `former` has generation and number
+-- of shards of each layout before it that has queues yet, as JSON. A queue's `number` is its number in its layout, and
+-- PLACES for each generation more. It took over from those queues of the generation before it whose numbers in their
+-- layout are like its own modulo `step`, which is 0 in generation 0; `next_step` is the same for the generation behind
+-- it, where there is one. `handover` is one of NO_HANDOVER, HELD_BACK and AWAITED.
+ALTER TABLE topics ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE topics ADD COLUMN former TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE queues ADD COLUMN handover INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN next_step INTEGER NOT NULL DEFAULT 0;
+
+-- The generation of the layout in whose queues a reservation keeps room.
+ALTER TABLE reservations ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
+
+-- Queues that went with their layouts, with their final ledgers; they end at `tail`.
+CREATE TABLE former_queues (
+    id INTEGER PRIMARY KEY,
+    topic INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    incarnation TEXT NOT NULL,
+    begun INTEGER NOT NULL,
+    tail INTEGER NOT NULL,
+    delivered INTEGER NOT NULL,
+    dead_lettered INTEGER NOT NULL,
+    expired INTEGER NOT NULL,
+    dropped INTEGER NOT NULL,
+    removed_elsewhere INTEGER NOT NULL
+);
+CREATE INDEX former_queues_of ON former_queues (topic);
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -284,6 +324,10 @@ def _log_first(connection: sqlite3.Connection) -> None:
     run_script(connection, _RECENT)
 
 
+def _keep_layouts(connection: sqlite3.Connection) -> None:
+    run_script(connection, _LAYOUTS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Sequence[Migration] = (
@@ -298,6 +342,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_sequences,
     _log_first,
     lambda connection: run_script(connection, _NOTIFICATIONS),
+    _keep_layouts,
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

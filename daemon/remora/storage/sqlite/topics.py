@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from remora.codec.sequence import number_of
 from remora.model.errors import NotSequenced, StoreError, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
+from remora.model.layout import FormerQueue
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
-from remora.storage.sqlite import recent
+from remora.storage.sqlite import layouts, recent
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import CATALOGUE_CHANGED, forget_hold
 from remora.storage.sqlite.part import SqlitePart
-from remora.storage.sqlite.schema import LAST_QUEUE_ID, POSITION_BITS, rowid
+from remora.storage.sqlite.schema import LAST_QUEUE_ID, PLACES, POSITION_BITS, rowid
 
 _TOPIC = f"SELECT {COLUMNS} FROM topics WHERE name = ?"  # noqa: S608 - a constant
 _FIND = "SELECT id, shards, sequence FROM topics WHERE name = ? AND uid = ?"
@@ -31,12 +33,17 @@ _CHANGE = "UPDATE topics SET closed = ?, attributes = ? WHERE id = ?"
 _LAST_QUEUE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queues'"
 _WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ?"
 _LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, settled FROM queues WHERE topic = ? AND settled > head"
+_FORMER_ENTRIES = f"""
+SELECT 1 FROM topics AS t JOIN queues AS q ON q.topic = t.id
+WHERE t.name = ? AND t.uid = ? AND q.number < t.generation * {PLACES} AND q.tail > q.head LIMIT 1
+"""  # noqa: S608 - a constant of the schema
 _REMOVE = (
     "DELETE FROM locks WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM attempts WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM queue_reservations WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM reservations WHERE topic = ? AND state = 'open'",
     "DELETE FROM queues WHERE topic = ?",
+    "DELETE FROM former_queues WHERE topic = ?",
     "DELETE FROM topics WHERE id = ?",
 )
 
@@ -59,15 +66,14 @@ class Topics(SqlitePart):
     async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; None where there is none."""
         row = await self._files.file_of(name).read(lambda connection: connection.execute(_TOPIC, (name,)).fetchone())
-        return topic_of_row(*row) if row else None
+        return topic_of_row(row) if row else None
 
     async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""
         _check_origin(topic)
         if not NAME.fullmatch(topic.name):
             raise TopicRefused(f'"{topic.name}" is no name for a topic: 1 to 200 letters, digits, "_" and "-" are')
-        if not 1 <= topic.shards <= MOST_SHARDS:
-            raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
+        _check_shards(topic.shards)
         uid, attributes = secrets.token_hex(8), _encoded(topic)
 
         def create(connection: sqlite3.Connection) -> None:
@@ -83,10 +89,10 @@ class Topics(SqlitePart):
 
         file = self._files.file_of(topic.name)
         await file.write(create)
-        return topic_of_row(topic.name, uid, topic.shards, topic.closed, topic.is_sequenced, attributes)
+        return topic_of_row((topic.name, uid, topic.shards, topic.closed, topic.is_sequenced, 0, "[]", attributes))
 
     async def change(self, topic: Topic) -> None:
-        """Replace the attributes of the topic of this name and id; never its number of shards, nor its sequence."""
+        """Replace the attributes of the topic of this name and id; never its layouts, nor its sequence."""
         _check_origin(topic)
         attributes = _encoded(topic)
 
@@ -99,14 +105,42 @@ class Topics(SqlitePart):
                     " remove this one when it is drained"
                 )
             if shards != topic.shards:
-                raise TopicRefused(
-                    f"{topic.name} has {shards} shards and keeps them: entries would change their shard and overtake"
-                    " each other; make a topic of another name, and remove this one when it is drained"
-                )
+                raise TopicRefused(f"{topic.name} has {shards} shards, not {topic.shards}: `reshard` changes that")
             connection.execute(_CHANGE, (topic.closed, attributes, number))
             connection.execute(CATALOGUE_CHANGED)
 
         await self._files.file_of(topic.name).write(change)
+
+    async def reshard(self, topic: Topic, shards: int) -> Topic:
+        """Give a topic another number of shards, in one transaction that makes the new queues and shuts the old ones.
+
+        Synced, as everything that decides where events go.
+        """
+        _check_origin(topic)
+        _check_shards(shards)
+
+        def reshard(connection: sqlite3.Connection) -> Topic:
+            layouts.change(connection, _found(connection, topic)[0], shards, self._files.settings.queue_bytes)
+            return topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
+
+        return await self._files.file_of(topic.name).write(reshard)
+
+    async def forget_former(self, topic: Topic) -> bool:
+        """Remove the former layouts of a topic where nothing is left in them; whether any went."""
+
+        def forget(connection: sqlite3.Connection) -> bool:
+            return layouts.forget(connection, _found(connection, topic)[0])
+
+        file = self._files.file_of(topic.name)
+        if await file.read(lambda connection: connection.execute(_FORMER_ENTRIES, (topic.name, topic.id)).fetchone()):
+            return False
+        return await file.write(forget, upkeep=True)
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        """The queues that went with their layouts, oldest first."""
+        return await self._files.file_of(topic.name).read(
+            lambda connection: layouts.former_queues(connection, _found(connection, topic)[0])
+        )
 
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         """Remove a topic with its queues at once; the room of entries that are given up comes back little by little."""
@@ -143,7 +177,8 @@ class Topics(SqlitePart):
 
     def _queues(self, topic: Topic, number: int) -> list[tuple[int, int, str, str, int]]:
         capacity = self._files.settings.queue_bytes
-        return [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in enumerate(topic.all_shards())]
+        shards = enumerate(replace(topic, queue=topic.name, generation=0).open_shards())
+        return [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in shards]
 
 
 async def sweep_all(files: Files) -> None:
@@ -169,6 +204,11 @@ def _sweep(file: File) -> None:
         file.post(some)
 
     file.post(some)
+
+
+def _check_shards(shards: int) -> None:
+    if not 1 <= shards <= MOST_SHARDS:
+        raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {shards}")
 
 
 def _check_origin(topic: Topic) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import count
 
 from remora.codec.sequence import NUMBER_BYTES, with_number
-from remora.model.errors import QueueFull, StoreError
+from remora.model.errors import QueueFull, StoreError, TopicMoved
 from remora.model.shard import Shard
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.part import QueueRow, SqlitePart, queue_row
-from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD
+from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
 
 _HAS_ROOM = """
 SELECT used_bytes + reserved_bytes + :overhead * (reserved_entries + :entries) + :nbytes <= capacity_bytes
@@ -37,6 +37,9 @@ WHERE queue = ? AND (boot <> ? OR created_ns <= ?)
 _END = "DELETE FROM queue_reservations WHERE id = ?"
 _SEQUENCE = "SELECT sequence FROM topics WHERE id = ?"
 _SET_SEQUENCE = "UPDATE topics SET sequence = ? WHERE id = ?"
+_IS_SHUT = f"""
+SELECT 1 FROM queues AS q JOIN topics AS t ON t.id = q.topic WHERE q.id = ? AND q.number < t.generation * {PLACES}
+"""  # noqa: S608 - a constant of the schema
 _GIVE_ROOM_BACK = """
 UPDATE queues SET reservations = reservations - 1, reserved_entries = reserved_entries - ?,
     reserved_bytes = reserved_bytes - ?
@@ -52,6 +55,7 @@ class TwoPhase(SqlitePart):
 
         def reserve(connection: sqlite3.Connection) -> int:
             queue = queue_row(connection, shard)
+            _check_takes(connection, queue, shard)
             numbers = 0 if _sequence(connection, queue) is None else NUMBER_BYTES * entries
             asked = {"queue": queue.id, "entries": entries, "nbytes": nbytes + numbers}
             limits = {"overhead": ENTRY_OVERHEAD, "last": END_OF_QUEUE}
@@ -70,6 +74,7 @@ class TwoPhase(SqlitePart):
 
         def commit(connection: sqlite3.Connection) -> None:
             queue = queue_row(connection, shard)
+            _check_takes(connection, queue, shard)
             reserved = connection.execute(_FIND, (reservation, queue.id)).fetchone()
             if reserved is None:
                 raise StoreError(f"{what}: there is no reservation {reservation}; it may have expired")
@@ -93,6 +98,12 @@ class TwoPhase(SqlitePart):
                 _end(connection, queue, reservation, *reserved)
 
         await self._file(shard).write(abort, durable=False, upkeep=True)
+
+
+def _check_takes(connection: sqlite3.Connection, queue: QueueRow, shard: Shard) -> None:
+    """Raise TopicMoved for a queue of a former layout: nothing lands there any longer."""
+    if connection.execute(_IS_SHUT, (queue.id,)).fetchone():
+        raise TopicMoved(f"{shard} takes no events: its topic has another number of shards by now")
 
 
 def _sequence(connection: sqlite3.Connection, queue: QueueRow) -> int | None:

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from remora.codec.sequence import NUMBER_BYTES
-from remora.model.errors import OnceConflict, QueueFull, TopicUnknown
+from remora.model.errors import OnceConflict, QueueFull, TopicMoved, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.topic import Topic
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.rows import insert
-from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD
+from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
 
 REMEMBERED_NS = 11 * 60 * 1_000_000_000
 """How long the outcome of a request is kept. The ten minutes that are promised count from the answer, these from the
@@ -33,8 +33,8 @@ AGE = "(CASE boot WHEN :boot THEN :now - since_ns ELSE :now END)"
 
 _FEW_SHARDS = 64
 
-_TOPIC = "SELECT id, uid, shards, closed, sequence FROM topics WHERE name = ?"
-_TOPIC_OF_ID = "SELECT id, uid, shards, closed, sequence FROM topics WHERE id = ?"
+_TOPIC = "SELECT id, uid, shards, closed, sequence, generation FROM topics WHERE name = ?"
+_TOPIC_OF_ID = "SELECT id, uid, shards, closed, sequence, generation FROM topics WHERE id = ?"
 _SET_SEQUENCE = "UPDATE topics SET sequence = ? WHERE id = ?"
 _QUEUES = """
 SELECT json_group_array(json_array(number, id, tail, used_bytes, reservations, reserved_entries, reserved_bytes,
@@ -69,13 +69,17 @@ class Need(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """A topic as it is at the start of this transaction; `sequence` is None for one that numbers no events."""
+    """A topic as it is at the start of this transaction; `sequence` is None for one that numbers no events.
+
+    `shards` are those of the layout that takes events, which is of this `generation`.
+    """
 
     id: int
     uid: str
     shards: int
     closed: bool
     sequence: int | None
+    generation: int
 
     def room(self, need: Need) -> Need:
         """What so much takes of the topic's queues: with the number of each entry, where they have one."""
@@ -130,7 +134,7 @@ class WriteBatch:
         self.clock = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS}
         self._topics: dict[str, TopicRow | None] = {}
         self._few: dict[int, range] = {}
-        self._queues: dict[int, dict[int, QueueUpdate]] = {}
+        self._queues: dict[tuple[int, int], dict[int, QueueUpdate]] = {}
         self._once: dict[tuple[int, str], tuple[bytes, int]] = {}
         self._sequences: dict[int, int] = {}
 
@@ -150,14 +154,28 @@ class WriteBatch:
         """The row of a topic that is there, by its id."""
         return TopicRow(*self.connection.execute(_TOPIC_OF_ID, (topic_id,)).fetchone())
 
-    def queues(self, topic_id: int, numbers: Iterable[int]) -> dict[int, QueueUpdate]:
-        """The queues of a topic, at least those of these numbers."""
-        known = self._queues.setdefault(topic_id, {})
+    def open_topic(self, topic: Topic) -> TopicRow:
+        """As `topic`. Raises TopicMoved where the topic's layout is another one than the caller knows."""
+        found = self.topic(topic)
+        if found.generation != topic.generation:
+            raise TopicMoved(f"topic {topic.name} has {found.shards} shards by now, of generation {found.generation}")
+        return found
+
+    def queues(self, topic: TopicRow, numbers: Iterable[int], generation: int | None = None) -> dict[int, QueueUpdate]:
+        """The queues that take events, at least those of these numbers.
+
+        With a `generation` those of that layout, as far as they are there; nothing may be appended to a former one.
+        """
+        layout = topic.generation if generation is None else generation
+        known = self._queues.setdefault((topic.id, layout), {})
         missing = {number for number in numbers if number not in known}
         if missing:
-            wanted = [*missing, *(number for number in self._few.get(topic_id, ()) if number not in known)]
-            (found,) = self.connection.execute(_QUEUES, (topic_id, _json(wanted))).fetchone()
-            known.update((number, QueueUpdate(*rest)) for number, *rest in msgspec.json.decode(found))
+            first, few = layout * PLACES, self._few.get(topic.id, ()) if generation is None else ()
+            wanted = [*missing, *(number for number in few if number not in known)]
+            (found,) = self.connection.execute(
+                _QUEUES, (topic.id, _json([first + number for number in wanted] if first else wanted))
+            ).fetchone()
+            known.update((number - first, QueueUpdate(*rest)) for number, *rest in msgspec.json.decode(found))
         return known
 
     def with_room(self, topic: Topic, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
@@ -165,8 +183,8 @@ class WriteBatch:
 
         `needs` are without the numbers of events.
         """
-        row = self.topic(topic)
-        queues = self.queues(row.id, needs)
+        row = self.open_topic(topic)
+        queues = self.queues(row, needs)
         for number, asked in needs.items():
             if not queues[number].has_room(need := row.room(asked)):
                 raise QueueFull(f"{topic.shard(number)} has no room for {need.cost} more bytes")

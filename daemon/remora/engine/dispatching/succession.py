@@ -1,0 +1,44 @@
+"""What a shard of a re-sharded topic waits for: the entries of its parents, which may be earlier ones of its keys.
+
+The store decides: it looks at a queue and its parents in one moment, and shows the owner of a queue that is held back
+an empty page with the reason. What is held back has no session, since that would keep a way open for nothing.
+"""
+
+from __future__ import annotations
+
+from remora.engine.dispatching.scope import DispatchScope
+from remora.engine.dispatching.standing import Standing
+from remora.model.topic import Topic
+from remora.policy.condition import State
+
+RECHECK_S = 2.0
+"""How often a shard that is held back looks again. The store tells of the end at once; this is for the figure in the
+status, and for news that was lost with the process that would have told."""
+
+
+class Succession:
+    """See the module."""
+
+    def __init__(self, scope: DispatchScope, standing: Standing) -> None:
+        self._scope = scope
+        self._standing = standing
+        self._is_through = False
+
+    async def may_deliver(self, topic: Topic) -> bool:
+        """Whether nothing comes before this shard's entries; else it has waited a while for what does.
+
+        Once it is through it stays so: nothing lands in a parent. A topic with one layout is not even looked at.
+        """
+        if self._is_through or not topic.generation:
+            return True
+        scope = self._scope
+        scope.lease.require_trust()
+        news = scope.state.progress.news
+        news.clear()
+        page = await scope.context.store.queue.read(scope.lease.token, b"", 1)
+        if not page.held_back:
+            self._is_through = True
+            return True
+        self._standing.enter(State.WAITING, page.held_back)
+        await scope.first_of(RECHECK_S, news.wait())
+        return False

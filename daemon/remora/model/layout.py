@@ -1,0 +1,42 @@
+"""Layouts: the ways in which a topic of remora's own is and was divided into shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from remora.model.ledger import Tally
+
+GENERATION_MARK = "@"
+"""Stands in a queue's name before its generation, where that is not 0."""
+
+
+class LayoutState(StrEnum):
+    """What a layout does. `open`: it takes events. `shut`: nothing lands in it any longer, and it is delivered."""
+
+    OPEN = "open"
+    SHUT = "shut"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """One division of a topic into shards. A change of their number makes another one, of the next generation."""
+
+    generation: int
+    shards: int
+    state: LayoutState
+
+
+@dataclass(frozen=True, slots=True)
+class FormerQueue:
+    """A queue that went with its layout: where its entries ended, and its final ledger.
+
+    `end` is the position behind its last entry, as a listing has it.
+    """
+
+    name: str
+    generation: int
+    incarnation: str
+    end: str
+    committed: int
+    removed: Tally

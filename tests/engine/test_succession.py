@@ -1,0 +1,118 @@
+"""Shards of a re-sharded topic: they wait for those before them, say so, and tell their readers where those ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from devkit.clock import in_virtual_time
+from devkit.entries.entries import raw_entry
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import a_topic, a_worker, drained, running, until
+from remora.model.layout import LayoutState, TopicLayout
+from remora.model.topic import Topic
+from remora.policy.condition import State
+
+WHY = "waits for t.3 of generation 0: 812 entries"
+
+
+def a_resharded_store(*, tells: bool = True) -> tuple[FakeStore, Topic]:
+    """A store with a queue of the second generation, which is held back."""
+    store = FakeStore(tells=tells)
+    topic = replace(a_topic("t"), generation=1, former=(TopicLayout(0, 4, LayoutState.SHUT),))
+    store.metadata["t"] = topic
+    store.make("t")
+    store.held_back["t"] = WHY
+    return store, topic
+
+
+@in_virtual_time
+@pytest.mark.parametrize("exact", [False, True])
+async def test_a_shard_waits_for_those_before_it(exact: bool) -> None:
+    """While entries of its keys wait elsewhere it opens no way and sends nothing, says what it waits for, and counts
+    as no stall; told that they are through it delivers at once, and its reader is told where they ended."""
+    store, topic = a_resharded_store()
+    if exact:
+        store.metadata["t"] = replace(topic, target=replace(topic.target, args="remora-delivery=exactly-once"))
+    endpoint = FakeEndpoint()
+    worker = a_worker(store, endpoint)
+    store.queues["t"].append(raw_entry("k", 1))
+
+    async with running(worker):
+        await until(lambda: bool(worker.shards) and worker.shards[0].state is State.WAITING)
+        await asyncio.sleep(100)
+        assert [(each.state, each.reason) for each in worker.shards] == [(State.WAITING, WHY)]
+        assert (endpoint.routes, endpoint.events(), worker.waiting()) == ([], [], ())
+
+        del store.held_back["t"]
+        store.ends["t"] = b"t.3=i:0/900"
+        store._tell("t")
+        await drained(store, within_s=0.5)
+
+    assert endpoint.events() == [b"id-1"]
+    assert endpoint.successions == [("t", b"t.3=i:0/900")]
+
+
+@in_virtual_time
+async def test_a_shard_that_nobody_tells_looks_again() -> None:
+    """On a store that cannot tell, and where what would have told was killed, it is found within seconds."""
+    store, _ = a_resharded_store(tells=False)
+    endpoint = FakeEndpoint()
+    store.queues["t"].append(raw_entry("k", 1))
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(100)
+        assert store.calls["read"] < 70
+        del store.held_back["t"]
+        await drained(store, within_s=3)
+
+
+@in_virtual_time
+async def test_a_worker_that_finishes_waits_for_nothing() -> None:
+    """A shard that is held back is given up at once when its worker ends."""
+    store, _ = a_resharded_store()
+    store.queues["t"].append(raw_entry("k", 1))
+    worker = a_worker(store, FakeEndpoint())
+
+    async with running(worker):
+        await until(lambda: bool(worker.shards) and worker.shards[0].state is State.WAITING)
+        began = asyncio.get_running_loop().time()
+        worker.finish()
+        await until(lambda: not worker.shards, within_s=1)
+
+    assert asyncio.get_running_loop().time() - began < 2
+
+
+@in_virtual_time
+async def test_former_layouts_are_forgotten_by_any_worker() -> None:
+    """Each worker asks the store to after each look at the topics, while there are some, and a failure ends nothing."""
+    store, topic = a_resharded_store()
+
+    async with running(a_worker(store, FakeEndpoint())):
+        await until(lambda: len(store.forgets) > 1, within_s=5)
+        store.before = lambda call: 0.0 if call != "forget" else None
+        store.metadata["t"] = replace(topic, former=())
+        await asyncio.sleep(5)
+        store.forgets.clear()
+        await asyncio.sleep(10)
+
+    assert store.forgets == []
+
+
+@in_virtual_time
+async def test_a_topic_with_one_layout_is_not_even_looked_at() -> None:
+    """It costs no read of the store more than ever."""
+    reads = []
+    for generation in (0, 1):
+        store, topic = a_resharded_store()
+        store.held_back.clear()
+        store.metadata["t"] = replace(topic, generation=generation, former=())
+        store.queues["t"].append(raw_entry("k", 1))
+        async with running(a_worker(store, FakeEndpoint())):
+            await drained(store)
+        reads.append(store.calls["read"])
+
+    assert reads[0] == reads[1] - 1
+    assert not store.forgets
