@@ -244,19 +244,14 @@ class NatsConnection(asyncio.Protocol):
         if context is not None:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise EndpointMisconfigured(f"{self}: the endpoint is nats+tls, but this port speaks no TLS")
-            await self._agree_on_tls(context, server.host)
+            assert self._transport is not None
+            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=server.host)
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         about = json.dumps(_about(server, key, str(info.get("nonce", ""))), separators=(",", ":")).encode()
         self.write(b"CONNECT %b\r\nSUB %b.* 1\r\n" % (about, self._inbox))
         await self.ping()
         self._beat_later()
-
-    async def _agree_on_tls(self, context: ssl.SSLContext, host: str) -> None:
-        assert self._transport is not None
-        transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
-        assert transport is not None
-        self._transport = transport
 
     async def ping(self) -> None:
         """Return when the server has read all that was written. Raises what ended the connection."""

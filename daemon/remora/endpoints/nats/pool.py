@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from remora.config import NatsSettings
 from remora.endpoints.arrived import Arrived
@@ -155,7 +156,9 @@ class StreamOutlet:
         connection = await self._slot.ready()
         stream = await self._asked(connection)
         looks = self._template.is_one_a_key and await self._can_look(connection)
-        publisher = StreamPublisher(self._name, self.what, connection, self._arrived, self._known)
+        publisher = StreamPublisher(
+            self._name, self.what, connection, self._arrived, partial(self._observer.nats_known, str(self._slot))
+        )
         return StreamWay(connection, publisher, stream, looks, asyncio.get_running_loop().time())
 
     async def _asked(self, connection: NatsConnection) -> Stream:
@@ -180,9 +183,6 @@ class StreamOutlet:
                 return await connection.ask(subject, self.what, payload)
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{self.what}: no answer in time", "timeout") from exc
-
-    def _known(self, by: str) -> None:
-        self._observer.nats_known(str(self._slot), by)
 
     def in_use(self) -> AbstractContextManager[None]:
         """A route keeps it open."""
