@@ -211,7 +211,7 @@ async def test_what_may_be_turned_back() -> None:
             assert ahead.follows(page)
             joining.append(ahead.ahead())
             acks = trimmer.add(page)
-            lanes.add(InFlightBatch(page, acks, FakeBatch(0, [])))
+            lanes.add(InFlightBatch(page, acks, FakeBatch(0, []), 0.0))
             ahead.add(PageAhead(acks, page.nbytes, batches=1), is_clean=True)
             joined.append(ahead.ahead())
             sizes.append(page.nbytes)

@@ -95,7 +95,7 @@ class Place:
     async def commit(self) -> None:
         session, scope, page = self.session(), self.stand.scope, self.page
         found = triage(page, scope.topic, scope.limits, scope.state.redelivery, scope.context.renderer)
-        transaction = Transaction(0.0, [Part(page, session.trimmer.add(page), found.records, found.rejected, [])])
+        transaction = Transaction(0.0, 0.0, [Part(page, session.trimmer.add(page), found.records, found.rejected, [])])
         committer = Committer(session, self.route())
         committer.begin_at(transaction.begins_at)
         await committer.commit(transaction)

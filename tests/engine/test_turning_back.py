@@ -373,7 +373,7 @@ def a_page(queues: LaneQueues, first: int, lanes: Sequence[int]) -> PageAhead:
     page = Page([b"0/%d" % (first + i) for i in range(3)], [b"a", b"b"], truncated=True)
     acks = PageAcks(page.positions)
     for lane in lanes:
-        queues.add(InFlightBatch(page, acks, OneLane(lane)))
+        queues.add(InFlightBatch(page, acks, OneLane(lane), 0.0))
     return PageAhead(acks, page.nbytes, batches=len(lanes))
 
 

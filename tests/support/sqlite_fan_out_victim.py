@@ -15,6 +15,7 @@ import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from devkit.entries.entries import raw_entry
 from remora.config import SqliteSettings
@@ -94,12 +95,12 @@ async def expire_all(store: SqliteStore, topics: Sequence[Topic]) -> None:
 async def request(kind: str, directory: Path, killer: Killer) -> None:
     """Carry out one request, and die before the statement that the killer waits for."""
 
-    def settled(self: writer.Writer, orders: Sequence[object]) -> None:
+    def settled(self: writer.Writer, *of_transaction: Any) -> None:
         killer("the answer, once a transaction is committed")
-        hand_over(self, orders)  # type: ignore[arg-type]  # what it is handed
+        hand_over(self, *of_transaction)
 
     hand_over = writer.Writer._settle
-    writer.Writer._settle = settled  # type: ignore[method-assign]
+    writer.Writer._settle = settled  # type: ignore[method-assign, assignment]
     watch(writer, killer)
     async with SqliteStore(settings(directory)) as store:
         topics = [await store.own_topics.create(own_topic(name, 2)) for name in topics_of(killer.at)]
