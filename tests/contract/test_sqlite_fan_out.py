@@ -18,8 +18,9 @@ import pytest
 from devkit.processes.programs import ENVIRONMENT
 from devkit.waits import until
 from remora.codec.sequence import number_of
+from remora.codec.speedups import shards
 from remora.config import SqliteSettings
-from remora.model.errors import OnceConflict, QueueFull, StoreUnavailable, TopicClosed, TopicUnknown
+from remora.model.errors import OnceConflict, QueueFull, StoreUnavailable, TopicClosed, TopicMoved, TopicUnknown
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, decisions, finisher
@@ -213,6 +214,34 @@ async def test_what_is_decided_is_finished_later(
     assert await stored_times(store, there) == [1, 1, 1]
     await store._finisher.look(0.0)
     assert await stored_times(store, there) == [1, 1, 1]
+
+
+async def test_what_is_decided_goes_into_the_layout_that_takes_events(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is taken after its topic got another number of shards goes into these by its keys. A request that
+    knows the topic as it was is refused as a whole, and keeps no room."""
+    there = await topics(store)
+    failing = Failing(monkeypatch, zlib.crc32(there[2].name.encode()) % FILES)
+    failing.is_on = True
+    with pytest.raises(StoreUnavailable):
+        await store.ingest.fan_out(copies(there), ANSWER)
+    failing.is_on = False
+    moved = await store.own_topics.reshard(there[2], 5)
+
+    await store._finisher.look(0.0)
+    with pytest.raises(TopicMoved, match=moved.name):
+        await store.ingest.fan_out(copies(there), ANSWER)
+
+    events = copies([there[2]])[0].events
+    wanted: list[list[bytes]] = [[] for _ in range(5)]
+    for number, (_, _, payload) in zip(shards([key for _, key, _ in events], 5), events, strict=True):
+        wanted[number].append(payload)
+    found = [[entry async for _, entry in store.inspection.dump(shard)] for shard in moved.open_shards()]
+    assert found == wanted
+    for each in (*there[:2], moved):
+        for shard in each.all_shards():
+            assert (await store.inspection.stats(shard)).reservations == 0
 
 
 async def test_every_open_store_finishes_requests(
