@@ -93,7 +93,7 @@ def notification() -> None:
 
     \b
     Start with:
-      remora notification create thumbnails --topic thumbs --bucket photos --event 's3:ObjectCreated:*'
+      remora notification create photos --topic thumbs --bucket photos --suffix .jpg
       remora notification test photos 2026/cat.jpg
     """
 
@@ -125,8 +125,8 @@ def create_command(
 
     \b
     Examples:
-      remora notification create thumbnails --topic thumbs --topic audit --bucket photos --bucket 'raw-*' \\
-          --event 's3:ObjectCreated:*' --suffix .jpg --size-min 1B
+      remora notification create thumbnails --topic thumbs --topic audit \\
+          --bucket photos --bucket 'raw-*' --event 's3:ObjectCreated:*' --suffix .jpg --size-min 1B
       remora notification create hot --topic tiering --metadata x-amz-meta-class=hot
     """
     wanted = Notification(name, tuple(topics), tuple(buckets), tuple(events), asked.filter)

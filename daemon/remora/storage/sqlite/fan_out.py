@@ -26,10 +26,13 @@ from remora.codec.trace_context import context_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
 from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCopies
 from remora.model.shard import Shard
+from remora.ports.stages import NO_METER, StageMeter
+from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite import decisions
 from remora.storage.sqlite.clock import now_ns
 from remora.storage.sqlite.decisions import Decision, FilePart, Take
-from remora.storage.sqlite.group_commit import Wants
+from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.group_commit import NOTHING, GroupCommit, Wants
 from remora.storage.sqlite.ingest import Ingest, Load, ReserveRoom, append, check_open, loaded, sums
 from remora.storage.sqlite.write_batch import QueueUpdate, TopicRow, WriteBatch
 
@@ -39,6 +42,10 @@ ByFile = dict[int, list[TopicCopies]]
 
 class FanOut(Ingest):
     """Ingest, and events for several topics at once; see `ports.FanningOut`."""
+
+    def __init__(self, files: Files, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:
+        super().__init__(files, tracer, meter)
+        self._unsynced = GroupCommit(durable=False)
 
     def fan_out_soon(
         self, copies: Sequence[TopicCopies], answer: FannedOut, done: Callable[[FannedOut | Exception], None]
@@ -99,7 +106,10 @@ class FanOut(Ingest):
         for each in outcomes:
             if isinstance(each, BaseException):
                 raise each
-        self._files.all[home].post(lambda connection: decisions.close(connection, decision.id))
+        # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
+        self._unsynced.submit_soon(
+            self._files.all[home], lambda batch: decisions.close(batch.connection, decision.id), NOTHING, lambda _: None
+        )
 
     async def _take(self, home: int, decision: Decision, part: FilePart) -> None:
         """Have a file take its part; in the layouts that its topics have by now."""
@@ -115,14 +125,11 @@ class FanOut(Ingest):
     async def _reserve_all(self, request: str, found: ByFile) -> None:
         """Reserve room in each file, or in none. It is not synced: what a power cut takes was not decided, or its part
         is taken without."""
-
-        def reserve(number: int, of_file: Sequence[TopicCopies]) -> asyncio.Future[None]:
-            return asyncio.ensure_future(
-                self._files.all[number].write(in_batch(_ReserveAll(request, of_file)), durable=False)
-            )
-
-        asked = {number: reserve(number, of_file) for number, of_file in found.items()}
-        outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
+        asked = [
+            self._unsynced.submit(self._files.all[number], _ReserveAll(request, of_file))
+            for number, of_file in found.items()
+        ]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
         failed = [each for each in outcomes if isinstance(each, BaseException)]
         if failed:
             await self._release_all(request, found)

@@ -114,9 +114,11 @@ class _Group:
 
 
 class GroupCommit:
-    """Carries requests out; those that wait for a file at the same time share a transaction."""
+    """Carries requests out; those that wait for a file at the same time share a transaction. It is synced, unless what
+    it does need not outlive a power cut."""
 
-    def __init__(self, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:
+    def __init__(self, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER, *, durable: bool = True) -> None:
+        self._durable = durable
         self._open: dict[File, _Group] = {}
         self._past: WeakKeyDictionary[File, Past] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,7 +176,7 @@ class GroupCommit:
             began = asyncio.get_running_loop().time()
             span = self._tracer.begin(Work.COMMIT, file.path.name, {}, links=group.contexts)
             try:
-                outcomes = await file.write(group.run, durable=True, arrived=group.arrived)
+                outcomes = await file.write(group.run, durable=self._durable, arrived=group.arrived)
             except RemoraError as exc:
                 span.end(str(exc))
                 raise
