@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import Metric
 
 from remora.metrics.series import (
-    AGE_BOUNDS_S,
     AgeHistogram,
     Backlog,
     Backlogs,
@@ -22,6 +21,7 @@ from remora.metrics.series import (
 )
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import Shard
+from remora.policy.objectives import AGE_BOUNDS_S
 
 NOW_NS = 1_795_227_938_000_000_000
 MS = 1_000_000
