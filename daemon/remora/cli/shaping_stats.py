@@ -77,13 +77,10 @@ def stats(
         run_async(asyncio.sleep(watch_s))
 
 
-def _counters(shown: Mapping[str, Any]) -> dict[str, Any]:
-    return {each: shown[each] for each in ("flows", "ticks", "late_ticks")}
-
-
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return _counters(json.loads(file.read_text()))
+        found = json.loads(file.read_text())
+        return {each: found[each] for each in ("flows", "ticks", "late_ticks")}
     except (OSError, ValueError, TypeError, KeyError) as exc:
         raise click.UsageError(f"{file} is no output of `remora shaping stats --json`: {exc}") from exc
 

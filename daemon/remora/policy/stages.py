@@ -224,15 +224,12 @@ class StageHistory:
         self._fine.append((now, counts))
         while len(self._fine) > 1 and self._fine[1][0] <= now - NOW_S:
             self._fine.popleft()
-        if not self._coarse or now - self._coarse[-1][0] >= self._step_s:
+        # The first windows are short, so that a young process has something to compare with.
+        step_s = min(_LONG_S, NOW_S * len(self._coarse) ** 2)
+        if not self._coarse or now - self._coarse[-1][0] >= step_s:
             self._coarse.append((now, counts))
         while len(self._coarse) > 2 and self._coarse[1][0] <= now - HOUR_S - _LONG_S / 2:
             self._coarse.popleft()
-
-    @property
-    def _step_s(self) -> float:
-        """The first windows are short, so that a young process has something to compare with."""
-        return min(_LONG_S, NOW_S * len(self._coarse) ** 2)
 
     def seen(self) -> list[StageTimes]:
         """Each stage of late, beside the oldest window of the last hour that is over."""

@@ -33,7 +33,9 @@ class Answer:
 def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     """The status of a host: that of its workers together, in which each shard names its worker by number."""
     statuses = [each.status for each in answers if each.status is not None]
-    shards, figures, stages = _shards(answers), _figures(answers), stages_shown(_stages(answers))
+    shards, figures = _shards(answers), _figures(answers)
+    timed = [row for status in statuses for row in status["stages"]]
+    stages = stages_shown(msgspec.convert(timed, list[StageRow]))
     holds = _holds(status.get("holds", ()) for status in statuses)
     return {
         "host": _host(answers),
@@ -60,10 +62,6 @@ def _shards(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 def _figures(answers: Iterable[Answer]) -> list[TopicFigures]:
     rows = (row for each in answers if each.status for row in each.status["topics"])
     return merged_figures(msgspec.convert(row, TopicFigures) for row in rows)
-
-
-def _stages(answers: Iterable[Answer]) -> list[StageRow]:
-    return msgspec.convert([row for each in answers if each.status for row in each.status["stages"]], list[StageRow])
 
 
 def failing_now(answers: Sequence[Answer]) -> list[Outage]:
