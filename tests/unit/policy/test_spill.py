@@ -8,7 +8,7 @@ import pytest
 
 from remora.model.room import QueueRoom
 from remora.policy.spill import (
-    Arrivals,
+    Inflow,
     SpillRules,
     look_again_s,
     near_bound,
@@ -51,13 +51,13 @@ def test_when_entries_are_moved(
 
 def test_growth_counts_over_some_minutes() -> None:
     """The room lasts as long as it would at the growth since the first look of the window before, moves left out."""
-    arrivals = Arrivals()
+    arrivals = Inflow()
     assert math.isinf(arrivals.lasts_s(room(0)))
     for second in range(0, 1200, 10):
         arrivals = arrivals.after(second, second * 100)
 
     assert arrivals.lasts_s(room(50_000)) == pytest.approx(500)
-    assert math.isinf(Arrivals().after(0, 5).after(10, 5).lasts_s(room(50_000)))
+    assert math.isinf(Inflow().after(0, 5).after(10, 5).lasts_s(room(50_000)))
 
 
 @pytest.mark.parametrize(("used", "lasts_s", "pause_s"), [(0, math.inf, 0.5), (0, 8.0, 0.5), (99_000, 0.1, 0.5)])
