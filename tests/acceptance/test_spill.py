@@ -39,8 +39,9 @@ def numbers(sink: HttpSink) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for body in dict.fromkeys(sink.bodies):
         record = json.loads(body)["Records"][0]
-        key, _, number = record["s3"]["object"]["key"].partition("/")
-        found.setdefault(key, []).append(int(number or record["eventId"].removeprefix("id-")))
+        key, event_id = record["s3"]["object"]["key"], record["eventId"]
+        number = event_id.removeprefix("id-") if event_id.startswith("id-") else record["s3"]["object"]["size"]
+        found.setdefault(key, []).append(int(number))
     return found
 
 
@@ -206,7 +207,7 @@ async def _is_drained(daemon: Daemon, topic: str) -> bool:
 
 
 async def put_for(zone: Zone, bucket: str, seconds: float) -> list[int]:
-    """What radosgw answered to PUTs at a steady rate, by some clients, each of which writes keys of its own."""
+    """What radosgw answered to PUTs at a steady rate; each of some clients writes one key, a byte more each time."""
     answers: list[int] = []
     began = time.monotonic()
 
@@ -216,7 +217,7 @@ async def put_for(zone: Zone, bucket: str, seconds: float) -> list[int]:
             due = began + count * AT_ONCE / PER_S
             if due > now:
                 await asyncio.sleep(due - now)
-            answers.append(await zone.raw("PUT", bucket, b"c%d/%d" % (name, count), b"x"))
+            answers.append(await zone.raw("PUT", bucket, b"c%d" % name, b"x" * count))
             count += 1
 
     async with asyncio.TaskGroup() as tasks:

@@ -30,9 +30,9 @@ from remora.ports.store import ShardStore
 def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json: bool) -> None:
     """Count all entries of TOPIC, or of all topics, by shard and outcome. Takes no lock.
 
-    Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + exported + pending, of which some
-    may be spilled. What is missing of that is unaccounted, and the command then fails with exit code 1. Queues that
-    went when the topic got another number of shards are counted too, with their final ledgers.
+    Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + exported + pending. Some of
+    those that are pending may be spilled. What is missing is unaccounted, and the command then fails with exit code 1.
+    Queues that went when the topic got another number of shards are counted too, with their final ledgers.
 
     \b
     Example, shards with entries that something else than remora removed:

@@ -24,7 +24,7 @@ from remora.config import Settings
 from remora.engine.claims import drop_spilled
 from remora.model.position import Position
 from remora.model.shard import Origin, Shard, ShardStats
-from remora.model.spill import Run
+from remora.model.spill import SpilledRun
 from remora.ports.store import ShardStore
 
 if sys.version_info >= (3, 14):
@@ -49,7 +49,7 @@ def spill() -> None:
 @config_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
-    """List the queues of which entries are spilled. Takes no lock.
+    """List the queues that have spilled entries. Takes no lock.
 
     \b
     Example:
@@ -94,7 +94,7 @@ def show_command(settings: Settings, queue: str, origin: Origin | None, as_json:
       remora spill show orders
     """
 
-    async def look() -> Sequence[Run]:
+    async def look() -> Sequence[SpilledRun]:
         async with app.store_of(settings) as store:
             return await store.spill.runs(await find_queue(store, queue, origin))
 
@@ -121,7 +121,7 @@ class _RunRow(msgspec.Struct):
     pool: str
 
     @classmethod
-    def of(cls, run: Run) -> _RunRow:
+    def of(cls, run: SpilledRun) -> _RunRow:
         return cls(str(run.first), str(run.end), run.entries, run.nbytes, run.stored_bytes, run.name, run.pool)
 
 

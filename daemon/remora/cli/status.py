@@ -132,7 +132,7 @@ def slo_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def spill_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
-    """The topics of which entries are spilled."""
+    """The topics that have spilled entries."""
     return [
         f"spilled: topic {each['topic']}: {each['spilled_entries']} entries, which are delivered first: {SPILL_COMMAND}"
         for each in topics

@@ -14,7 +14,7 @@ from remora.codec.queue_ops import QueueHead
 from remora.model.errors import CodecError
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
-from remora.model.spill import NO_SPILL, Cut, Run, Spill
+from remora.model.spill import NO_SPILL, Cut, Spill, SpilledRun
 
 VERSION = 2
 """Of a queue with runs. One without them is stored as version 1, which older remoras read."""
@@ -42,7 +42,7 @@ class QueueState:
         nbytes, removed = self.nbytes + share.nbytes, self.removed + tally
         return replace(self, reached=reached, nbytes=nbytes, removed=removed, spill=share.spill)
 
-    def after_move(self, run: Run) -> QueueState:
+    def after_move(self, run: SpilledRun) -> QueueState:
         """The state when the oldest entries of the ring have become a run."""
         return replace(self, reached=run.end, spill=self.spill.after_move(run))
 

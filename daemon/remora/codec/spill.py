@@ -11,7 +11,7 @@ from remora.model.errors import CodecError
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken, Origin, Shard
-from remora.model.spill import Run
+from remora.model.spill import SpilledRun
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -77,7 +77,7 @@ def encode_page(page: Page) -> bytes:
     return _PACKED + packed if len(packed) < len(plain) else _PLAIN + plain
 
 
-def decode_page(data: bytes, run: Run) -> Page:
+def decode_page(data: bytes, run: SpilledRun) -> Page:
     """The entries of a run, with their positions. Raises CodecError where these are not the bytes that were stored."""
     if len(data) != run.stored_bytes or digest_of(data) != run.digest:
         raise CodecError(f"run {run.name}", 0, "its bytes are not those that were stored")
@@ -96,19 +96,19 @@ def digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def run_key(run: Run) -> str:
+def run_key(run: SpilledRun) -> str:
     """The key that names a run in the omap of its queue."""
     return f"{RUN_KEY}{run.first}"
 
 
-def encode_run(run: Run) -> bytes:
+def encode_run(run: SpilledRun) -> bytes:
     """What stands under a run's key."""
     return msgspec.msgpack.encode(
         _StoredRun(1, run.name, str(run.end), run.entries, run.nbytes, run.stored_bytes, run.digest, run.pool)
     )
 
 
-def decode_run(key: str, value: bytes) -> Run:
+def decode_run(key: str, value: bytes) -> SpilledRun:
     """The run that a key names. Raises CodecError."""
     try:
         stored = _decode_run(value)
@@ -116,10 +116,10 @@ def decode_run(key: str, value: bytes) -> Run:
     except (msgspec.MsgspecError, ValueError) as exc:
         raise CodecError(key, 0, str(exc)) from exc
     entries, nbytes, stored_bytes = stored.entries, stored.nbytes, stored.stored_bytes
-    return Run(stored.name, first, end, entries, nbytes, stored_bytes, stored.digest, stored.pool)
+    return SpilledRun(stored.name, first, end, entries, nbytes, stored_bytes, stored.digest, stored.pool)
 
 
-def encode_owner(token: LockToken, run: Run, place: str) -> bytes:
+def encode_owner(token: LockToken, run: SpilledRun, place: str) -> bytes:
     """What `remora.runs` says of a run of this queue, which lies in a place."""
     shard = token.shard
     owner = RunOwner(1, shard.queue, str(shard.origin), token.incarnation, run.stored_bytes, run.pool, place)

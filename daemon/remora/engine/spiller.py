@@ -11,9 +11,9 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from remora.codec.topic import spills
+from remora.engine.backlog import Owner
 from remora.engine.catalogue import Catalogue
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
@@ -24,7 +24,7 @@ from remora.model.topic import Topic
 from remora.policy.retry import Failure
 from remora.policy.spill import (
     STALLED_S,
-    Arrivals,
+    Inflow,
     SpillRules,
     look_again_s,
     near_bound,
@@ -41,24 +41,11 @@ _USAGE_EVERY_S = 30.0
 _AT_ONCE = 4
 
 
-class Held(Protocol):
-    """What it asks of the coordinator of the worker's shards."""
-
-    @property
-    def tokens(self) -> list[LockToken]:
-        """The lock tokens of the owned shards."""
-        ...
-
-    def active(self) -> list[ShardStatus]:
-        """How the owned shards are doing that are not idle."""
-        ...
-
-
 @dataclass(slots=True)
 class _Watched:
     """What is known of a queue that may be spilled."""
 
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    arrivals: Inflow = field(default_factory=Inflow)
     due_at: float = 0.0
     is_moving: bool = False
     has_runs: bool = False
@@ -72,7 +59,7 @@ class Spiller:
         self,
         store: DeliveryStore,
         catalogue: Catalogue,
-        held: Held,
+        held: Owner,
         telemetry: Telemetry,
         rules: SpillRules,
         label: Callable[[Shard], str],

@@ -104,7 +104,7 @@ class SpillEvents(EventGroup):
 
     def spill_ended(self, topic: str, queue: str) -> None:
         """The last of the spilled entries of a queue was delivered."""
-        say(logging.INFO, "spill_ended", "no entry is spilled any more", topic=topic, queue=queue)
+        say(logging.INFO, "spill_ended", "the last spilled entry was delivered", topic=topic, queue=queue)
 
     def spilled(self, topic: str, entries: int, nbytes: int) -> None:
         """What is spilled of all queues of a topic that this process holds."""

@@ -11,7 +11,7 @@ from remora.model.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SpilledRun:
     """Entries that stood behind each other in a ring, from position `first` up to `end`, in an object of this name.
 
     `nbytes` is what they cost of the ring. `digest` is of the object's bytes, `stored_bytes` counts them. `pool` is
@@ -36,7 +36,7 @@ class Spill:
     nbytes: int = 0
     entries: int = 0
 
-    def after_move(self, run: Run) -> Spill:
+    def after_move(self, run: SpilledRun) -> Spill:
         """What is spilled when this run was added behind all others."""
         front = self.front if self.entries else run.first
         return Spill(front, self.nbytes + run.nbytes, self.entries + run.entries)
@@ -52,7 +52,7 @@ class Cut:
     `spill` is what the runs have left, `nbytes` what all that was removed has cost of the ring.
     """
 
-    gone: Sequence[Run]
+    gone: Sequence[SpilledRun]
     spill: Spill
     nbytes: int
     ring_entries: int

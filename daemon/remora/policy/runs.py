@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from remora.model.position import Position
-from remora.model.spill import NO_SPILL, Cut, Run, Spill
+from remora.model.spill import NO_SPILL, Cut, Spill, SpilledRun
 
 
 def logical_front(spill: Spill, ring_front: Position) -> Position:
@@ -18,18 +18,18 @@ def logical_front(spill: Spill, ring_front: Position) -> Position:
     return spill.front if spill.entries else ring_front
 
 
-def run_from(runs: Sequence[Run], at: Position) -> int:
+def run_from(runs: Sequence[SpilledRun], at: Position) -> int:
     """The index of the first run that has something at this position or behind it; that of none behind the last."""
     return bisect_right(runs, at, key=lambda run: run.end)
 
 
-def next_start(runs: Sequence[Run], index: int, ring_front: Position) -> Position:
+def next_start(runs: Sequence[SpilledRun], index: int, ring_front: Position) -> Position:
     """Where the entry behind a run begins: at the next run, else in the ring."""
     return runs[index + 1].first if index + 1 < len(runs) else ring_front
 
 
 def cut(
-    runs: Sequence[Run],
+    runs: Sequence[SpilledRun],
     spill: Spill,
     ring_front: Position,
     removal: tuple[Position, int],

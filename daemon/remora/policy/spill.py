@@ -38,7 +38,7 @@ class SpillRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class Inflow:
     """How fast a queue grows, as far as was seen: the first look of the window before this one, and that of this one.
 
     What counts are the bytes in ring and runs together, so that neither a move nor the end of one looks like growth.
@@ -48,14 +48,14 @@ class Arrivals:
     since: tuple[float, int] | None = None
     last: tuple[float, int] = (0.0, 0)
 
-    def after(self, now: float, nbytes: int) -> Arrivals:
+    def after(self, now: float, nbytes: int) -> Inflow:
         """What is known after another look."""
         look = (now, nbytes)
         if self.since is None:
-            return Arrivals(None, look, look)
+            return Inflow(None, look, look)
         if now - self.since[0] >= _WINDOW_S:
-            return Arrivals(self.since, look, look)
-        return Arrivals(self.before, self.since, look)
+            return Inflow(self.since, look, look)
+        return Inflow(self.before, self.since, look)
 
     def lasts_s(self, room: QueueRoom) -> float:
         """How long the room lasts at this growth; infinite where it does not grow."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from remora.model.shard import LockToken, Shard
-from remora.model.spill import Run, SpillLook, SpillUsage
+from remora.model.spill import SpilledRun, SpillLook, SpillUsage
 
 
 class Spilling(Protocol):
@@ -47,7 +47,7 @@ class Spilling(Protocol):
 class Spills(Spilling, Protocol):
     """What commands ask for."""
 
-    async def runs(self, shard: Shard) -> Sequence[Run]:
+    async def runs(self, shard: Shard) -> Sequence[SpilledRun]:
         """The runs of a queue, the oldest first; the first one may be delivered in part. Raises ShardGone."""
         ...
 

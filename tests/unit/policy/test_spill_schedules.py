@@ -17,7 +17,7 @@ from remora.codec.queue_ops import HEAD_SIZE, QueueHead, entry_end
 from remora.codec.queue_state import QueueState
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.spill import Run
+from remora.model.spill import SpilledRun
 from remora.policy.runs import cut, logical_front, next_start, run_from
 
 START = Position(0, HEAD_SIZE)
@@ -40,7 +40,7 @@ class QueueObject:
     )
     state: QueueState = field(default_factory=lambda: QueueState(START, START))
     ring: list[tuple[Position, int]] = field(default_factory=list)
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SpilledRun, ...] = ()
     announced: frozenset[Position] = frozenset()
     lock: str = ""
     changes: int = 0
@@ -124,7 +124,7 @@ class Owner:
             return
         end = queue.ring[len(page)][0] if len(queue.ring) > len(page) else queue.head.tail
         name = world.name()
-        run = Run(name, page[0][0], end, len(page), head.bytes_between(page[0][0], end), 0, "")
+        run = SpilledRun(name, page[0][0], end, len(page), head.bytes_between(page[0][0], end), 0, "")
         world.objects[name] = page
         yield lambda: None
 

@@ -30,7 +30,7 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken
-from remora.model.spill import Cut, Run
+from remora.model.spill import Cut, SpilledRun
 from remora.policy.reservations import Sightings
 from remora.policy.runs import cut, next_start, run_from
 from remora.storage.librados import MISMATCH, Operation, WriteOp
@@ -63,7 +63,7 @@ _AT_FRONT: Refusals = MappingProxyType(
 )
 
 
-class Turns:
+class MoveTurns:
     """Lets reads and removals of a queue go on beside each other, and a move only alone."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Turns:
 
 
 @dataclass(slots=True)
-class Progress:
+class HeldProgress:
     """What this process knows of a held queue.
 
     `listed` is how far it has listed; `front` is where the queue began when it was last listed from there or removed
@@ -116,10 +116,10 @@ class Progress:
     listed: Position | None = None
     front: Position | None = None
     stored: StoredState | None = None
-    runs: Sequence[Run] = ()
+    runs: Sequence[SpilledRun] = ()
     is_known: bool = False
     is_spilled: bool = False
-    turns: Turns = field(default_factory=Turns)
+    turns: MoveTurns = field(default_factory=MoveTurns)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -167,7 +167,7 @@ class Queue(RadosPart):
         super().__init__(connection)
         self._old_heads, self._runs, self._guards = parts.old_heads, parts.runs, parts.guards
         self._companions = companions
-        self._progress: dict[LockToken, Progress] = {}
+        self._progress: dict[LockToken, HeldProgress] = {}
         self._reserved: dict[LockToken, Sightings[_OpenReservation]] = {}
 
     def taken(self, token: LockToken) -> None:
@@ -180,7 +180,7 @@ class Queue(RadosPart):
 
         They come from runs first, and then from the ring.
         """
-        progress = self._progress.setdefault(token, Progress())
+        progress = self._progress.setdefault(token, HeldProgress())
         async with progress.turns.shared():
             if start and not progress.is_known:
                 await self._look(token, progress)
@@ -194,7 +194,7 @@ class Queue(RadosPart):
                 progress.front = first
         return page
 
-    async def _list(self, token: LockToken, progress: Progress, start: bytes, limit: int) -> Page:
+    async def _list(self, token: LockToken, progress: HeldProgress, start: bytes, limit: int) -> Page:
         """List the ring; under a new lock looks in the same operation whether there are runs."""
         what = f"listing {token.shard}"
         operation = held_read(token)
@@ -207,7 +207,7 @@ class Queue(RadosPart):
             progress.stored = None if progress.is_spilled else stored
         return decoded(decode_listing, reply.data, what)
 
-    async def _read_spilled(self, token: LockToken, progress: Progress, start: bytes, limit: int) -> Page:
+    async def _read_spilled(self, token: LockToken, progress: HeldProgress, start: bytes, limit: int) -> Page:
         """Read a run, or else list the ring; see `read`."""
         for _ in range(_READ_TRIES):
             async with progress.changing:
@@ -262,7 +262,7 @@ class Queue(RadosPart):
         async with progress.turns.shared(), progress.changing:
             await self._remove(token, progress, end, tally)
 
-    async def _remove(self, token: LockToken, progress: Progress, end: Position, tally: Tally) -> None:
+    async def _remove(self, token: LockToken, progress: HeldProgress, end: Position, tally: Tally) -> None:
         what = f"removing from {token.shard}"
         assert progress.front is not None
         for _ in range(_TRIES):
@@ -282,7 +282,7 @@ class Queue(RadosPart):
                 return
         raise StoreUnavailable(f"{what}: its state keeps changing")
 
-    async def take(self, token: LockToken, progress: Progress, end: Position, tally: Tally) -> None:
+    async def take(self, token: LockToken, progress: HeldProgress, end: Position, tally: Tally) -> None:
         """Remove all entries before `end`, and book them, if the stored state is still the one that is known."""
         stored = progress.stored
         assert stored is not None
@@ -302,7 +302,7 @@ class Queue(RadosPart):
             each.forgotten(token, end)
         await self._follow(token, progress, share, end)
 
-    async def book(self, operation: WriteOp, token: LockToken, progress: Progress, state: QueueState) -> None:
+    async def book(self, operation: WriteOp, token: LockToken, progress: HeldProgress, state: QueueState) -> None:
         """Carry out a change of the queue together with that of its state; then no state is known, until it is told."""
         stored, progress.stored = progress.stored, None
         assert stored is not None
@@ -313,7 +313,7 @@ class Queue(RadosPart):
         await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
         progress.stored = StoredState(value, state, stored.head)
 
-    async def _follow(self, token: LockToken, progress: Progress, share: Cut, end: Position) -> None:
+    async def _follow(self, token: LockToken, progress: HeldProgress, share: Cut, end: Position) -> None:
         """Note what a removal took of runs and ring, and delete the objects of runs that are gone."""
         if not progress.is_spilled or progress.stored is None:
             return
@@ -328,7 +328,7 @@ class Queue(RadosPart):
             with contextlib.suppress(StoreError):
                 await self._guards.lift(token.shard)
 
-    async def _look(self, token: LockToken, progress: Progress) -> StoredState:
+    async def _look(self, token: LockToken, progress: HeldProgress) -> StoredState:
         """The state as it is now, and the runs."""
         what = f"looking at {token.shard}"
         operation = held_read(token)

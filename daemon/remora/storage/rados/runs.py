@@ -19,7 +19,7 @@ from remora.model.errors import CodecError, StoreDamaged, StoreError
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
-from remora.model.spill import Run, SpillUsage
+from remora.model.spill import SpilledRun, SpillUsage
 from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
@@ -50,7 +50,7 @@ class Runs(RadosPart):
         self._cached: dict[str, Page] = {}
         self._nameless: Sightings[str] = Sightings()
 
-    async def write(self, token: LockToken, run: Run, data: bytes) -> None:
+    async def write(self, token: LockToken, run: SpilledRun, data: bytes) -> None:
         """Name a run of this queue, and store it. Raises StoreFull where the pool takes no more."""
         await self._on_list(
             WriteOp()
@@ -65,7 +65,7 @@ class Runs(RadosPart):
         """The name of a new run, and its pool."""
         return f"{RUN_KEY}{secrets.token_hex(8)}", self._pool
 
-    async def read(self, run: Run) -> Page:
+    async def read(self, run: SpilledRun) -> Page:
         """The entries of a run; the last few that were read are kept. Raises StoreDamaged."""
         if (known := self._cached.get(run.name)) is not None:
             return known
@@ -84,7 +84,7 @@ class Runs(RadosPart):
             del self._cached[next(iter(self._cached))]
         return page
 
-    async def discard(self, runs: Sequence[Run]) -> None:
+    async def discard(self, runs: Sequence[SpilledRun]) -> None:
         """Delete runs that their queue names no longer; what fails is left to the sweep."""
         for run in runs:
             self._cached.pop(run.name, None)
@@ -164,13 +164,13 @@ class Runs(RadosPart):
         return Locator(pool or self._own.pool, self._own.namespace)
 
 
-def run_of(page: Page, name: tuple[str, str], nbytes: int, data: bytes) -> Run:
+def run_of(page: Page, name: tuple[str, str], nbytes: int, data: bytes) -> SpilledRun:
     """The run of a page, which cost so many bytes of the ring, under a name and in a pool."""
     first, end = (Position.parse(page.positions[i].decode("ascii")) for i in (0, -1))
-    return Run(name[0], first, end, len(page.entries), nbytes, len(data), digest_of(data), name[1])
+    return SpilledRun(name[0], first, end, len(page.entries), nbytes, len(data), digest_of(data), name[1])
 
 
-def runs_of(stored: StoredState, keys: Mapping[str, bytes], what: str) -> Sequence[Run]:
+def runs_of(stored: StoredState, keys: Mapping[str, bytes], what: str) -> Sequence[SpilledRun]:
     """The runs that a queue names, in order. Raises StoreDamaged where they are not what its state says is spilled."""
     try:
         runs = sorted((decode_run(key, value) for key, value in keys.items()), key=lambda run: run.first)

@@ -11,7 +11,7 @@ from remora.codec.spill import MOST_RUNS, RUN_KEY
 from remora.model.errors import StoreDamaged
 from remora.model.position import Position
 from remora.model.shard import Shard
-from remora.model.spill import Run
+from remora.model.spill import SpilledRun
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import INCARNATION, decoded
@@ -26,7 +26,7 @@ class SpilledView:
     """The runs of a queue at one moment, with its head and state."""
 
     stored: StoredState
-    runs: Sequence[Run]
+    runs: Sequence[SpilledRun]
     incarnation: str
     reader: Runs
 

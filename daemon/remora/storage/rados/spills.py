@@ -25,10 +25,10 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
-from remora.model.spill import Run, SpillLook, SpillUsage
+from remora.model.spill import SpilledRun, SpillLook, SpillUsage
 from remora.storage.librados import WriteOp
 from remora.storage.rados.part import INCARNATION, QUEUE_CLASS, decoded, held_read, held_write
-from remora.storage.rados.queue import Progress, Queue
+from remora.storage.rados.queue import HeldProgress, Queue
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError
 from remora.storage.rados.runs import run_of
 from remora.storage.rados.spilled_view import SpilledView, spilled_view
@@ -73,7 +73,7 @@ class RadosSpills(Queue):
 
     async def move(self, token: LockToken) -> int:
         """Move a page from the ring to a run; returns how many entries."""
-        progress = self._progress.setdefault(token, Progress())
+        progress = self._progress.setdefault(token, HeldProgress())
         async with progress.turns.alone(), progress.changing:
             for _ in range(_TRIES):
                 with contextlib.suppress(ChangedError, FrontMovedError):
@@ -81,7 +81,7 @@ class RadosSpills(Queue):
                 progress.stored = None
         raise StoreUnavailable(f"spilling of {token.shard}: its state keeps changing")
 
-    async def _move(self, token: LockToken, progress: Progress) -> int:
+    async def _move(self, token: LockToken, progress: HeldProgress) -> int:
         """Raises ChangedError where the queue is not as it was known to be; then nothing was moved."""
         stored = await self._look(token, progress)  # a ring that is not spilled yet is known from its state only
         front = stored.head.front
@@ -114,7 +114,7 @@ class RadosSpills(Queue):
 
     # ------------------------------------------------------------------------------------------ commands
 
-    async def runs(self, shard: Shard) -> Sequence[Run]:
+    async def runs(self, shard: Shard) -> Sequence[SpilledRun]:
         """The runs of a queue, looked at without its lock."""
         return (await self._view(shard)).runs
 
@@ -149,7 +149,7 @@ class RadosSpills(Queue):
         upto = xattrs.values.get(_EXPORTED, b"").decode("ascii", "replace")
         if not upto:
             return 0
-        progress = self._progress.setdefault(token, Progress())
+        progress = self._progress.setdefault(token, HeldProgress())
         async with progress.turns.alone(), progress.changing:
             stored = await self._look(token, progress)
             whole = [run for run in progress.runs if run.end <= Position.parse(upto)]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from remora.model.errors import StoreMisconfigured
 from remora.model.shard import LockToken, Shard
-from remora.model.spill import NO_SPILL, Run, SpillLook, SpillUsage
+from remora.model.spill import NO_SPILL, SpilledRun, SpillLook, SpillUsage
 from remora.storage.sqlite.inspection import Inspection
 
 _REFUSED = "queues of the embedded store do not spill: their room is an option of their topic"
@@ -39,7 +39,7 @@ class NoSpills:
         """Nothing."""
         return SpillUsage({})
 
-    async def runs(self, shard: Shard) -> Sequence[Run]:
+    async def runs(self, shard: Shard) -> Sequence[SpilledRun]:
         """None."""
         return ()
 
