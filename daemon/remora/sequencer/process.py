@@ -180,9 +180,7 @@ HandsOut = Rounds | SequencerWorkers
 class Pages:
     """What the admin server of a sequencer shows."""
 
-    def __init__(
-        self, sequencing: Sequencing, rounds: HandsOut, telemetry: SequencerTelemetry
-    ) -> None:
+    def __init__(self, sequencing: Sequencing, rounds: HandsOut, telemetry: SequencerTelemetry) -> None:
         self._sequencing = sequencing
         self._rounds = rounds
         self._telemetry = telemetry
