@@ -5,7 +5,8 @@ one that was read. Each attempt takes two round trips to an OSD, one of them to 
 at once one succeeds. `remora sequencer` hands positions out from memory.
 
 Appends write an entry of 1 KiB each, over 8 stripes, with positions from the sequencer, from a counter object, and from
-a variable of the writers' own process, which shows what the stripes allow at best. A figure counts only when the
+a variable of the writers' own process, which shows what the stripes allow at best; and through `remora.log.Log`, which
+all appenders of a process share. A figure counts only when the
 positions that were taken are exactly 1 to their number, and the log ends with the last of them.
 """
 
@@ -32,6 +33,7 @@ from devkit.bench.embedded import rados_sections
 from devkit.bench.sequencer import sequencer_running
 from remora.client import SequencerClient
 from remora.config import RadosSettings
+from remora.log import Log
 from remora.model.log import LogKind, LogName
 from remora.ports.log import Logs
 from remora.storage.librados import ReadOp, WriteOp
@@ -98,6 +100,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for work, other in (("positions", "counter object"), ("appends", "counter object"), ("appends", "variable"))
         for clients in CLIENTS
     }  # fmt: skip
+    ratios |= {
+        f"appends, {clients} clients: Log / variable":
+            rates["appends, Log", clients] / rates["appends, variable", clients]
+        for clients in CLIENTS
+    }  # fmt: skip
     for what, ratio in ratios.items():
         print(f"{what}  {ratio:.2f}", flush=True)
     return {"rates": {f"{what}, {clients} clients": rate for (what, clients), rate in rates.items()}, "ratios": ratios}
@@ -120,6 +127,7 @@ async def _measure(settings: RadosSettings, address: str, rounds: int, seconds: 
         for _, clients in itertools.product(range(rounds), CLIENTS):
             for what in ("sequencer", "counter object"):
                 rates[f"positions, {what}", clients].append(await writers.take(what, clients, seconds))
+            rates["appends, Log", clients].append(await writers.append_to_log(clients, seconds))
             for what in ("sequencer", "counter object", "variable"):
                 rates[f"appends, {what}", clients].append(await writers.append(what, clients, seconds))
     return {key: statistics.median(each) for key, each in rates.items()}
@@ -174,6 +182,20 @@ class Writers:
             raise BenchError(f"appends, {what}: {len(taken)} were acknowledged, and the log ends with {tail}")
         return rate
 
+    async def append_to_log(self, clients: int, seconds: float) -> float:
+        """Appends a second of as many tasks that share a `Log`. Raises BenchError as `append`."""
+        taken: list[int] = []
+        name = await self._new_log(LogKind.LOG, WIDTH)
+        async with Log(self._logs, name, [self._address]) as log:
+            await log.tail()
+
+            async def work(_: Next) -> None:
+                taken.append(await log.append(ENTRY))
+
+            rate = await _rate(work, [_nothing] * clients, seconds)
+        _check(taken, "appends, Log")
+        return rate
+
     @property
     def _logs(self) -> Logs:
         return self._store.logs
@@ -204,6 +226,10 @@ class Writers:
             counter = CounterObject(self._connection, f"counter.{log.name.decode()}")
             await counter.create()
             yield [_from_object(counter, epoch)] * clients
+
+
+async def _nothing() -> tuple[int, int]:
+    raise AssertionError("a Log takes its positions itself")
 
 
 def _from_sequencer(client: SequencerClient, log: LogName) -> Next:

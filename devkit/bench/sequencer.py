@@ -129,6 +129,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=numbers, default=(1, 8, 32, 64), help="synchronous (default: 1,8,32,64)")
     parser.add_argument("--depth", type=numbers, default=(16, 64), help="requests under way (default: 16,64)")
     parser.add_argument("--logs", type=numbers, default=(1, 4), help="logs of a pipelined load (default: 1,4)")
+    parser.add_argument(
+        "--network", action="store_true", help="over two network namespaces with a delay between them; needs root"
+    )
     parser.add_argument("--peer", metavar="HOST:PORT", help="another server that speaks the protocol")
     parser.add_argument("--peer-pid", type=int, metavar="PID", help="its process")
     parser.add_argument(
@@ -148,6 +151,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         from devkit.bench import seqrados  # it needs librados
 
         return seqrados.run(options)
+    if options.network:
+        from devkit.bench import seqnetwork  # it imports this module
+
+        return seqnetwork.run(options.seconds, options.rounds)
     cpus = sorted(os.sched_getaffinity(0))[-2:]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remora-bench-")))
@@ -196,11 +203,15 @@ class Programs:
 
     def load(self, server: Server, load: Load, seconds: float, cpu: int) -> dict[str, float]:
         """A window of load on a server, from this processor. Raises BenchError where the server breaks a rule."""
-        argv = [
-            self._folder / "seqload", "run", server.address, "--connections", load.connections, "--depth", load.depth,
-            "--range", load.range, "--seconds", seconds, "--pid", server.pid, *server.logs[: load.logs],
-        ]  # fmt: skip
+        argv = self.load_words(server.address, load, seconds, ["--pid", server.pid, *server.logs[: load.logs]])
         return _figures(argv, f"{server.name}, {load.name}", cpu)
+
+    def load_words(self, address: str, load: Load, seconds: float, logs: Sequence[object]) -> list[object]:
+        """The command of a window of load on these logs, which options may stand before."""
+        return [
+            self._folder / "seqload", "run", address, "--connections", load.connections, "--depth", load.depth,
+            "--range", load.range, "--seconds", seconds, *logs,
+        ]  # fmt: skip
 
     def ping_pong_ns(self, cpus: Sequence[int]) -> float:
         """How long a cache line takes from one of two processors to the other and back."""
@@ -213,6 +224,12 @@ class Programs:
         host, port = _free_address()
         with started([str(self._folder / "seqceiling"), host, port], "stdout", "listening") as pid:
             yield Server("ceiling", f"{host}:{port}", pid, [f"{POOL}/bench-0:1"])
+
+    @contextmanager
+    def ceiling_on(self, within: Sequence[str], host: str, port: str) -> Iterator[str]:
+        """The ceiling, running within another command; its address."""
+        with started([*within, str(self._folder / "seqceiling"), host, port], "stdout", "listening"):
+            yield f"{host}:{port}"
 
 
 def _figures(argv: Sequence[object], what: str, cpu: int) -> dict[str, float]:

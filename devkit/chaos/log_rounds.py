@@ -49,6 +49,9 @@ FAULTS = (
     "client_frozen", "client_killed", "lock_lost", "sealed", "store_frozen",
 )  # fmt: skip
 
+OF_WORKERS = ("worker_killed", "worker_frozen")
+"""Of runs whose servers have workers: every other seed's."""
+
 
 KILLS_OSD = "osd_killed"
 
@@ -160,6 +163,15 @@ class Process:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, how)  # Popen's own would reap it, and asyncio then knows no exit code
 
+    def children(self) -> list[int]:
+        """The processes that it has started."""
+        if self._process is None or self._process.returncode is not None:
+            return []
+        with suppress(OSError):
+            pid = self._process.pid
+            return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return []
+
     async def end(self, how: signal.Signals) -> None:
         """End it with a signal; one that was asked to stop must do so in time and without an error.
 
@@ -198,6 +210,9 @@ class _Rounds:
         self._place = place
         self._rng = random.Random(seed)
         self._faults = (*FAULTS, KILLS_OSD) if options.kill_osds else FAULTS
+        workers = 1 + (int(seed) % 2 if seed.isdigit() else 0)
+        if workers > 1:
+            self._faults = (*self._faults, *OF_WORKERS)
         self._store_fault = asyncio.Lock()
         self._lease_s = LEASE_S[options.store]
         self._report = Report(seed)
@@ -205,7 +220,7 @@ class _Rounds:
         self._epochs: list[tuple[str, int]] = []
         self._config = folder / "remora.toml"
         self._addresses = [f"unix:{folder}/{name}.sock" for name in "ab"]
-        sections = {**place.sections, "sequencer": {"lease": f"{self._lease_s:g}s"}}
+        sections = {**place.sections, "sequencer": {"lease": f"{self._lease_s:g}s", "workers": workers}}
         write_config(self._config, sections)
         self._servers = [
             Process(f"sequencer-{number}", folder, PYTHON, "-m", "remora", "sequencer", "-c", str(self._config),
@@ -305,6 +320,18 @@ class _Rounds:
 
     async def _server_frozen_shortly(self) -> None:
         await self._frozen(self._rng.choice(self._servers), self._lease_s * self._rng.uniform(0.1, 0.9))
+
+    async def _worker_killed(self) -> None:
+        for pid in self._rng.choice(self._servers).children()[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _worker_frozen(self) -> None:
+        for pid in self._rng.choice(self._servers).children()[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                await asyncio.sleep(self._lease_s * self._rng.uniform(0.1, 1.6))
+                os.kill(pid, signal.SIGCONT)
 
     async def _client_frozen(self) -> None:
         await self._frozen(self._rng.choice(self._clients), self._lease_s * self._rng.uniform(1.1, 1.6))

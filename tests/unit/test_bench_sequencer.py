@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devkit.bench import seqnetwork
 from devkit.bench import sequencer as bench
 from devkit.bench.clusters import BenchError
 from remora.codec.sequencer import reply
@@ -34,7 +35,7 @@ def server(hands_out: Callable[[int], int]) -> Iterator[bench.Server]:
                     connection.sendall(reply(hands_out(asked[0]) if body[-1] else asked[0]))
 
         def accept() -> None:
-            for _ in range(2):  # one of them reads tails
+            for _ in range(3):  # one of them reads tails
                 threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
@@ -68,6 +69,18 @@ def test_a_wrong_server_has_none(programs: bench.Programs, hands_out: Callable[[
     """A position that comes twice, a hole, position 0 and one that goes back end the run, and it says why."""
     with server(hands_out) as wrong, pytest.raises(BenchError, match=problem):
         programs.load(wrong, LOAD, 0.0, 0)
+
+
+def test_a_server_that_deals_out_blocks_has_none(programs: bench.Programs) -> None:
+    """Positions that grow on each connection, but not in real time over both, end the run."""
+    blocks: dict[int, int] = {}
+
+    def in_blocks(number: int) -> int:
+        return number + 1_000_000 * blocks.setdefault(threading.get_ident(), len(blocks))
+
+    two = bench.Load(connections=2, depth=1)
+    with server(in_blocks) as wrong, pytest.raises(BenchError, match="had come"):
+        programs.load(wrong, two, 5.0, 0)
 
 
 def window(requests: int, others: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -110,3 +123,11 @@ def test_gates_compare_the_compiled_core_with_the_servers_beside_it() -> None:
     assert verdicts["32 synchronous / naive"] == (1.3, True)
     assert verdicts["32 synchronous / ceiling"] == (None, None)
     assert verdicts["32 synchronous, requests/s"] == (130.0, False)
+
+
+def test_a_network_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without root there are no namespaces, and the benchmark says so before it begins."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    with pytest.raises(BenchError, match="root"):
+        seqnetwork.run(0.1, 1)

@@ -23,15 +23,13 @@ async def open_log(
     `config` is its file, by default the one that commands read, under the same environment; `pool` as in
     `remora log create`. A log that does not exist is an error of the first call: LogUnknown.
     """
-    settings = config if isinstance(config, Settings) else _read(config or os.environ.get("REMORA_CONFIG"))
+    if not isinstance(config, Settings):
+        file = config or os.environ.get("REMORA_CONFIG")
+        config = load(file_of(Path(file) if file else None), os.environ)
     if isinstance(name, str):
-        name = LogName((pool or await app.default_log_pool(settings)).encode(), name.encode())
+        name = LogName((pool or await app.default_log_pool(config)).encode(), name.encode())
     async with (
-        app.open_logs(settings, waits=False) as logs,
-        Log(logs, name, [settings.sequencer.listen], times) as log,
+        app.open_logs(config, waits=False) as logs,
+        Log(logs, name, [config.sequencer.listen], times) as log,
     ):
         yield log
-
-
-def _read(file: str | Path | None) -> Settings:
-    return load(file_of(Path(file) if file else None), os.environ)

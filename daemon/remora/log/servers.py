@@ -59,7 +59,9 @@ class LogServers:
             except SequencerUnavailable:
                 if loop.time() >= ends:
                     raise
-            await self._leave(client)
+            if self._client is client:  # else somebody else has seen to it that another server is asked
+                self._tried += 1
+                await self._close()
 
     async def _current(self) -> SequencerClient:
         if self._client is not None:
@@ -67,7 +69,7 @@ class LogServers:
         async with self._opening:
             if self._client is None:
                 addresses = await self._addresses()
-                self._client = SequencerClient(addresses, timeout_s=self._ask_s, projection=self._epoch, tls=self._tls)
+                self._client = SequencerClient(addresses, timeout_s=self._ask_s, projection=self.epoch, tls=self._tls)
             return self._client
 
     def ended(self, token: Token) -> None:
@@ -75,7 +77,7 @@ class LogServers:
         if self._client is not None:
             self._client.ended(self._log, token.epoch)
 
-    async def _epoch(self, log: LogName) -> int | None:
+    async def epoch(self, log: LogName) -> int | None:
         """The epoch by the store; None where it says none, and the server is to tell."""
         try:
             return (await self._logs.projection(log)).epoch or None
@@ -94,12 +96,6 @@ class LogServers:
             raise SequencerUnavailable(f"no server has ever served {self._log}, and no address is configured")
         first = self._tried % len(addresses)
         return addresses[first:] + addresses[:first]
-
-    async def _leave(self, client: SequencerClient) -> None:
-        """Have the next question go to another server, unless somebody else has seen to that already."""
-        if self._client is client:
-            self._tried += 1
-            await self._close()
 
     async def _close(self) -> None:
         client, self._client = self._client, None

@@ -65,7 +65,10 @@ class Log:
         """
         ends, pause_s = self._now() + self._times.give_up_s, self._times.first_look_s
         while True:
-            token = await self._position(ends)
+            try:
+                token = await self._servers.next(ends - self._now())
+            except SequencerUnavailable as exc:
+                raise NotAppended(f"not appended: {exc}") from exc
             step, error = await self._write(token, data, ends)
             if step is Next.DONE:
                 return token.position
@@ -78,12 +81,6 @@ class Log:
                 self._servers.ended(token)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self._times.look_s)
-
-    async def _position(self, ends: float) -> Token:
-        try:
-            return await self._servers.next(ends - self._now())
-        except SequencerUnavailable as exc:
-            raise NotAppended(f"not appended: {exc}") from exc
 
     async def _write(self, token: Token, data: bytes, ends: float) -> tuple[Next, StoreError | None]:
         """Write a position, and find out what became of that. Raises AppendUnclear where nobody can tell."""

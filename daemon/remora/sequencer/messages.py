@@ -19,7 +19,7 @@ class Begin(Message, frozen=True, kw_only=True):
     """The descriptor of the memory with the cells."""
 
 
-class Share(Message, frozen=True, kw_only=True):
+class Serve(Message, frozen=True, kw_only=True):
     """To a worker: an epoch of a log is served from now on, in this cell."""
 
     pool: bytes
@@ -87,5 +87,5 @@ class Did(Message, frozen=True, kw_only=True):
     results: dict[str, int]
 
 
-ToWorker: TypeAlias = Begin | Share | Over | Raised | Leave
+ToWorker: TypeAlias = Begin | Serve | Over | Raised | Leave
 FromWorker: TypeAlias = Works | Missed | Low | Forgotten | Did

@@ -16,7 +16,7 @@ from remora.codec.sequencer import Counter, Result
 from remora.model.log import LogName
 from remora.policy.epoch_cells import EpochCells
 from remora.process.pipe import Message
-from remora.sequencer.messages import Over, Raised, Share
+from remora.sequencer.messages import Over, Raised, Serve
 
 if TYPE_CHECKING:
     from remora.codec._sequencer import Cells
@@ -128,6 +128,6 @@ class SharedCounters(sequencer.Core):
         self._workers.pop(worker, None)
         self._table.ended(worker)
 
-    def _share(self, log: LogName) -> Share:
+    def _share(self, log: LogName) -> Serve:
         counter = cast("SharedCounter", self._counters[log])
-        return Share(pool=log.pool, name=log.name, epoch=counter.epoch, cell=counter.cell)
+        return Serve(pool=log.pool, name=log.name, epoch=counter.epoch, cell=counter.cell)

@@ -24,7 +24,7 @@ from remora.model.log import LogName
 from remora.process.loop import run_loop
 from remora.process.pipe import Pipe
 from remora.sequencer.access import may_speak_plainly
-from remora.sequencer.messages import Begin, Did, Forgotten, Leave, Low, Missed, Over, Raised, Share, ToWorker, Works
+from remora.sequencer.messages import Begin, Did, Forgotten, Leave, Low, Missed, Over, Raised, Serve, ToWorker, Works
 from remora.servers.sequencer import Rounds, SecureConnections, tls_context
 
 DID_EVERY_S = 1.0
@@ -93,7 +93,7 @@ class SequencerWorker:
 
     def _take(self, message: ToWorker) -> None:
         match message:
-            case Share(pool=pool, name=name, epoch=epoch, cell=cell):
+            case Serve(pool=pool, name=name, epoch=epoch, cell=cell):
                 self._core.share(LogName(pool, name), epoch, self._cells, cell)  # type: ignore[attr-defined]  # compiled
             case Over(pool=pool, name=name, cell=cell):
                 log = LogName(pool, name)

@@ -170,7 +170,7 @@ class SequencerWorkers:
         match message:
             case Works():
                 child.works = True
-                if all(each.works for each in self._children.values()) and self._is_full:
+                if sum(each.works for each in self._children.values()) == self._count:
                     self._begun.set()
             case Missed(pool=pool, name=name, result=result, client=client):
                 self._counters.client = client
@@ -185,10 +185,6 @@ class SequencerWorkers:
                     before = child.did.results.get(result, 0) if child.did is not None else 0
                     self._counters.results[Result(result)] += count - before
                 child.did = message
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._children) == self._count
 
     async def _reap(self, child: SequencerChild) -> None:
         """See to a worker's end: nothing that it knew is awaited any more once its process is gone."""

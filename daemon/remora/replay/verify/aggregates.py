@@ -14,7 +14,7 @@ from remora.replay.verify.placement import is_in_several_shards, is_misplaced
 
 
 @dataclass(frozen=True)
-class Log:
+class KafkaLog:
     """How many records each partition has, whose clock stamped them, and how many of them tell a number."""
 
     partitions: dict[str, int]
@@ -22,7 +22,7 @@ class Log:
     numbered: int
 
 
-def log(found: DataFrame) -> Log:
+def log(found: DataFrame) -> KafkaLog:
     """What partitions have, and of what kind."""
     rows = found.groupBy("partition").agg(
         F.count(F.lit(1)).alias("n"),
@@ -35,10 +35,10 @@ def log(found: DataFrame) -> Log:
     names = {0: "CreateTime", 1: "LogAppendTime"}
     kind = "+".join(names.get(each, "NoTimestampType") for each in kinds)
     partitions = {str(row.partition): row.n for row in collected}
-    return Log(partitions, kind or "none", sum(row.numbered for row in collected))
+    return KafkaLog(partitions, kind or "none", sum(row.numbered for row in collected))
 
 
-def stamp(log: Log) -> str:
+def stamp(log: KafkaLog) -> str:
     whose = {"CreateTime": ", set by the producer", "LogAppendTime": ", set by the broker"}
     return f"Kafka's time stamp ({log.timestamp_type}{whose.get(log.timestamp_type, '')})"
 

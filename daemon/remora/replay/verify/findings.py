@@ -23,7 +23,7 @@ from remora.replay.verify.series import Axis, Measured
 class Observations:
     """What a topic's records show: their log, counts and measurements, and for each count what picks its examples."""
 
-    log: aggregates.Log
+    log: aggregates.KafkaLog
     counts: dict[str, int]
     shown: Mapping[str, Callable[[], tuple[Example, ...]]]
     measured: Measured
