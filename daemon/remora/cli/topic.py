@@ -16,9 +16,9 @@ from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
-from remora.cli.layouts import ended_json, layout_line, layouts_json
+from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, seconds
-from remora.cli.output import duration, print_json, print_table, run_async, size
+from remora.cli.output import duration, print_json, print_table, run_async, several, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
@@ -131,10 +131,15 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
             shown = _as_json(found, settings) | {"sequence": await _sequence(store, found)}
             if found.topic is None or found.origin is Origin.RADOSGW:
                 return shown
-            layouts, ended = await layouts_json(store, found.topic), await ended_json(store, found.topic)
-            return shown | (
-                {"layouts": layouts, "ended": ended} if as_json else {"layouts": [*map(layout_line, layouts)]}
-            )
+            layouts = await layouts_json(store, found.topic)
+            if as_json:
+                return shown | {"layouts": layouts, "ended": await ended_json(store, found.topic)}
+            lines = [
+                f"generation {each['generation']} of {several(each['shards'], 'shard', 'shards')} is {each['state']}"
+                f" with {several(each['entries'], 'entry', 'entries')}"
+                for each in layouts
+            ]
+            return shown | {"layouts": lines}
 
     shown = run_async(row())
     if as_json:
