@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from remora.codec.event_entry import attributes
 from remora.metrics import Telemetry
@@ -45,10 +45,12 @@ class Catalogue:
         """All topics with readable metadata, by their first shard."""
         return self._topics
 
-    async def run(self) -> None:
-        """Read again and again until cancelled."""
+    async def run(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Read again and again until cancelled, and do what is to be done `then`."""
         while True:
             await self.refresh()
+            if then is not None:
+                await then()
             await asyncio.sleep(self._interval_s)
 
     async def refresh(self) -> None:
