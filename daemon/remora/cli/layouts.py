@@ -70,12 +70,6 @@ async def layouts_json(store: ShardStore, topic: Topic) -> list[dict[str, Any]]:
     ]
 
 
-def layout_line(each: dict[str, Any]) -> str:
-    """A layout for a person."""
-    shards, entries = several(each["shards"], "shard", "shards"), several(each["entries"], "entry", "entries")
-    return f"generation {each['generation']} of {shards} is {each['state']} with {entries}"
-
-
 async def ended_json(store: ShardStore, topic: Topic) -> list[dict[str, object]]:
     """The queues that went with their layouts: where each ended, and how many entries it had."""
     return [

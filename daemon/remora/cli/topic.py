@@ -17,9 +17,9 @@ from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
 from remora.cli.hold import hold_command, hold_of, resume_command
-from remora.cli.layouts import ended_json, layout_line, layouts_json
+from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, seconds
-from remora.cli.output import duration, print_json, print_table, run_async, size
+from remora.cli.output import duration, print_json, print_table, run_async, several, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
@@ -140,11 +140,8 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
             if found.topic is not None and found.origin is Origin.REMORA:
                 shown["notifications"] = list((await store.notifications.definitions()).naming(found.label))
                 layouts = await layouts_json(store, found.topic)
-                shown |= (
-                    {"layouts": layouts, "ended": await ended_json(store, found.topic)}
-                    if as_json
-                    else {"layouts": [*map(layout_line, layouts)]}
-                )
+                shown["layouts"] = layouts if as_json else [*map(_layout_line, layouts)]
+                shown |= {"ended": await ended_json(store, found.topic)} if as_json else {}
         if found.topic is not None:
             shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
         return shown
@@ -324,6 +321,13 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
         "room_bytes": min((each.room.room_bytes for each in stats), default=None),
         "oldest_age_seconds": max(ages, default=None),
     }
+
+
+def _layout_line(layout: Mapping[str, Any]) -> str:
+    return (
+        f"generation {layout['generation']} of {several(layout['shards'], 'shard', 'shards')} is {layout['state']}"
+        f" with {several(layout['entries'], 'entry', 'entries')}"
+    )
 
 
 def _as_json(row: Row, settings: Settings) -> dict[str, object]:

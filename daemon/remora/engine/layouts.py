@@ -19,14 +19,8 @@ class LayoutKeeper:
         self._catalogue = catalogue
         self._telemetry = telemetry
 
-    async def run(self) -> None:
-        """Look after each reading of the catalogue, until cancelled."""
-        while True:
-            await self._catalogue.next_reading()
-            await self.look()
-
     async def look(self) -> None:
-        """Look once. What the store cannot do now it does at another look."""
+        """Look once, after a reading of the catalogue. What the store cannot do now it does at another look."""
         for topic in [each for each in self._catalogue.topics.values() if each.former]:
             try:
                 if await self._layouts.forget_former(topic):

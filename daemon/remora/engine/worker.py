@@ -129,7 +129,7 @@ class Worker:
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         layouts = setup.layouts
-        self._layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry)
+        self._end_layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry).look
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
         self._spiller = Spiller(store, self.catalogue, self.ownership, telemetry, setup.spill, self._backlog.label)
 
@@ -251,7 +251,7 @@ class Worker:
         """Work until `finish`, and for the time that its settings allow after it."""
         async with asyncio.TaskGroup() as tasks:
             others = [
-                tasks.create_task(self.catalogue.run(), name="catalogue"),
+                tasks.create_task(self.catalogue.run(self._end_layouts), name="catalogue"),
                 tasks.create_task(self._backlog.run(), name="backlog"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
                 tasks.create_task(self._context.holds.run(self.catalogue.next_change), name="holds"),
@@ -259,8 +259,6 @@ class Worker:
             ]
             if self._letters is not None:
                 others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))
-            if self._layouts is not None:
-                others.append(tasks.create_task(self._layouts.run(), name="layouts"))
             with self._lookout.within(tasks):
                 await self.ownership.run()
             for each in others:

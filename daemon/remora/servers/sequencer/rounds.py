@@ -71,9 +71,9 @@ class Rounds:
     ) -> None:
         """`before` is called once at the start of a round, before anything is handed out, and `after` at its end.
 
-                        `accepts` is how many connections a round accepts at most; `may_connect` is asked of each of them. Where there
-                is a `secure`, it takes those that may not be plain.
-                """
+        `accepts` is how many connections a round accepts at most; `may_connect` is asked of each of them. Where there
+        is a `secure`, it takes those that may not be plain.
+        """
         self._core = core
         self._listeners = {each.fileno(): each for each in listeners}
         self._most = most_connections

@@ -90,25 +90,17 @@ def change(connection: sqlite3.Connection, topic: int, shards: int, capacity: in
     (last,) = connection.execute(_LAST_QUEUE).fetchone()
     if last + shards > LAST_QUEUE_ID:
         raise TopicRefused(f"the file for {now.name} has had as many queues as it ever can: use another name")
-    generation = now.generation + 1
-    connection.execute(_AWAIT, (AWAITED, step(now.shards, shards), topic))
-    connection.executemany(_ADD_QUEUE, _new_queues(topic, now, shards, capacity))
+    generation, alike = now.generation + 1, step(now.shards, shards)
+    connection.execute(_AWAIT, (AWAITED, alike, topic))
+    names = [shard_of(now.name, number, Origin.REMORA, generation).queue for number in range(shards)]
+    connection.executemany(_ADD_QUEUE, [
+        (topic, generation * PLACES + number, name, secrets.token_hex(8), capacity, HELD_BACK, alike)
+        for number, name in enumerate(names)
+    ])  # fmt: skip
     former = msgspec.json.encode([(now.generation, now.shards)]).decode()
     connection.execute(_OPEN, (shards, generation, former, topic))
     connection.execute(_CATALOGUE_CHANGED)
     forget(connection, topic)
-
-
-def _new_queues(
-    topic: int, now: LayoutColumns, shards: int, capacity: int
-) -> list[tuple[int, int, str, str, int, int, int]]:
-    """The rows of the next layout's queues."""
-    generation, alike = now.generation + 1, step(now.shards, shards)
-    names = [shard_of(now.name, number, Origin.REMORA, generation).queue for number in range(shards)]
-    return [
-        (topic, generation * PLACES + number, name, secrets.token_hex(8), capacity, HELD_BACK, alike)
-        for number, name in enumerate(names)
-    ]
 
 
 def forget(connection: sqlite3.Connection, topic: int) -> bool:
