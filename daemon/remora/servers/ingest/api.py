@@ -29,8 +29,8 @@ from remora.servers.ingest.checks import admit, check_any, check_publishing
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import Distribution
 from remora.servers.ingest.head import path_of
+from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.moving import while_moving
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
     DECIDED,

@@ -22,8 +22,8 @@ from remora.ports.producing import FanningOut
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.moving import while_moving
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, Problem
 from remora.servers.tokens import Grant
 
