@@ -13,8 +13,8 @@ from remora.cli import admin_client
 from remora.cli.attributes import DURATION
 from remora.cli.explain_event import Answer, Asked, look_for, not_known
 from remora.cli.explained import (
-    Orders,
     Place,
+    QueueOrders,
     QueueView,
     Said,
     as_json_queue,
@@ -163,7 +163,7 @@ async def _views(
     stats, books = await look_at(store, shards), await balances(store, shards)
     hold = await hold_of(store, row.topic) if row.topic else None
     return [
-        view_queue(row, stats[each], books.get(each), Orders(row.reason(settings), each in released, hold), said)
+        view_queue(row, stats[each], books.get(each), QueueOrders(row.reason(settings), each in released, hold), said)
         for each in shards
         if each in stats
     ]

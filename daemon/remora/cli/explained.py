@@ -58,7 +58,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class QueueOrders:
     """What settings and commands say of a queue: why remora does not deliver it, None where it does; whether it is left
     to radosgw; and how its topic is held."""
 
@@ -95,7 +95,7 @@ def view_queue(
     row: Row,
     stats: ShardStats,
     balance: Balance | None,
-    orders: Orders,
+    orders: QueueOrders,
     said: Said,
 ) -> QueueView:
     """Put together what the store and the daemon's status say of a queue."""

@@ -115,24 +115,16 @@ def rule_lines(objectives: dict[str, Objective]) -> Iterator[str]:
         yield f"    interval: {interval}"
         yield "    rules:"
         for topic, objective in objectives.items():
-            yield from _recorded(topic, objective, windows)
+            for window in windows:
+                yield from _rule(f"remora_slo:late:ratio_rate{window}", late(topic, objective, window), topic)
             if name == "slow":
-                yield from _budget(topic, objective)
+                expr = f"1 - ({late(topic, objective, f'{objective.days}d')}) / {objective.budget:.9g}"
+                yield from _rule("remora_slo:budget_left:ratio", expr, topic)
     yield "  - name: remora-slo-alerts"
     yield "    rules:"
     for topic, objective in objectives.items():
         for burn in burn_rates(objective):
             yield from _alert(topic, objective, burn)
-
-
-def _recorded(topic: str, objective: Objective, windows: Sequence[str]) -> Iterator[str]:
-    for window in windows:
-        yield from _rule(f"remora_slo:late:ratio_rate{window}", late(topic, objective, window), topic)
-
-
-def _budget(topic: str, objective: Objective) -> Iterator[str]:
-    expr = f"1 - ({late(topic, objective, f'{objective.days}d')}) / {objective.budget:.9g}"
-    yield from _rule("remora_slo:budget_left:ratio", expr, topic)
 
 
 def late(topic: str, objective: Objective, window: str) -> str:

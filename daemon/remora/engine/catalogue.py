@@ -90,7 +90,7 @@ class Catalogue:
         found, known = (shards, topics, released, holds), (self.shards, self._topics, self.released, self.holds)
         if not all(_is_same(new, old) for new, old in zip(found, known, strict=True)):
             self.shards, self._topics, self.released, self.holds = found
-            self._telemetry.objectives = dict(_objectives(self._topics.values()))
+            self._telemetry.objectives = dict(objectives_of(self._topics.values()))
             self._telemetry.topics_held({label: hold_text(hold) for label, hold in self.held().items()})
             self._changed.set()
             self._changed = asyncio.Event()
@@ -111,7 +111,7 @@ class Catalogue:
         await self._changed.wait()
 
 
-def _objectives(topics: Iterable[Topic]) -> Iterator[tuple[str, Objective]]:
+def objectives_of(topics: Iterable[Topic]) -> Iterator[tuple[str, Objective]]:
     """The service levels of topics, by their names; one that cannot be read counts for nothing."""
     for topic in topics:
         if SLO in topic.target.args and (text := parse_args(topic.target.args).get(SLO)):

@@ -90,7 +90,7 @@ def advice(queue: Queue) -> Advice:
     """The first of these that holds: it takes no events because of a leak; who should deliver it does not; an
     operator holds its topic; nothing waits; no worker of this host holds it; and what the worker that holds it says.
     """
-    for rule in (_full, _of_others, _on_hold, _empty, _not_held, _held):
+    for rule in (_full, _of_others, on_hold, _empty, _not_held, _held):
         found = rule(queue)
         if found is not None:
             return found
@@ -117,7 +117,8 @@ def _of_others(queue: Queue) -> Advice | None:
     return None
 
 
-def _on_hold(queue: Queue) -> Advice | None:
+def on_hold(queue: Queue) -> Advice | None:
+    """What a hold of its topic says; None where there is none."""
     if not queue.held:
         return None
     return Advice(f"its topic is {queue.held}; {queue.waiting} wait in it", _resume(queue), f"held: {queue.held}")

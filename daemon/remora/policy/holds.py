@@ -17,11 +17,12 @@ def in_force(stored: Mapping[Shard, TopicHold], topics: Mapping[Shard, Topic], n
 
     A topic whose metadata cannot be read is held as what is stored of it says.
     """
-    return {shard: hold for shard, hold in stored.items() if hold.lasts(now) and _is_meant(hold, topics.get(shard))}
-
-
-def _is_meant(hold: TopicHold, topic: Topic | None) -> bool:
-    return topic is None or topic.id == hold.topic_id
+    found = {}
+    for shard, hold in stored.items():
+        topic = topics.get(shard)
+        if hold.lasts(now) and (topic is None or topic.id == hold.topic_id):
+            found[shard] = hold
+    return found
 
 
 def hold_text(hold: TopicHold) -> str:

@@ -58,10 +58,12 @@ def parse_objective(text: str) -> Objective:
     for each in AGE_BOUNDS_S:
         if math.isclose(each, bound_s):
             return Objective(float(percent), each, int(days))
-    raise ValueError(f"ages of events are not counted at {number}{unit}; the nearest bounds are {_nearest(bound_s)}")
+    near = nearest_bounds(bound_s)
+    raise ValueError(f"ages of events are not counted at {number}{unit}; the nearest bounds are {near}")
 
 
-def _nearest(bound_s: float) -> str:
+def nearest_bounds(bound_s: float) -> str:
+    """The bounds that there are below and above another one."""
     at = bisect_left(AGE_BOUNDS_S, bound_s)
     return " and ".join(map(duration_text, AGE_BOUNDS_S[max(0, at - 1) : at + 1]))
 

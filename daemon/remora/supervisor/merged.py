@@ -36,7 +36,7 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     shards, figures = _shards(answers), _figures(answers)
     timed = [row for status in statuses for row in status["stages"]]
     stages = stages_shown(msgspec.convert(timed, list[StageRow]))
-    holds = _holds(status.get("holds", ()) for status in statuses)
+    holds = all_holds(status.get("holds", ()) for status in statuses)
     return {
         "host": _host(answers),
         "store": _store([status["store"] for status in statuses]),
@@ -96,7 +96,7 @@ def _place(failed: dict[str, Any]) -> str:
     return "store" if failed["kind"] in (Failure.STORE, Failure.DAMAGED) else str(failed["endpoint"])
 
 
-def _holds(holds: Iterable[Sequence[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+def all_holds(holds: Iterable[Sequence[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """The topics that an operator holds, by name; each worker reads of all of them."""
     found = {each["topic"]: each for said in holds for each in said}
     return {topic: found[topic] for topic in sorted(found)}
@@ -118,13 +118,13 @@ def topics_shown(
     uncounted = msgspec.to_builtins(TopicFigures(topic=""))
     return [
         (counted.get(topic) or uncounted | {"topic": topic})
-        | _condition(_on_hold(together(held.get(topic, ())), holds.get(topic)))
+        | _condition(on_hold(together(held.get(topic, ())), holds.get(topic)))
         | {"queues": len(held.get(topic, ()))}
         for topic in sorted(held.keys() | counted.keys())
     ]
 
 
-def _on_hold(found: Condition | None, hold: dict[str, Any] | None) -> Condition | None:
+def on_hold(found: Condition | None, hold: dict[str, Any] | None) -> Condition | None:
     """How a topic does that may be held: a worker that finishes what is under way is a part of it."""
     if found is None or hold is None or found.state.is_failing:
         return found

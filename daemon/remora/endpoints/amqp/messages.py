@@ -33,13 +33,10 @@ class Origin:
         name = self.shard + b"/" + self.prefix + position
         return name if len(name) <= MOST_SHORT_BYTES else hashlib.sha256(name).hexdigest().encode()
 
-    def _attributes(self, record: Record) -> list[tuple[bytes, bytes]]:
-        """CloudEvents' application properties, whose place headers have in AMQP 0-9-1."""
-        event_id = self.shard + b"/" + self.prefix + record.position
-        return [(b"cloudEvents:" + name.encode(), text) for name, text in attributes(record, event_id)]
-
     def content(self, record: Record) -> Content:
         """The message of an event."""
+        event_id = self.shard + b"/" + self.prefix + record.position
+        further = attributes(record, event_id) if self.cloudevents else []
         headers = (
             (_SHARD, self.shard),
             (_POSITION, self.prefix + record.position),
@@ -47,7 +44,8 @@ class Origin:
             (_EVENT_ID, record.event_id),
             *([(_SEQUENCE, record.sequence)] if record.sequence else []),
             *([(_TRACEPARENT, record.traceparent)] if record.traceparent else []),
-            *(self._attributes(record) if self.cloudevents else []),
+            # CloudEvents' application properties, whose place headers have in AMQP 0-9-1.
+            *((b"cloudEvents:" + name.encode(), text) for name, text in further),
         )
         return make_content(self.message_id(record.position), headers, record.body)
 

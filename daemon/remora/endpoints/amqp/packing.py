@@ -31,10 +31,6 @@ class Packer:
         self.lanes = lanes
         self._origin = origin
 
-    def _may_be_long(self, record: Record) -> bool:
-        """Whether it is worth a look how long the headers are: keys and buckets stand in CloudEvents' attributes."""
-        return self._origin.cloudevents or len(record.event_id) > 1024
-
     def pack(
         self, records: Sequence[Record], frame_bytes: int, message_bytes: int | None
     ) -> tuple[list[AmqpBatch], list[tuple[Record, str]]]:
@@ -43,10 +39,11 @@ class Packer:
         `frame_bytes` bounds the header of a message, `message_bytes` its body where the broker's limit is known.
         """
         refused: dict[int, tuple[Record, str]] = {}
+        is_long = self._origin.cloudevents  # keys and buckets stand in the attributes
         for at, record in enumerate(records):
             if message_bytes is not None and len(record.body) > message_bytes:
                 refused[at] = record, f"{len(record.body)} bytes, more than the broker's max_message_size"
-            elif self._may_be_long(record) and self._origin.content(record).header_bytes > frame_bytes:
+            elif (is_long or len(record.event_id) > 1024) and self._origin.content(record).header_bytes > frame_bytes:
                 refused[at] = record, f"its headers take more than the broker's frame_max {frame_bytes}"
         taken = [each for at, each in enumerate(records) if at not in refused] if refused else records
         batches = [AmqpBatch(lane, members) for lane, members, _ in in_batches(taken, self.lanes, 0, ROOM)]

@@ -122,13 +122,15 @@ class Packer:
             return
         further = [_headers(origin, record) for record in records]
         # Sorted as records whose ids are longer by what the headers take; the number tells which one each was.
-        padded = [
-            each._replace(event_id=bytes(len(each.event_id) + _size(more)), ordinal=at)
-            for at, (each, more) in enumerate(zip(records, further, strict=True))
-        ]
+        padded = []
+        for at, (each, more) in enumerate(zip(records, further, strict=True)):
+            longer = bytes(len(each.event_id) + sum(HEADER_BYTES + len(name) + len(text) for name, text in more))
+            places = (each.position, each.next_position, at, each.sequence, each.traceparent)
+            padded.append(Record(each.key, each.body, longer, each.created_ns, *places))
         for lane, members, nbytes in in_batches(padded, partitions, origin.nbytes, room):
-            at = [each.ordinal for each in members]
-            yield CloudEventBatch(lane, origin, [records[i] for i in at], nbytes, further=[further[i] for i in at])
+            whose = [each.ordinal for each in members]
+            events = [records[i] for i in whose]
+            yield CloudEventBatch(lane, origin, events, nbytes, further=[further[i] for i in whose])
 
     def _tell(self, batches: list[KafkaBatch]) -> None:
         """Have the first record that is packed say where the parents ended; also when it is packed anew."""
@@ -152,7 +154,3 @@ def _headers(origin: Origin, record: Record) -> list[tuple[str, bytes]]:
         ("content-type", b"application/json"),
         *((f"ce_{name}", text) for name, text in attributes(record, event_id)),
     ]
-
-
-def _size(headers: Sequence[tuple[str, bytes]]) -> int:
-    return sum(HEADER_BYTES + len(name) + len(text) for name, text in headers)

@@ -51,7 +51,9 @@ class HoldsObject(RadosPart):
         except StoreError as exc:
             if self._known is None and not isinstance(exc, StoreMisconfigured):
                 raise
-            self._remark(str(exc))
+            if self._remarked != str(exc):
+                self._remarked = str(exc)
+                _log.warning("which topics are held is not looked at: %s", exc)
         else:
             self._remarked = ""
         return self._known or _NONE
@@ -87,11 +89,6 @@ class HoldsObject(RadosPart):
 
     async def _write(self, operation: WriteOp) -> None:
         await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", locator=self._own)
-
-    def _remark(self, reason: str) -> None:
-        if reason != self._remarked:
-            self._remarked = reason
-            _log.warning("which topics are held is not looked at: %s", reason)
 
 
 def _key(first: Shard) -> str:
