@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, usable_delivery
 from remora.config import Settings
+from remora.embedded_files import become_owner
 from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
 from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
-from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
+from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.probe import ProbeStep
 from remora.model.record import Record
 from remora.model.shard import Origin
-from remora.model.store_files import Report, Salvaged
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes
 from remora.policy.objectives import parse_objective
@@ -216,75 +216,9 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
         yield store
 
 
-def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[Report]:
-    """What is wrong with files of an embedded store, or with all of the one that the settings name; blocks.
-
-    Raises StoreMisconfigured where there is none.
-    """
-    from remora.storage.sqlite.checking import check_directory, check_file
-
-    if files:
-        _become_owner(files[0])
-        return [check_file(each) for each in files]
-    directory = _embedded(settings)
-    _become_owner(directory)
-    reports = check_directory(directory)
-    if not reports:
-        raise StoreMisconfigured(f"{directory} has no files of a store: queues-000.db is missing")
-    return reports
-
-
-def salvage_file(damaged: Path, new: Path) -> Salvaged:
-    """Copy what can be read of a file of an embedded store to a new one; blocks.
-
-    Raises StoreMisconfigured where that is there already, and StoreDamaged where nothing can be read.
-    """
-    from remora.storage.sqlite.salvaging import salvage
-
-    _become_owner(damaged)
-    return salvage(damaged, new)
-
-
-def back_up_store(settings: Settings, target: Path) -> Sequence[Report]:
-    """Copy the files of the embedded store as they are at one moment; what is in each copy; blocks.
-
-    Raises StoreMisconfigured where there is no store or `target` cannot be used, StoreUnavailable and StoreFull.
-    """
-    from remora.storage.sqlite.backup import back_up
-
-    directory = _embedded(settings)
-    _become_owner(directory)
-    return back_up(directory, target)
-
-
-def restore_store(settings: Settings, copies: Path) -> Sequence[Report]:
-    """Make the embedded store that the settings name out of copies; what is in each file; blocks.
-
-    Raises StoreMisconfigured where the copies are not one whole and sound store, or where there is a store already.
-    """
-    from remora.storage.sqlite.backup import restore
-
-    directory = _embedded(settings)
-    _become_owner(directory)
-    return restore(copies, directory)
-
-
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        _become_owner(Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()])
-
-
-def _become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
-    """Become it after `load`, as the owner may have no right to read the modules that are loaded on their first use."""
-    from remora.storage.sqlite.owner import become_owner
-
-    become_owner(path, load)
-
-
-def _embedded(settings: Settings) -> Path:
-    if settings.store.kind != "sqlite":
-        raise StoreMisconfigured("this is for the embedded store; Ceph checks its own (ceph health, ceph pg repair)")
-    return Path(settings.sqlite.directory)
+        become_owner(Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()])
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from remora import app
+from remora import embedded_files
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json
@@ -39,7 +39,7 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
     Example:
       remora store check /var/lib/remora/queues/queues-003.db
     """
-    reports = app.check_files(settings, files)
+    reports = embedded_files.check_files(settings, files)
     _tell(reports, as_json)
 
 
@@ -96,7 +96,7 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
       remora store salvage queues-003.db queues-003.new
       mkdir damaged && mv queues-003.db* damaged/ && mv queues-003.new queues-003.db
     """
-    found = app.salvage_file(damaged, new)
+    found = embedded_files.salvage_file(damaged, new)
     if as_json:
         counts = {"entries": found.entries, "unproven": found.unproven, "rows": found.rows}
         print_json({"file": str(new), **counts, "lost": found.lost})
@@ -126,7 +126,7 @@ def backup_command(settings: Settings, directory: Path, as_json: bool) -> None:
     Example:
       remora store backup /var/backups/remora-2026-11-27
     """
-    _tell(app.back_up_store(settings, directory), as_json)
+    _tell(embedded_files.back_up_store(settings, directory), as_json)
 
 
 @store.command("restore")
@@ -146,4 +146,4 @@ def restore_command(settings: Settings, copies: Path, as_json: bool) -> None:
       mkdir /root/damaged && mv /var/lib/remora/queues-* /root/damaged/
       remora store restore /var/backups/remora-2026-11-27
     """
-    _tell(app.restore_store(settings, copies), as_json)
+    _tell(embedded_files.restore_store(settings, copies), as_json)
