@@ -6,12 +6,9 @@ import asyncio
 import base64
 import json
 import os
-import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -822,26 +819,17 @@ def test_a_damaged_file(remora: Run, topic: Callable[..., Any], config: Path, tm
         assert str(damaged) in shown.err
 
 
-def test_a_backup_is_restored(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+def test_a_backup_is_restored(topic: Callable[..., Any], remora: Run, config: Path, tmp_path: Path) -> None:
     """A copy made and put back as the manual says has what waited then, in queues of other incarnations."""
-    manual = (Path(__file__).parents[2] / "docs/operations.md").read_text()
-    (update,) = re.findall(r'sqlite3 "\$file" "(UPDATE .*)"\n', manual)
-    files = {tmp_path / "queues" / f"queues-00{number}.db": tmp_path / f"copy-{number}" for number in range(2)}
     topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "1")
     fill(config, shard("orders"), "a", "b")
     before = in_store(config, incarnation)
 
-    async def backup(store: ShardStore) -> None:
-        for file, copy in files.items():
-            with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
-                source.backup(target)  # what `.backup` of SQLite's shell does
-
-    in_store(config, backup)
+    assert remora("store", "backup", tmp_path / "copies", "-c", config).code == Exit.OK
     fill(config, shard("orders"), "c")
-    for file, copy in files.items():
-        file.write_bytes(copy.read_bytes())
-        with closing(sqlite3.connect(file)) as connection, connection:
-            connection.execute(update)
+    for file in (tmp_path / "queues").glob("queues-*"):
+        file.unlink()
+    assert remora("store", "restore", tmp_path / "copies", "-c", config).code == Exit.OK
 
     dump = [json.loads(line)["notification"] for line in topic("dump", "orders").out.splitlines()]
     assert [each["Records"][0]["s3"]["object"]["key"] for each in dump] == ["a", "b"]

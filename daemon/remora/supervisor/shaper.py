@@ -71,8 +71,8 @@ class Shaper:
         self._tick_us = 10_000
         self.late_s = 0.0
         """How late the last tick was."""
-        self.ticks = self.late_ticks = 0
-        """How many there were, and how many of them were late by a tick or more."""
+        self.late_ticks = 0
+        """How many ticks were late by a tick or more."""
         self.on_new_groups: Callable[[], None] = lambda: None
         """Called when all groups were made anew: the workers are to know which there are."""
 
@@ -309,7 +309,6 @@ class Shaper:
                 due += self._settings.tick_s
                 await asyncio.sleep(max(0.0, due - now()))
                 self.late_s = max(0.0, now() - due)
-                self.ticks += 1
                 self.late_ticks += self.late_s >= self._settings.tick_s
                 if self.late_s > MOST_LATE_S:
                     due = now() - MOST_LATE_S
