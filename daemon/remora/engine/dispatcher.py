@@ -174,13 +174,15 @@ class Dispatcher:
         if self._outlet.is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                session = Session(_on(exact, scope), allowance, self._arrived)
+                scope = _on(exact, scope)
+                session = Session(scope, allowance, self._arrived)
                 way = TracedExactRoute(exact, scope.spans) if self._context.tracer.is_on else exact
                 yield session, TransactionSender(session, way, Committer(session, way))
         else:
             quick, traces = not self._outlet.limits.counts_attempts, self._context.tracer.is_on
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
-                session = Session(_on(route, scope), allowance, self._arrived)
+                scope = _on(route, scope)
+                session = Session(scope, allowance, self._arrived)
                 yield session, LaneSender(session, TracedRoute(route, scope.spans) if traces else route)
 
     def _arrived(self) -> None:
