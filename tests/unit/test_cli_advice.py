@@ -66,7 +66,8 @@ def watched(config: Path, minutes: list[dict[str, list[str]]], window_s: float) 
 
 
 def test_the_busiest_minute_of_the_busiest_queue_decides(topic: Callable[..., Any], config: Path) -> None:
-    """Of all minutes and queues the highest rate counts, and as many shards are advised as would bring it to half."""
+    """Of all minutes and queues the highest rate counts, and as many shards are advised as would bring it to half, with
+    the command that makes them."""
     hot = [f"k{number}" for number in range(90)]
 
     found = watched(config, [{"orders.1": hot, "orders": ["a"]}, {"orders": ["b"]}], 0.002)
@@ -74,6 +75,7 @@ def test_the_busiest_minute_of_the_busiest_queue_decides(topic: Callable[..., An
     assert (found["busiest_queue"], found["peak_events_per_second"]) == ("orders.1", 45_000)
     assert (found["shards"], found["advised_shards"], found["because"]) == (2, 6, "events")
     assert (found["off_peak"], found["one_key"]) == (True, None)
+    assert found["command"] == "remora topic set orders --shards 6"
     assert found["peak_bytes_per_second"] > 45_000 * len(raw_entry("k10", 0))
 
 
@@ -84,6 +86,7 @@ def test_one_key_is_named(topic: Callable[..., Any], config: Path) -> None:
     found = watched(config, [{"orders": keys}], 0.001)
 
     assert found["because"] == "events"
+    assert found["command"] is None
     assert found["one_key"] is not None
     assert found["one_key"].endswith("/hot")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -98,6 +99,7 @@ async def _advised(store: ShardStore, row: Row, observed: Observed) -> dict[str,
     )
     peak = observed.peaks.get(hottest.queue, Peak(0, 0)) if hottest else Peak(0, 0)
     key = await _hot_key(store, hottest) if hottest and found.because else None
+    helps = found.because and key is None and row.origin is Origin.REMORA and store.kind == "sqlite"
     return {
         "topic": row.label,
         "origin": str(row.origin),
@@ -108,6 +110,7 @@ async def _advised(store: ShardStore, row: Row, observed: Observed) -> dict[str,
         "peak_events_per_second": peak.events,
         "peak_bytes_per_second": peak.bytes,
         "one_key": key,
+        "command": f"remora topic set {shlex.quote(row.label)} --shards {found.shards}" if helps else None,
         "off_peak": is_off_peak(observed.now, observed.peak),
     }
 
@@ -160,4 +163,4 @@ def _why(each: Mapping[str, Any]) -> str:
     if each["one_key"]:
         return f"no number of shards divides the key {each['one_key']}, which most of the entries have"
     when = "now is a good time" if each["off_peak"] else "not now: it is near its peak"
-    return f"too many {each['because']} for one queue; {when}"
+    return f"too many {each['because']} for one queue; {when}" + (f": {each['command']}" if each["command"] else "")
