@@ -136,6 +136,7 @@ async def test_a_copy_is_an_entry_of_its_topic(tmp_path: Path) -> None:
             {"Content-Type": "text/plain"},
         ),
     ],
+    ids=["document", "lines", "lines as text", "gzip", "envelope"],
 )  # fmt: skip
 async def test_every_form_of_a_body(tmp_path: Path, body: bytes, headers: dict[str, str]) -> None:
     """A document, lines, a compressed body and an envelope of SNS are all taken."""
