@@ -218,7 +218,13 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        become_owner(Path(settings.sqlite.directory), lambda: [kind.make(settings, None) for kind in KINDS.values()])
+        become_owner(Path(settings.sqlite.directory), lambda: _load_kinds(settings))
+
+
+def _load_kinds(settings: Settings) -> None:
+    for scheme, kind in KINDS.items():
+        kind.make(settings, None)
+        _probe_of(scheme)
 
 
 @asynccontextmanager
@@ -339,12 +345,12 @@ class StandingProbe(Protocol):
 
 
 def _standing_of(target: Target) -> StandingProbe | None:
-    found: object = _probe_of(target)
+    found: object = _probe_of(target.scheme)
     return found if isinstance(found, StandingProbe) else None
 
 
-def _probe_of(target: Target) -> Probe | None:
-    module = KINDS[target.scheme].probe
+def _probe_of(scheme: str) -> Probe | None:
+    module = KINDS[scheme].probe
     found: Probe | None = import_module(module) if module else None
     return found
 
@@ -356,7 +362,7 @@ def file_remarks(target: Target, settings: Settings) -> list[str]:
     """
     from remora.endpoints.probing import refuse_files
 
-    if (found := _probe_of(target)) is None:
+    if (found := _probe_of(target.scheme)) is None:
         return []
     try:
         refuse_files(found.tls_of(target), _tls_files(settings))
@@ -378,7 +384,7 @@ async def probe(topic: Topic, settings: Settings, *, sends_test: bool) -> AsyncI
     try:
         check_target(target, settings)
         by_operator = topic.origin is Origin.REMORA
-        if (found := _probe_of(target)) is None:
+        if (found := _probe_of(target.scheme)) is None:
             raise EndpointMisconfigured(f"the way to {target.scheme}:// endpoints cannot be tried")
         parts = found.parts_of(target, settings, _tls_files(settings), by_operator=by_operator)
     except EndpointMisconfigured as exc:

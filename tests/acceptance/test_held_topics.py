@@ -40,7 +40,8 @@ async def test_a_topic_is_held_beside_another_one(folder: Path) -> None:
         assert done.code == 0, done.err
 
         async def is_known() -> bool:
-            return await daemon.metric("remora_topic_held", topic="held") == 1
+            is_shown = await daemon.metric("remora_topic_held", topic="held") == 1
+            return is_shown and daemon.logged().count("topic_held: ") == 2  # each worker says so
 
         await daemon.until(is_known, "every worker knows of the hold")
         for name in ("held", "free"):

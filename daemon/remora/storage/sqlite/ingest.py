@@ -196,7 +196,7 @@ class _Commit:
         if found.state != "open" or found.age_ns > RESERVATION_AGE_S * 1e9:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
         rooms = decode_rooms(found.rooms)
-        _check_events(rooms, self.events)
+        _check_events(rooms, self.events, has_moved=found.generation != row.generation)
         batch.open_topic(self.topic)
         load = loaded(self.topic, self.events)
         queues = batch.queues(row, load)
@@ -261,12 +261,12 @@ def check_open(row: TopicRow, topic: Topic) -> None:
         raise TopicClosed(f"topic {topic.name} is closed: it takes no new events")
 
 
-def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent]) -> None:
-    """Refuse a commit of other events than those that room was reserved for."""
+def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent], *, has_moved: bool) -> None:
+    """Refuse a commit of other events than room was reserved for; where the topic has moved since, in other shards."""
     if len(rooms) != len(events):
         raise ReservationMismatch(f"room was reserved for {len(rooms)} events, not for {len(events)}")
     for i, (room, event) in enumerate(zip(rooms, events, strict=True)):
-        if room.key != event.key:
+        if room.key != event.key or (room.shard != event.shard and not has_moved):
             reserved, given = (each.decode(errors="replace") for each in (room.key, event.key))
             raise ReservationMismatch(f"event {i} is of {given!r}, but room was reserved for one of {reserved!r}")
         if room.nbytes < len(event.payload):
