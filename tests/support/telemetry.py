@@ -123,6 +123,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.limit_assumed("kafka:9092", "events", 1_048_588)
     telemetry.loop_lag(0.002)
     telemetry.stage_took(EventStage.PUSH, "kafka", 0.003)
+    telemetry.stage_took(EventStage.COMMIT_SYNC, "sqlite", 0.001)
     telemetry.store_depth(2, 3)
     telemetry.read_in_vain(5)
     telemetry.collected(0, 0.001)
