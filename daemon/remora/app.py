@@ -218,13 +218,11 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
 
 def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
-        become_owner(Path(settings.sqlite.directory), lambda: _load_kinds(settings))
-
-
-def _load_kinds(settings: Settings) -> None:
-    for scheme, kind in KINDS.items():
-        kind.make(settings, None)
-        _probe_of(scheme)
+        used = KINDS.items()
+        become_owner(
+            Path(settings.sqlite.directory),
+            lambda: [(kind.make(settings, None), _probe_of(scheme)) for scheme, kind in used],
+        )
 
 
 @asynccontextmanager
