@@ -298,9 +298,16 @@ class _Chaos:
             self._daemon.check()
             reader.check()
             await asyncio.sleep(0.1)
+        while time.monotonic() < deadline and await self._has_former_layouts():  # they go a moment after their entries
+            self._daemon.check()
+            await asyncio.sleep(0.1)
         if code := await self._daemon.stop():
             raise ChaosError(f"the daemon ended with {code} when told to: {self._daemon.last_words()}")
         await reader.to_the_end(DRAIN_S)
+
+    async def _has_former_layouts(self) -> bool:
+        async with self._embedded.store() as store:
+            return any(topic.former for topic in (await store.catalog.topics()).values())
 
     async def _leftovers(self) -> list[str]:
         """Entries that stand in the store although all is delivered, and letters that nobody should have written."""

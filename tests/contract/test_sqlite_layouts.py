@@ -142,8 +142,10 @@ async def test_a_writer_with_an_old_view_is_told_that_the_topic_moved(store: Sql
     await store.ingest.publish(old, routed(old, 1))
     new = await changed(store, old, 5)
     again = [Redrive(letter_of(old.shard(0)), b"x")]
+    reservation = await store.ingest.reserve(new, rooms(routed(new, *range(9))))
 
     for refused in (
+        store.ingest.commit(old, reservation, routed(old, *range(9)), b"e" * 16),
         store.ingest.publish(old, routed(old, *range(9))),
         store.ingest.reserve(old, rooms(routed(old, *range(9)))),
         store.letters.redrive(old.shard(0), old, again),

@@ -196,7 +196,7 @@ class _Commit:
         if found.state != "open" or found.age_ns > RESERVATION_AGE_S * 1e9:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
         rooms = decode_rooms(found.rooms)
-        _check_events(rooms, self.events, has_moved=found.generation != row.generation)
+        _check_events(rooms, self.events, has_moved=found.generation != self.topic.generation)
         batch.open_topic(self.topic)
         load = loaded(self.topic, self.events)
         queues = batch.queues(row, load)
