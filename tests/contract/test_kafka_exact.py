@@ -37,8 +37,13 @@ from support.kafka_sender import INCARNATION, PATIENT, Watcher, make_records, ta
 
 pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
-SHARD = Shard(f"tenant:shard-{os.getpid()}")
-"""Its transactions are this process's: others may share the broker."""
+
+def of_this_process(name: str) -> Shard:
+    """A shard whose transactions are this process's: others may share the broker, and would fence it."""
+    return Shard(f"{name}-{os.getpid()}")
+
+
+SHARD = of_this_process("tenant:shard")
 
 
 async def make_topic(kafka: Kafka, partitions: int = 3, **configs: Any) -> str:
@@ -365,7 +370,7 @@ async def test_cancelled(
         await asyncio.wait([cancelled])
         gate.opened.set()
     await until(lambda: watcher.exact_open == 0, "the route is closed")
-    async with endpoint.exact(Shard("other"), INCARNATION, target(kafka, topic)) as other:
+    async with endpoint.exact(of_this_process("other"), INCARNATION, target(kafka, topic)) as other:
         await commit(other, make_records(1, 10))
 
     # Records behind an open transaction would not be visible yet.
@@ -395,7 +400,7 @@ async def test_limit_lowered_at_run_time(kafka: Kafka, endpoint: KafkaEndpoint) 
     too_large = records[0]._replace(body=Random(1).randbytes(9000))
     async with (
         endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route,
-        endpoint.exact(Shard("other"), INCARNATION, target(kafka, topic)) as other,
+        endpoint.exact(of_this_process("other"), INCARNATION, target(kafka, topic)) as other,
     ):
         await limit_topic(kafka.address, topic, 8000)
         with pytest.raises(EndpointUnavailable, match="it is split"):
@@ -449,7 +454,7 @@ async def test_turns(kafka: Kafka, watcher: Watcher) -> None:
     async with KafkaEndpoint(replace(PATIENT, exact_producers=1), watcher) as endpoint:
 
         async def deliver(number: int) -> None:
-            async with endpoint.exact(Shard(f"q.{number}"), INCARNATION, target(kafka, topic)) as route:
+            async with endpoint.exact(of_this_process(f"q.{number}"), INCARNATION, target(kafka, topic)) as route:
                 entered.append(number)
                 await commit(route, make_records(number, 5))
 
@@ -475,7 +480,7 @@ async def test_one_destination_does_not_use_up_another(kafka: Kafka) -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     async with KafkaEndpoint(replace(PATIENT, exact_producers=1, connect_timeout_s=60)) as endpoint:
         hanging = Target(f"kafka://127.0.0.1:{silent.getsockname()[1]}", "", topic)
-        stuck = asyncio.create_task(endpoint.exact(Shard("stuck"), INCARNATION, hanging).__aenter__())
+        stuck = asyncio.create_task(endpoint.exact(of_this_process("stuck"), INCARNATION, hanging).__aenter__())
         for number in range(2):
             async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
                 await commit(route, make_records(0, 5, start=5 * number))
