@@ -1,11 +1,18 @@
-"""Messages of a lane on their way over one connection: those of a key one after the other, others side by side."""
+"""Messages of a lane on their way over one connection: those of a key one after the other, others side by side.
+
+A `Run` knows what of it may be sent, a `Carrier` has the runs of one channel or stream under way and is told what
+becomes of each message.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from remora.model.errors import EndpointError
+from remora.endpoints.arrived import Arrived
+from remora.model.errors import EndpointError, EndpointUnavailable
 
 WINDOW = 16
 """Messages of a run without a confirm at once, of as many keys."""
@@ -101,3 +108,133 @@ class Run:
     def all_arrived(self) -> list[bytes]:
         """The ids of all that have arrived."""
         return [*self.ids[: self.at], *map(self.ids.__getitem__, self._ahead)]
+
+
+R = TypeVar("R", bound=Run)
+
+
+class Carried(Protocol[R]):
+    """A message without a confirm yet, number `at` of a run."""
+
+    run: R
+    at: int
+
+    @property
+    def message_id(self) -> bytes: ...
+
+
+M = TypeVar("M", bound=Carried)  # type: ignore[type-arg]  # of the same kind of run
+
+
+class Carrier(ABC, Generic[R, M]):
+    """The runs of one channel or stream. `what` names it in errors; `error` is set once nothing is confirmed any more.
+
+    A subclass writes messages, keeps each in `_by_id` from then on, and says what the other side answers.
+    """
+
+    def __init__(self, what: str, arrived: Arrived) -> None:
+        self.what = what
+        self.error: EndpointError | None = None
+        self._arrived = arrived
+        self._by_id: dict[bytes, M] = {}
+        self._runs: set[R] = set()  # whose next message is not written yet
+
+    @abstractmethod
+    def write_soon(self, run: R) -> None:
+        """Have the next message of a run encoded as soon as it can be written."""
+
+    async def carry(self, run: R, within_s: float, too_late: Callable[[], EndpointUnavailable]) -> None:
+        """Return when all messages of a run have arrived. Raises EndpointError; `too_late` makes that for its time."""
+        self.submit(run)
+        try:
+            done, _ = await asyncio.wait([run.done], timeout=within_s)
+        finally:
+            self.abandon(run)
+        if not done:
+            error = too_late().at(run.at)
+            error.unclear = run.unclear
+            raise error
+        run.done.result()
+
+    def submit(self, run: R) -> None:
+        """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
+        while run.may_send:
+            message_id = run.ids[run.next]
+            if self._arrived.take(message_id):
+                run.arrived(run.begin())
+                continue
+            if self.error is not None:
+                self._fail(run, self.error)
+                return
+            found = self._by_id.get(message_id)
+            if found is not None:
+                found.run, found.at = run, run.begin()
+                continue
+            if not run.is_due:
+                run.is_due = True
+                self._runs.add(run)
+                self.write_soon(run)
+            return
+
+    def may_encode(self, run: R) -> bool:
+        """Whether the next message of a run, which was due, is to be written now."""
+        self._runs.discard(run)
+        run.is_due = False
+        if self.error is not None or not run.may_send:
+            return False
+        if run.ids[run.next] in self._by_id:
+            self.submit(run)
+            return False
+        return True
+
+    def has_arrived(self, one: M) -> None:
+        """A message has arrived that was forgotten as one under way."""
+        if one.run.is_over:
+            self._arrived.add(one.message_id)
+            return
+        one.run.arrived(one.at)
+        self._settle(one.run)
+
+    def was_refused(self, one: M, error: EndpointError) -> None:
+        """A message was refused that was forgotten as one under way."""
+        if one.run.is_over:
+            self._arrived.news()
+            return
+        one.run.refuse(one.at, error)
+        self._settle(one.run)
+
+    def _settle(self, run: R) -> None:
+        """Send more of a run, or have it fail once all messages before the refused one have arrived."""
+        if run.refused is not None:
+            self._fail(run, run.refused, tries=1)
+        else:
+            self.submit(run)
+
+    def _fail(self, run: R, error: EndpointError, tries: int | None = None) -> None:
+        if not run.is_over:
+            self._remember(run)
+            run.fail(error, tries)
+
+    def _remember(self, run: R) -> None:
+        for message_id in run.all_arrived():
+            self._arrived.add(message_id)
+
+    def abandon(self, run: R) -> None:
+        """Give a run up. A message of it that was written keeps its place until it is confirmed."""
+        if not run.done.done():
+            self._remember(run)
+            run.done.cancel()
+        elif not run.done.cancelled():
+            run.done.exception()  # the waiting push may have been cancelled in the same turn of the loop
+
+    def end(self, error: EndpointError) -> None:
+        """Nothing is confirmed any more."""
+        if self.error is not None:
+            return
+        self.error = error
+        runs = [*(each.run for each in self._by_id.values()), *self._runs]
+        self._by_id.clear()
+        self._runs.clear()
+        for run in runs:
+            self._fail(run, error)
+        self._arrived.news()

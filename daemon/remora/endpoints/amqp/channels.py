@@ -11,7 +11,7 @@ from pamqp import commands, header
 from remora.endpoints.amqp.errors import NO_ROUTE, too_large, why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
 from remora.endpoints.arrived import Arrived
-from remora.endpoints.runs import Run
+from remora.endpoints.runs import Carrier, Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.policy.quarantine import ANSWERED
 
@@ -62,21 +62,17 @@ class Line(Protocol):
         ...
 
 
-class Channel:
+class Channel(Carrier[MessageRun, Sent]):
     """A channel in confirm mode. `what` names its topic in errors; `unroutable` counts what reached no queue."""
 
     def __init__(self, number: int, line: Line, what: str, arrived: Arrived, unroutable: Callable[[], None]) -> None:
+        super().__init__(what, arrived)
         self.number = number
-        self.what = what
         self.flowing = True
-        self.error: EndpointError | None = None
         self._line = line
-        self._arrived = arrived
         self._unroutable = unroutable
         self._tag = 0
         self._sent: dict[int, Sent] = {}  # by delivery tag, in order
-        self._by_id: dict[bytes, Sent] = {}
-        self._runs: set[MessageRun] = set()  # whose next message is not written yet
         self._return: tuple[int, int] | None = None  # reply code, and bytes of the body to come; -1 before its header
 
     @property
@@ -88,34 +84,13 @@ class Channel:
         """Whether a confirm of this message may still come."""
         return message_id in self._by_id
 
-    def submit(self, run: MessageRun) -> None:
-        """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
-        while run.may_send:
-            message_id = run.ids[run.next]
-            if self._arrived.take(message_id):
-                run.arrived(run.begin())
-                continue
-            if self.error is not None:
-                self._fail(run, self.error)
-                return
-            sent = self._by_id.get(message_id)
-            if sent is not None:
-                sent.run, sent.at = run, run.begin()
-                continue
-            if not run.is_due:
-                run.is_due = True
-                self._runs.add(run)
-                self._line.due(self, run)
-            return
+    def write_soon(self, run: MessageRun) -> None:
+        """Have the connection ask for the next message."""
+        self._line.due(self, run)
 
     def encode(self, run: MessageRun) -> list[bytes]:
         """The frames of a run's next message, which counts as sent from now on; none where the push was given up."""
-        self._runs.discard(run)
-        run.is_due = False
-        if self.error is not None or not run.may_send:
-            return []
-        if run.ids[run.next] in self._by_id:
-            self.submit(run)
+        if not self.may_encode(run):
             return []
         content = run.make(run.next)
         self._tag += 1
@@ -136,7 +111,7 @@ class Channel:
         text = f"{self.what}: the broker did not take the message; a queue may be full"
         refused = EndpointUnavailable(text, ANSWERED)
         for sent in self._confirmed(confirm) if self.error is None else ():
-            self._refuse(sent, refused)
+            self.was_refused(sent, refused)
 
     def _confirmed(self, confirm: Confirm) -> list[Sent]:
         tag, found = confirm.tag, []
@@ -157,49 +132,13 @@ class Channel:
         return found
 
     def _ack(self, sent: Sent) -> None:
-        run = sent.run
         if sent.returned:
-            if run.routable:
+            if sent.run.routable:
                 why = "no queue is bound with this routing key" if sent.returned == NO_ROUTE else "it was returned"
-                self._refuse(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"))
+                self.was_refused(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"))
                 return
             self._unroutable()
-        if run.is_over:
-            self._arrived.add(sent.message_id)
-            return
-        run.arrived(sent.at)
-        self._settle(run)
-
-    def _refuse(self, sent: Sent, error: EndpointError) -> None:
-        if sent.run.is_over:
-            self._arrived.news()
-            return
-        sent.run.refuse(sent.at, error)
-        self._settle(sent.run)
-
-    def _settle(self, run: MessageRun) -> None:
-        """Send more of a run, or have it fail once all messages before the refused one have arrived."""
-        if run.refused is not None:
-            self._fail(run, run.refused, tries=1)
-        else:
-            self.submit(run)
-
-    def _fail(self, run: MessageRun, error: EndpointError, tries: int | None = None) -> None:
-        if not run.is_over:
-            self._remember(run)
-            run.fail(error, tries)
-
-    def _remember(self, run: MessageRun) -> None:
-        for message_id in run.all_arrived():
-            self._arrived.add(message_id)
-
-    def abandon(self, run: MessageRun) -> None:
-        """Gives a run up. A message of it that was written keeps its place until it is confirmed."""
-        if not run.done.done():
-            self._remember(run)
-            run.done.cancel()
-        elif not run.done.cancelled():
-            run.done.exception()  # the waiting push may have been cancelled in the same turn of the loop
+        self.has_arrived(sent)
 
     def returned(self, method: commands.Basic.Return) -> None:
         """A message reached no queue; its header and body follow, then its confirm."""
@@ -252,13 +191,5 @@ class Channel:
 
     def end(self, error: EndpointError) -> None:
         """Nothing of this channel is confirmed any more."""
-        if self.error is not None:
-            return
-        self.error = error
-        runs = [*(each.run for each in self._sent.values()), *self._runs]
         self._sent.clear()
-        self._by_id.clear()
-        self._runs.clear()
-        for run in runs:
-            self._fail(run, error)
-        self._arrived.news()
+        super().end(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pamqp import base, commands, frame, header
 from pamqp.common import FieldTable
@@ -38,52 +38,35 @@ from remora.endpoints.amqp.frames import (
 )
 from remora.endpoints.amqp.target import Server
 from remora.endpoints.arrived import Arrived
-from remora.endpoints.tls import refused_client
+from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 
 M = TypeVar("M", bound=base.Frame)
 
-WRITE_BYTES = 256 << 10
-"""About as much is handed to the transport at once; what is due beyond that waits until it was taken."""
-
 MOST_CHANNELS = 2047
 MOST_BLOCKED_CHARS = 120
-GOODBYE_S = 1.0
 
 CAPABILITIES: FieldTable = {
     "publisher_confirms": True, "basic.nack": True, "connection.blocked": True, "authentication_failure_close": True,
 }  # fmt: skip
 
 
-class Connection(asyncio.Protocol):
+class Connection(HeartbeatConnection):
     """One connection. It ends by itself when the broker falls silent; `error` then says why, and is set first."""
 
     def __init__(
         self, name: str, heartbeat_s: float, on_end: Callable[[Connection], None], *, shows_certificate: bool = False
     ) -> None:
-        self.name = name
-        self._shows_certificate = shows_certificate
-        self.error: EndpointError | None = None
+        super().__init__(name, heartbeat_s, on_end, shows_certificate=shows_certificate)
         self.blocked: str | None = None
         self.message_bytes: int | None = None
         self.frame_bytes = LEAST_FRAME_BYTES
         self.most_channels = MOST_CHANNELS
-        self._heartbeat_s = heartbeat_s
-        self._on_end = on_end
-        self._transport: asyncio.Transport | None = None
         self._splitter = Splitter()
         self._channels: dict[int, Channel] = {}
         self._replies: dict[int, tuple[tuple[type[base.Frame], ...], asyncio.Future[Any]]] = {}
         self._early: deque[base.Frame] = deque(maxlen=4)
         self._due: deque[tuple[Channel, MessageRun]] = deque()
-        self._flushing = False
-        self._writable = True
-        self._heard = 0.0
-        self._beat: asyncio.TimerHandle | None = None
-        self._ended = asyncio.get_running_loop().create_future()
-
-    def __str__(self) -> str:
-        return self.name
 
     @property
     def has_room(self) -> bool:
@@ -93,13 +76,13 @@ class Connection(asyncio.Protocol):
     # ----------------------------------------------------------------------------- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's over TLS is of no such class
-        transport.set_write_buffer_limits(high=WRITE_BYTES)
-        self._heard = asyncio.get_running_loop().time()
-        transport.write(PREAMBLE)
+        super().connection_made(transport)
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._transport.write(PREAMBLE)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = asyncio.get_running_loop().time()
+        self._heard = self._loop.time()
         try:
             for each in self._splitter.feed(data):
                 self._take(each)
@@ -107,25 +90,6 @@ class Connection(asyncio.Protocol):
                     return
         except BadFrames as exc:
             self._end(_explain_bytes(exc, data, self))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        # A client certificate that is refused shows only here with TLS 1.3.
-        refused = refused_client(exc, shown=self._shows_certificate) if exc else ""
-        self._end(
-            EndpointMisconfigured(f"{self}: {refused}")
-            if refused
-            else EndpointUnavailable(f"{self}: the connection broke")
-        )
-        self._transport = None  # one of asyncio's over TLS must not be aborted any more
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def pause_writing(self) -> None:
-        self._writable = False
-
-    def resume_writing(self) -> None:
-        self._writable = True
-        self._flush_soon()
 
     # -------------------------------------------------------------------------------------- writing
 
@@ -141,7 +105,7 @@ class Connection(asyncio.Protocol):
     def _flush_soon(self) -> None:
         if not self._flushing and self._due and self.blocked is None and self._writable and self.error is None:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -276,7 +240,7 @@ class Connection(asyncio.Protocol):
         self._tune(tune)
         await self.call(0, open_vhost(server.vhost.encode()), commands.Connection.OpenOk)
         self._splitter.most_bytes = self.frame_bytes
-        self._beat_later()
+        self.beat_later()
 
     def _tune(self, tune: commands.Connection.Tune) -> None:
         offered = tune.frame_max or DEFAULT_FRAME_BYTES
@@ -289,20 +253,10 @@ class Connection(asyncio.Protocol):
         seconds = max(1, round(self._heartbeat_s))
         self._send(0, commands.Connection.TuneOk(self.most_channels, self.frame_bytes, seconds))
 
-    def _beat_later(self) -> None:
-        self._beat = asyncio.get_running_loop().call_later(self._heartbeat_s / 2, self._beat_now)
-
-    def _beat_now(self) -> None:
-        if self.error is not None or self._transport is None:
-            return
-        silent_s = asyncio.get_running_loop().time() - self._heard
-        if silent_s > 2 * self._heartbeat_s:
-            self._end(
-                EndpointUnavailable(f"{self}: silent for {silent_s:.0f} s, two heartbeats were missed", "timeout")
-            )
-            return
+    def send_beat(self) -> None:
+        """A heartbeat frame."""
+        assert self._transport is not None
         self._transport.write(HEARTBEAT_FRAME)
-        self._beat_later()
 
     async def open_channel(self, exchange: str, what: str, arrived: Arrived, unroutable: Callable[[], None]) -> Channel:
         """A channel in confirm mode for an exchange that exists. Raises EndpointError."""
@@ -342,28 +296,8 @@ class Connection(asyncio.Protocol):
         self._end(EndpointUnavailable(f"{self}: the connection is closed", "aborted"))
         await self.ended()
 
-    async def ended(self) -> None:
-        """Return when nothing is left of it, in bounded time."""
-        await asyncio.wait([self._ended], timeout=2 * GOODBYE_S)
-
-    def abort(self, why: EndpointError) -> None:
-        """End at once, without goodbye."""
-        self._end(why)
-        self._cut()
-
-    def _cut(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _end(self, error: EndpointError) -> None:
-        if self.error is not None:
-            return
-        self.error = error
-        if self._beat is not None:
-            self._beat.cancel()
-        if self._transport is not None:
-            self._transport.close()  # which sends what was written, the goodbye above all
-            asyncio.get_running_loop().call_later(GOODBYE_S, self._cut)
+    def fail_all(self, error: EndpointError) -> None:
+        """All channels, and whoever waits for a reply."""
         for channel in list(self._channels.values()):
             channel.end(error)
         self._channels.clear()
@@ -372,7 +306,6 @@ class Connection(asyncio.Protocol):
             if not reply.done():
                 reply.set_exception(error.again())
         self._replies.clear()
-        self._on_end(self)
 
 
 def _decode(found: Frame) -> Any:

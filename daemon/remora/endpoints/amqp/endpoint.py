@@ -16,10 +16,11 @@ from remora.endpoints.amqp.frames import Envelope
 from remora.endpoints.amqp.messages import Origin, letter_content
 from remora.endpoints.amqp.opening import Identity, briefly
 from remora.endpoints.amqp.packing import AmqpBatch, Packer
-from remora.endpoints.amqp.pool import Outlet, Pool
+from remora.endpoints.amqp.pool import ExchangePlace, Outlet, make_pool
 from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.observer import AmqpObserver, LogObserver
+from remora.endpoints.outlets import TopicMakers
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
@@ -31,8 +32,6 @@ from remora.policy.destinations import DestinationRules
 from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
-
-MOST_KNOWN = 10_000
 
 LANES = 64
 """Lanes of a shard, each with messages of up to WINDOW keys under way. RabbitMQ confirms messages once they are on its
@@ -57,16 +56,18 @@ class AmqpEndpoint:
         """`files` are the directories below which files may lie that topics name, `rules` where brokers may."""
         self._settings = settings
         self._rules = rules or DestinationRules()
-        self._by_operator: dict[Server, bool] = {}
+        self._makers: TopicMakers[Server] = TopicMakers()
         self._observer = observer or LogObserver()
         self._trusts = TrustCache(files or TlsFiles())
         self._tasks = Tasks(self._observer)
-        self._pool = Pool(settings, self._rules, self._observer, self._tasks)
+        self._pool = make_pool(settings, self._rules, self._observer, self._tasks)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self._sweeper = self._tasks.begin(self._pool.sweep(), name="close idle AMQP channels")
+        self._sweeper = self._tasks.begin(
+            self._pool.sweep(self._settings.idle_timeout_s), name="close idle AMQP channels"
+        )
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -84,10 +85,10 @@ class AmqpEndpoint:
     async def up(self, target: Target) -> frozenset[str]:
         try:
             server = parse_target(target).server
-            identity = await self._identity(server, by_operator=self._by_operator.get(server, False))
-            live = self._pool.live(identity)
-            if live:
-                return frozenset(str(each) for each in live if each.blocked is None)
+            identity = await self._identity(server, by_operator=self._makers.is_operators(server))
+            slot = self._pool.slot(identity)
+            if slot is not None and slot.connections:
+                return frozenset(str(each) for each in slot.connections if each.blocked is None)
             async with briefly(identity, self._settings, self._rules) as connection:
                 return frozenset({str(connection)})
         except EndpointError:
@@ -106,9 +107,9 @@ class AmqpEndpoint:
     ) -> AsyncIterator[AmqpRoute]:
         meant = parse_target(target)
         by_operator = shard.origin is Owner.REMORA
-        self._remember(meant.server, by_operator=by_operator)
+        self._makers.note(meant.server, by_operator=by_operator)
         identity = await self._identity(meant.server, by_operator=by_operator)
-        outlet = self._pool.outlet(identity, meant.exchange, meant.routing_key)
+        outlet = self._pool.outlet(identity, ExchangePlace(meant.exchange, meant.routing_key))
         with outlet.in_use():
             connection, _ = await outlet.ready()
             _check_open(connection)
@@ -122,17 +123,11 @@ class AmqpEndpoint:
             identity = await self._identity(meant.server, by_operator=shard.origin is Owner.REMORA)
         except EndpointError:
             return frozenset()
-        outlet = self._pool.known_outlet(identity, meant.exchange, meant.routing_key)
+        outlet = self._pool.known_outlet(identity, ExchangePlace(meant.exchange, meant.routing_key))
         origin = Origin(shard.queue.encode(), incarnation.encode() + b":")
         ids = {origin.message_id(each): each for each in positions}
         arrived = await outlet.arrived_late(list(ids), self._settings.delivery_timeout_s) if outlet is not None else []
         return frozenset(ids[each] for each in arrived)
-
-    def _remember(self, server: Server, *, by_operator: bool) -> None:
-        """Who has topics there, for `up`, which knows a target only: an S3 user's counts."""
-        if len(self._by_operator) >= MOST_KNOWN:
-            self._by_operator.clear()
-        self._by_operator[server] = by_operator and self._by_operator.get(server, True)
 
     async def _identity(self, server: Server, *, by_operator: bool) -> Identity:
         """Whom to trust as this host's files say now."""
@@ -217,16 +212,7 @@ class AmqpRoute:
         timeout_s = self._settings.delivery_timeout_s
         connection, channel = await self._outlet.ready()
         self._connection = connection
-        channel.submit(run)
-        try:
-            done, _ = await asyncio.wait([run.done], timeout=timeout_s)
-        finally:
-            channel.abandon(run)
-        if not done:
-            error = _too_late(connection, channel, timeout_s).at(run.at)
-            error.unclear = run.unclear
-            raise error
-        run.done.result()
+        await channel.carry(run, timeout_s, lambda: _too_late(connection, channel, timeout_s))
 
 
 def _too_late(connection: Connection, channel: Channel, timeout_s: float) -> EndpointUnavailable:

@@ -10,24 +10,19 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from remora import __version__
+from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.endpoints.nats.errors import violation, why_ended
 from remora.endpoints.nats.lines import BadLine, OperationSplitter, ServerOperation
 from remora.endpoints.nats.nkeys import UserKey
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher
 from remora.endpoints.nats.questions import is_nobody, question
 from remora.endpoints.nats.target import NatsServer
-from remora.endpoints.tls import refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 
-WRITE_BYTES = 256 << 10
-"""About as much is handed to the transport at once; what is due beyond that waits until it was taken."""
-
 DEFAULT_PAYLOAD_BYTES = 1 << 20
-
-GOODBYE_S = 1.0
 
 
 class Expecting(Protocol):
@@ -72,7 +67,7 @@ class Inquiry:
             self.answer.set_exception(error.again())
 
 
-class NatsConnection(asyncio.Protocol):
+class NatsConnection(HeartbeatConnection):
     """One connection. It ends by itself when the server falls silent; `error` then says why, and is set first."""
 
     def __init__(
@@ -83,15 +78,9 @@ class NatsConnection(asyncio.Protocol):
         *,
         shows_certificate: bool = False,
     ) -> None:
-        self.name = name
-        self.error: EndpointError | None = None
+        super().__init__(name, heartbeat_s, on_end, shows_certificate=shows_certificate)
         self.is_leaving = False
         self.most_bytes = DEFAULT_PAYLOAD_BYTES
-        self._shows_certificate = shows_certificate
-        self._heartbeat_s = heartbeat_s
-        self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._raw: asyncio.Transport | None = None
         self._splitter = OperationSplitter()
         self._inbox = b"_INBOX." + secrets.token_hex(11).encode()
@@ -101,14 +90,6 @@ class NatsConnection(asyncio.Protocol):
         self._pongs: deque[asyncio.Future[None]] = deque()
         self._due: deque[tuple[StreamPublisher, PublishRun]] = deque()
         self._chunks: list[bytes] = []
-        self._flushing = False
-        self._writable = True
-        self._heard = 0.0
-        self._beat: asyncio.TimerHandle | None = None
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-
-    def __str__(self) -> str:
-        return self.name
 
     @property
     def is_usable(self) -> bool:
@@ -118,8 +99,8 @@ class NatsConnection(asyncio.Protocol):
     # ----------------------------------------------------------------------------- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._raw = self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no such class
-        self._heard = self._loop.time()
+        super().connection_made(transport)
+        self._raw = self._transport
 
     def data_received(self, data: bytes) -> None:
         self._heard = self._loop.time()
@@ -130,25 +111,6 @@ class NatsConnection(asyncio.Protocol):
                     return
         except BadLine as exc:
             self._end(_explain_bytes(exc, data, self))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        # A client certificate that is refused shows only here with TLS 1.3.
-        refused = refused_client(exc, shown=self._shows_certificate) if exc else ""
-        self._end(
-            EndpointMisconfigured(f"{self}: {refused}")
-            if refused
-            else EndpointUnavailable(f"{self}: the connection broke")
-        )
-        self._transport = None  # one of asyncio's over TLS must not be aborted any more
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def pause_writing(self) -> None:
-        self._writable = False
-
-    def resume_writing(self) -> None:
-        self._writable = True
-        self._flush_soon()
 
     # -------------------------------------------------------------------------------------- writing
 
@@ -251,7 +213,7 @@ class NatsConnection(asyncio.Protocol):
         about = json.dumps(_about(server, key, str(info.get("nonce", ""))), separators=(",", ":")).encode()
         self.write(b"CONNECT %b\r\nSUB %b.* 1\r\n" % (about, self._inbox))
         await self.ping()
-        self._beat_later()
+        self.beat_later()
 
     async def ping(self) -> None:
         """Return when the server has read all that was written. Raises what ended the connection."""
@@ -277,21 +239,10 @@ class NatsConnection(asyncio.Protocol):
             raise EndpointMisconfigured(f"{what}: JetStream is not enabled on this server, or not for this account")
         return operation.payload
 
-    def _beat_later(self) -> None:
-        self._beat = self._loop.call_later(self._heartbeat_s / 2, self._beat_now)
-
-    def _beat_now(self) -> None:
-        if self.error is not None:
-            return
-        silent_s = self._loop.time() - self._heard
-        if silent_s > 2 * self._heartbeat_s:
-            self._end(
-                EndpointUnavailable(f"{self}: silent for {silent_s:.0f} s, two heartbeats were missed", "timeout")
-            )
-            return
+    def send_beat(self) -> None:
+        """A PING, whose PONG nobody waits for."""
         self._pongs.append(self._loop.create_future())
         self.write(b"PING\r\n")
-        self._beat_later()
 
     async def close(self) -> None:
         """End when what was written has gone, in bounded time: NATS knows no goodbye."""
@@ -302,29 +253,14 @@ class NatsConnection(asyncio.Protocol):
         self._end(EndpointUnavailable(f"{self}: the connection is closed", "aborted"))
         await self.ended()
 
-    async def ended(self) -> None:
-        """Return when nothing is left of it, in bounded time."""
-        await asyncio.wait([self._ended], timeout=2 * GOODBYE_S)
-
     def abort(self, why: EndpointError) -> None:
-        """End at once."""
-        self._end(why)
-        self._cut()
+        """End at once, below TLS, too, where that is still being agreed on."""
+        super().abort(why)
+        if self._raw is not None:
+            self._raw.abort()
 
-    def _cut(self) -> None:
-        for each in (self._transport, self._raw):
-            if each is not None:
-                each.abort()
-
-    def _end(self, error: EndpointError) -> None:
-        if self.error is not None:
-            return
-        self.error = error
-        if self._beat is not None:
-            self._beat.cancel()
-        if self._transport is not None:
-            self._transport.close()
-            self._loop.call_later(GOODBYE_S, self._cut_late)
+    def fail_all(self, error: EndpointError) -> None:
+        """All messages, questions and pings."""
         waiting = list(self._expected.values())
         self._expected.clear()
         self._due.clear()
@@ -337,11 +273,6 @@ class NatsConnection(asyncio.Protocol):
                 future.set_exception(error.again())
                 future.exception()  # nobody may be waiting
         self._pongs.clear()
-        self._on_end(self)
-
-    def _cut_late(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
 
 def _about(server: NatsServer, key: UserKey | None, nonce: str) -> dict[str, object]:

@@ -16,10 +16,11 @@ from remora.endpoints.nats.door import ServerIdentity, briefly
 from remora.endpoints.nats.looks import LANES, SubjectLooks
 from remora.endpoints.nats.messages import Sender, letter_message
 from remora.endpoints.nats.nkeys import UserKey, read_key
-from remora.endpoints.nats.pool import ServerPool, StreamOutlet, StreamWay
+from remora.endpoints.nats.pool import StreamOutlet, StreamPlace, StreamWay, make_pool
 from remora.endpoints.nats.publisher import PublishRun
 from remora.endpoints.nats.target import NatsServer, NatsTarget, parse_target
 from remora.endpoints.observer import LogObserver, NatsObserver
+from remora.endpoints.outlets import TopicMakers
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, read_client_file
 from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
@@ -28,8 +29,6 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from remora.policy.destinations import DestinationRules
 from remora.ports.endpoint import Batch
-
-MOST_KNOWN = 10_000
 
 ROOM = 1 << 40
 """All records of a lane make one batch, whatever their size."""
@@ -73,17 +72,19 @@ class NatsEndpoint:
         """`files` are the directories below which files may lie that topics name, `rules` where servers may."""
         self._settings = settings
         self._rules = rules or DestinationRules()
-        self._by_operator: dict[NatsServer, bool] = {}
+        self._makers: TopicMakers[NatsServer] = TopicMakers()
         self._observer = observer or LogObserver()
         self._files = files or TlsFiles()
         self._trusts = TrustCache(self._files)
         self._tasks = Tasks(self._observer)
-        self._pool = ServerPool(settings, self._rules, self._observer, self._tasks)
+        self._pool = make_pool(settings, self._rules, self._observer, self._tasks)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
-        self._sweeper = self._tasks.begin(self._pool.sweep(), name="close idle NATS connections")
+        self._sweeper = self._tasks.begin(
+            self._pool.sweep(self._settings.idle_timeout_s), name="close idle NATS connections"
+        )
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -101,8 +102,9 @@ class NatsEndpoint:
     async def up(self, target: Target) -> frozenset[str]:
         try:
             server = parse_target(target).server
-            identity = await self._identity(server, by_operator=self._by_operator.get(server, False))
-            for each in self._pool.live(identity):
+            identity = await self._identity(server, by_operator=self._makers.is_operators(server))
+            slot = self._pool.slot(identity)
+            for each in slot.connections if slot is not None else ():
                 async with asyncio.timeout(self._settings.connect_timeout_s):
                     await each.ping()
                 return frozenset({str(each)})
@@ -136,7 +138,7 @@ class NatsEndpoint:
             identity = await self._identity(meant.server, by_operator=shard.origin is Origin.REMORA)
         except EndpointError:
             return frozenset()
-        outlet = self._pool.known_outlet(identity, meant.stream, meant.template)
+        outlet = self._pool.known_outlet(identity, StreamPlace(meant.stream, meant.template))
         sender = Sender(shard.queue, incarnation, meant.stream)
         ids = {sender.message_id(each): each for each in positions}
         arrived = await outlet.arrived_late(list(ids), self._settings.delivery_timeout_s) if outlet is not None else []
@@ -144,12 +146,9 @@ class NatsEndpoint:
 
     async def _outlet(self, shard: Shard, meant: NatsTarget) -> StreamOutlet:
         by_operator = shard.origin is Origin.REMORA
-        if len(self._by_operator) >= MOST_KNOWN:
-            self._by_operator.clear()
-        # Who has topics there, for `up`, which knows a target only: an S3 user's counts.
-        self._by_operator[meant.server] = by_operator and self._by_operator.get(meant.server, True)
+        self._makers.note(meant.server, by_operator=by_operator)
         identity = await self._identity(meant.server, by_operator=by_operator)
-        return self._pool.outlet(identity, meant.stream, meant.template)
+        return self._pool.outlet(identity, StreamPlace(meant.stream, meant.template))
 
     async def _identity(self, server: NatsServer, *, by_operator: bool) -> ServerIdentity:
         if server.tls is None and not server.credentials:
@@ -241,15 +240,9 @@ class NatsRoute:
     async def _send(self, run: PublishRun) -> None:
         """Return when all messages of a run are acknowledged."""
         timeout_s = self._settings.delivery_timeout_s
-        way = await self._outlet.ready()
-        way.publisher.submit(run)
-        try:
-            done, _ = await asyncio.wait([run.done], timeout=timeout_s)
-        finally:
-            way.publisher.abandon(run)
-        if not done:
-            text = f"{way.publisher.what}: not acknowledged within {timeout_s:g} s"
-            error = EndpointUnavailable(text, "timeout").at(run.at)
-            error.unclear = run.unclear
-            raise error
-        run.done.result()
+        publisher = (await self._outlet.ready()).publisher
+
+        def too_late() -> EndpointUnavailable:
+            return EndpointUnavailable(f"{publisher.what}: not acknowledged within {timeout_s:g} s", "timeout")
+
+        await publisher.carry(run, timeout_s, too_late)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from remora.config import NatsSettings
 from remora.endpoints.arrived import Arrived
@@ -17,75 +18,24 @@ from remora.endpoints.nats.questions import last_payload, last_subject, stream_s
 from remora.endpoints.nats.streams import Stream, read_last, read_stream
 from remora.endpoints.nats.subjects import SubjectTemplate, covers
 from remora.endpoints.observer import NatsObserver
-from remora.endpoints.shared import Shared, sweep
+from remora.endpoints.outlets import ConnectionSlot, OutletPool
+from remora.endpoints.shared import Shared
 from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 
 KNOWN_S = 60.0
-"""For so long a route goes by what its server said of the stream; an operator may change window and limits any time."""
+"""A route asks the server for the stream's window and limits again after this time: an operator may change them."""
 
 
-class ServerSlot:
-    """The connection of one identity."""
+ServerSlot: TypeAlias = ConnectionSlot[NatsConnection]
 
-    def __init__(
-        self,
-        identity: ServerIdentity,
-        settings: NatsSettings,
-        rules: DestinationRules,
-        observer: NatsObserver,
-        tasks: Tasks,
-    ) -> None:
-        self._identity = identity
-        self._settings = settings
-        self._rules = rules
-        self._observer = observer
-        self._tasks = tasks
-        self._opened: list[NatsConnection] = []
-        self._newest = Shared(
-            str(self), tasks, self._open, lambda each, _: each.close(), is_usable=lambda each: each.is_usable
-        )
 
-    def __str__(self) -> str:
-        return str(self._identity.server)
+class StreamPlace(NamedTuple):
+    """Where a topic's messages go."""
 
-    @property
-    def live(self) -> list[NatsConnection]:
-        """What is open now."""
-        return [each for each in self._opened if each.error is None]
-
-    async def ready(self) -> NatsConnection:
-        """The connection, opened where there is none. Raises EndpointError."""
-        return await self._newest.ready()
-
-    async def _open(self) -> NatsConnection:
-        opened = await open_connection(self._identity, self._settings, self._rules, self._connection_ended)
-        self._opened.append(opened)
-        self._observer.nats_connected(str(self))
-        return opened
-
-    def _connection_ended(self, connection: NatsConnection) -> None:
-        if connection in self._opened:
-            self._opened.remove(connection)
-            if connection is self._newest.current:
-                self._newest.current = None
-            self._tasks.begin(connection.ended(), name=f"end {self}")
-            self._observer.nats_disconnected(str(self), str(connection.error))
-
-    def close_idle(self, before: float) -> bool:
-        """Close the connection when nobody asked for it since then; whether there is none."""
-        if not self._newest.close_idle(before):
-            return False
-        self.close()
-        return True
-
-    def close(self) -> None:
-        """Open none any more, and close what is open, in the background."""
-        self._newest.current = None
-        self._newest.close()
-        for each in list(self._opened):
-            self._tasks.begin(each.close(), name=f"close {self}")
+    stream: str
+    template: SubjectTemplate
 
 
 @dataclass(slots=True)
@@ -114,16 +64,14 @@ class StreamOutlet:
     def __init__(
         self,
         slot: ServerSlot,
-        name: str,
-        template: SubjectTemplate,
+        place: StreamPlace,
         observer: NatsObserver,
         tasks: Tasks,
         settings: NatsSettings,
     ) -> None:
-        self.what = f"stream {name} at {slot}"
+        self.what = f"stream {place.stream} at {slot}"
         self._slot = slot
-        self._name = name
-        self._template = template
+        self._name, self._template = place
         self._observer = observer
         self._settings = settings
         self._arrived = Arrived()
@@ -205,58 +153,20 @@ async def _close_publisher(way: StreamWay, _: float) -> None:
     way.publisher.end(EndpointUnavailable(f"{way.publisher.what}: it was closed", "aborted"))
 
 
-class ServerPool:
-    """All slots and outlets of an endpoint."""
+ServerPool: TypeAlias = OutletPool[ServerIdentity, ServerSlot, StreamPlace, StreamOutlet]
 
-    def __init__(self, settings: NatsSettings, rules: DestinationRules, observer: NatsObserver, tasks: Tasks) -> None:
-        self._settings = settings
-        self._rules = rules
-        self._observer = observer
-        self._tasks = tasks
-        self._slots: dict[ServerIdentity, ServerSlot] = {}
-        self._outlets: dict[tuple[ServerIdentity, str, SubjectTemplate], StreamOutlet] = {}
 
-    def outlet(self, identity: ServerIdentity, stream: str, template: SubjectTemplate) -> StreamOutlet:
-        """The outlet of a topic; equal targets have the same one."""
-        slot = self._slots.get(identity)
-        if slot is None:
-            slot = ServerSlot(identity, self._settings, self._rules, self._observer, self._tasks)
-            self._slots[identity] = slot
-        key = identity, stream, template
-        outlet = self._outlets.get(key)
-        if outlet is None:
-            outlet = StreamOutlet(slot, stream, template, self._observer, self._tasks, self._settings)
-            self._outlets[key] = outlet
-        return outlet
+def make_pool(settings: NatsSettings, rules: DestinationRules, observer: NatsObserver, tasks: Tasks) -> ServerPool:
+    """All connections and ways to streams of an endpoint."""
 
-    def known_outlet(self, identity: ServerIdentity, stream: str, template: SubjectTemplate) -> StreamOutlet | None:
-        """The outlet of a topic that was used not long ago."""
-        return self._outlets.get((identity, stream, template))
+    def slot(identity: ServerIdentity) -> ServerSlot:
+        return ServerSlot(
+            str(identity.server),
+            tasks,
+            lambda on_end: open_connection(identity, settings, rules, on_end),
+            lambda each: each.is_usable,
+            connected=observer.nats_connected,
+            disconnected=observer.nats_disconnected,
+        )
 
-    def live(self, identity: ServerIdentity) -> list[NatsConnection]:
-        """The connections that are open now."""
-        slot = self._slots.get(identity)
-        return slot.live if slot else []
-
-    async def sweep(self) -> None:
-        """Close what is idle until cancelled."""
-        await sweep(self._settings.idle_timeout_s, self.close_idle)
-
-    def close_idle(self, before: float) -> None:
-        """Close topics' ways that nothing used since then, and connections without any."""
-        for key, outlet in list(self._outlets.items()):
-            if outlet.close_idle(before):
-                del self._outlets[key]
-        used = {key[0] for key in self._outlets}
-        for identity, slot in list(self._slots.items()):
-            if identity not in used and slot.close_idle(before):
-                del self._slots[identity]
-
-    def close(self) -> None:
-        """Begin to close everything; the task group waits for it."""
-        for outlet in self._outlets.values():
-            outlet.close()
-        for slot in self._slots.values():
-            slot.close()
-        self._slots.clear()
-        self._outlets.clear()
+    return ServerPool(slot, lambda over, place: StreamOutlet(over, place, observer, tasks, settings))

@@ -14,7 +14,7 @@ from remora.endpoints.nats.looks import Before, SubjectLooks
 from remora.endpoints.nats.messages import NatsMessage, Sender
 from remora.endpoints.nats.questions import is_nobody, last_of, read_answer
 from remora.endpoints.nats.streams import last_place, read_last
-from remora.endpoints.runs import Run
+from remora.endpoints.runs import Carrier, Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from remora.policy.quarantine import ANSWERED
@@ -95,18 +95,14 @@ class Wire(Protocol):
         ...
 
 
-class StreamPublisher:
+class StreamPublisher(Carrier[PublishRun, UnderWay]):
     """See the module. `what` names the stream in errors, `known` counts what the stream had, by how that was found."""
 
     def __init__(self, stream: str, what: str, wire: Wire, arrived: Arrived, known: Callable[[str], None]) -> None:
-        self.what = what
-        self.error: EndpointError | None = None
+        super().__init__(what, arrived)
         self._stream = stream.encode()
         self._wire = wire
-        self._arrived = arrived
         self._known = known
-        self._by_id: dict[bytes, UnderWay] = {}
-        self._runs: set[PublishRun] = set()  # whose next message is not written yet
 
     @property
     def unanswered(self) -> int:
@@ -118,34 +114,13 @@ class StreamPublisher:
         found = self._by_id.get(message_id)
         return found is not None and not found.is_asked_for
 
-    def submit(self, run: PublishRun) -> None:
-        """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
-        while run.may_send:
-            message_id = run.ids[run.next]
-            if self._arrived.take(message_id):
-                run.arrived(run.begin())
-                continue
-            if self.error is not None:
-                self._fail(run, self.error)
-                return
-            found = self._by_id.get(message_id)
-            if found is not None:
-                found.run, found.at = run, run.begin()
-                continue
-            if not run.is_due:
-                run.is_due = True
-                self._runs.add(run)
-                self._wire.due(self, run)
-            return
+    def write_soon(self, run: PublishRun) -> None:
+        """Have the connection ask for the next message."""
+        self._wire.due(self, run)
 
     def encode(self, run: PublishRun) -> bytes:
         """A run's next message, or the question for it, which counts as under way; nothing of a push given up."""
-        self._runs.discard(run)
-        run.is_due = False
-        if self.error is not None or not run.may_send:
-            return b""
-        if run.ids[run.next] in self._by_id:
-            self.submit(run)
+        if not self.may_encode(run):
             return b""
         before = run.before(run.next)
         if before is Before.ARRIVED:
@@ -222,53 +197,8 @@ class StreamPublisher:
 
     def _ack(self, one: UnderWay) -> None:
         self._forget(one)
-        run = one.run
-        if run.is_over:
-            self._arrived.add(one.message_id)
-            return
-        run.arrived(one.at)
-        self._settle(run)
+        self.has_arrived(one)
 
     def _refuse(self, one: UnderWay, error: EndpointError) -> None:
         self._forget(one)
-        if one.run.is_over:
-            self._arrived.news()
-            return
-        one.run.refuse(one.at, error)
-        self._settle(one.run)
-
-    def _settle(self, run: PublishRun) -> None:
-        """Send more of a run, or have it fail once all messages before the refused one have arrived."""
-        if run.refused is not None:
-            self._fail(run, run.refused, tries=1)
-        else:
-            self.submit(run)
-
-    def _fail(self, run: PublishRun, error: EndpointError, tries: int | None = None) -> None:
-        if not run.is_over:
-            self._remember(run)
-            run.fail(error, tries)
-
-    def _remember(self, run: PublishRun) -> None:
-        for message_id in run.all_arrived():
-            self._arrived.add(message_id)
-
-    def abandon(self, run: PublishRun) -> None:
-        """Give a run up. A message of it that was written keeps its place until it is answered."""
-        if not run.done.done():
-            self._remember(run)
-            run.done.cancel()
-        elif not run.done.cancelled():
-            run.done.exception()  # the waiting push may have been cancelled in the same turn of the loop
-
-    def end(self, error: EndpointError) -> None:
-        """Nothing is answered any more."""
-        if self.error is not None:
-            return
-        self.error = error
-        runs = [*(each.run for each in self._by_id.values()), *self._runs]
-        self._by_id.clear()
-        self._runs.clear()
-        for run in runs:
-            self._fail(run, error)
-        self._arrived.news()
+        self.was_refused(one, error)
