@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.omap import all_values
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
 from remora.storage.rados.runs import has_runs
@@ -24,8 +25,6 @@ from remora.storage.rados.runs import has_runs
 _log = logging.getLogger(__name__)
 
 _OBJECT = "remora.released"
-_PAGE = 1024
-
 
 _RELEASED, _GUARDED, _LEAVING = b"1", b"spilling", b"releasing"
 _TRIES = 20
@@ -48,7 +47,7 @@ class Releases(RadosPart):
         permission to read them cannot have released any, and gets none.
         """
         try:
-            names = await self._all()
+            names = await all_values(self._connection, _OBJECT, self._own)
             found = frozenset([Shard(each) for each, value in names.items() if await self._is_released(each, value)])
         except StoreError as exc:
             if self._known is None and not isinstance(exc, StoreMisconfigured):
@@ -115,7 +114,7 @@ class Releases(RadosPart):
 
     async def lift_stale(self) -> None:
         """Lift guards of queues in which nothing is spilled: who set them has stopped, or sets them again."""
-        for queue, value in (await self._all()).items():
+        for queue, value in (await all_values(self._connection, _OBJECT, self._own)).items():
             if value.startswith(_GUARDED) and not await self._has_runs(queue):
                 await self._swap(queue, value, b"")
 
@@ -130,20 +129,6 @@ class Releases(RadosPart):
         except MissingError:
             return b""
         return found.values.get(queue, b"")
-
-    async def _all(self) -> Mapping[str, bytes]:
-        found: dict[str, bytes] = {}
-        more = True
-        while more:
-            operation = ReadOp().assert_exists()
-            page = operation.omap_page(max(found, default=""), "", _PAGE)
-            try:
-                await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", locator=self._own)
-            except MissingError:
-                return found
-            found |= page.values
-            more = page.more and bool(page.values)
-        return found
 
     async def _swap(self, queue: str, old: bytes, new: bytes) -> bool:
         """Put one value in the place of another, both empty for none; False where there is another one by now."""

@@ -23,9 +23,10 @@ from remora.model.spill import SpilledRun, SpillUsage
 from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.omap import all_values
 from remora.storage.rados.part import INCARNATION, RadosPart, decoded
 from remora.storage.rados.placement import Locator
-from remora.storage.rados.refusals import FULL, OWN, PLAIN, MismatchError, MissingError, Refusals
+from remora.storage.rados.refusals import FULL, OWN, MismatchError, MissingError, Refusals
 from remora.storage.rados.state import SPILL, StoredState
 
 _log = logging.getLogger(__name__)
@@ -144,17 +145,7 @@ class Runs(RadosPart):
 
     async def _all(self) -> Mapping[str, RunOwner]:
         """The list of all runs, with whose they are."""
-        found: dict[str, bytes] = {}
-        more = True
-        while more:
-            operation = ReadOp().assert_exists()
-            page = operation.omap_page(max(found, default=""), "", _PAGE)
-            try:
-                await self._connection.run(operation, RUNS, f"reading {RUNS}", PLAIN, self._own)
-            except MissingError:
-                break
-            found |= page.values
-            more = page.more and bool(page.values)
+        found = await all_values(self._connection, RUNS, self._own)
         return {name: decoded(lambda raw: decode_owner(name, raw), raw, RUNS) for name, raw in found.items()}  # noqa: B023 - called at once
 
     async def _on_list(self, operation: WriteOp) -> None:
