@@ -280,7 +280,7 @@ async def test_a_restore_that_is_cut_short_is_repeated(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, name, killed)
-        patch.setattr(backup, "_discard", lambda _: None)  # who is killed undoes nothing
+        patch.setattr(backup, "discard", lambda _: None)  # who is killed undoes nothing
         with pytest.raises(Killed):
             restore(tmp_path / "copies", tmp_path / "new")
 

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from remora.model.errors import StoreFull, StoreMisconfigured, StoreUnavailable
@@ -22,7 +22,7 @@ from remora.model.store_files import Report
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.checking import check_directory, check_file, open_to_look, why
 from remora.storage.sqlite.connecting import connect, snapshot, transaction
-from remora.storage.sqlite.directory import RESTORING, locked, make_directory, migrate, path_of, sync
+from remora.storage.sqlite.directory import RESTORING, discard, locked, make_directory, migrate, path_of, sync
 from remora.storage.sqlite.refusals import is_busy, lacks_room, translated
 
 _HELD_UP_S = 0.5
@@ -71,7 +71,7 @@ def restore(copies: Path, directory: Path) -> list[Report]:
             if found := sorted(directory.glob("queues-*.db*")):
                 raise StoreMisconfigured(f"{found[0]} is there already: move what is in {directory} elsewhere")
             mark.touch(0o600)
-        _discard(new)
+        discard(new)
         is_begun = any(directory.glob("queues-*.db"))  # by one that was cut short: the mark stays whatever comes
         with _undone(new if is_begun else [*new, mark]):
             sync(directory)
@@ -173,16 +173,9 @@ def _undone(made: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException as exc:
-        _discard(made)
+        discard(made)
         if isinstance(exc, sqlite3.Error) and lacks_room(exc):
             raise StoreFull(f"{made[0].parent}: no room for a copy of the store") from exc
         if isinstance(exc, sqlite3.Error | OSError):
             raise translated(exc, made[0]) from exc
         raise
-
-
-def _discard(files: Sequence[Path]) -> None:
-    for path in files:
-        for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
-            with suppress(FileNotFoundError):
-                path.with_name(name).unlink()

@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -280,6 +280,14 @@ def sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def discard(files: Iterable[Path]) -> None:
+    """Delete files with what SQLite makes beside them, as far as they are there."""
+    for path in files:
+        for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(name).unlink()
 
 
 def opening_error(exc: OSError, directory: Path) -> StoreError:

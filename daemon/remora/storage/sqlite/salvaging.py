@@ -22,6 +22,7 @@ from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checking import LETTERS, open_to_look, why
 from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, checksums
 from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
+from remora.storage.sqlite.directory import discard
 
 _BATCH = 256
 
@@ -70,7 +71,7 @@ def salvage(damaged: Path, new: Path) -> Salvaged:
                 target.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             target.execute("PRAGMA journal_mode = WAL")
     except BaseException as exc:
-        _discard(new)
+        discard([new])
         if isinstance(exc, sqlite3.Error) and getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             raise StoreFull(f"{new}: no room for what was salvaged: name a file on a disk that has some") from exc
         if isinstance(exc, _OF_DAMAGE):
@@ -80,12 +81,6 @@ def salvage(damaged: Path, new: Path) -> Salvaged:
 
 
 _OF_DAMAGE = (sqlite3.Error, OSError, StoreDamaged, LookupError, ValueError, TypeError, OverflowError)
-
-
-def _discard(new: Path) -> None:
-    for name in (new.name, f"{new.name}-journal", f"{new.name}-wal", f"{new.name}-shm"):
-        with suppress(FileNotFoundError):
-            new.with_name(name).unlink()
 
 
 def _made(path: Path) -> sqlite3.Connection:
