@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -86,6 +87,7 @@ class SequencerWorkers:
         self._past_figures = RoundFigures()
         self._is_leaving = False
         self._begun = asyncio.Event()
+        self._reaped = asyncio.Event()
 
     # ---------------------------------------------------------------------------------------- figures
 
@@ -125,9 +127,11 @@ class SequencerWorkers:
         self._is_leaving = True
         for each in self._children.values():
             each.tell(Leave())
-        ends = asyncio.get_running_loop().time() + LEAVE_S + SILENT_S
-        while self._children and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110  # each in a task of its own
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S + SILENT_S):
+                while self._children:
+                    self._reaped.clear()
+                    await self._reaped.wait()
 
     async def _keep_one(self) -> None:
         while not self._is_leaving:
@@ -189,10 +193,10 @@ class SequencerWorkers:
     async def _reap(self, child: SequencerChild) -> None:
         """See to a worker's end: nothing that it knew is awaited any more once its process is gone."""
         child.process.kill()
-        while child.process.poll() is None:  # noqa: ASYNC110  # it is killed: a moment
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(child.process.wait)  # it is killed: a moment
         child.close()
         del self._children[child.number]
+        self._reaped.set()
         self._counters.leave(child.number)
         if child.did is not None:
             self._past_figures = _sum(self._past_figures, [child.did])
