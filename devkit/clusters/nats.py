@@ -28,6 +28,7 @@ from devkit.clusters.certificates import certificate
 from devkit.clusters.nkeys import public_key, seed_of
 from devkit.processes.ports import free_ports
 from devkit.processes.processes import freeze
+from devkit.processes.programs import program
 
 SERVER = "nats-server"
 MAX_MESSAGE_BYTES = 1_000_000
@@ -117,7 +118,7 @@ class Nats:
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir()
         said = self.folder / "log"
-        argv = [SERVER, "-c", str(self.folder / "nats.conf"), "--ports_file_dir", str(ports)]
+        argv = [program(SERVER, SERVER), "-c", str(self.folder / "nats.conf"), "--ports_file_dir", str(ports)]
         with said.open("ab") as log:
             self._process = process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
         # It writes the file once it listens, and this takes no longer than its start.
@@ -206,10 +207,6 @@ class Nats:
 @contextlib.contextmanager
 def running_nats(*, tls: bool = False, accounts: Accounts | None = None) -> Iterator[Nats]:
     """A server of one's own, of which nothing is left. Missing, it skips the test on a laptop and fails it in CI."""
-    if shutil.which(SERVER) is None:
-        if "CI" in os.environ:
-            pytest.fail("nats-server is missing: run scripts/setup")
-        pytest.skip("needs Debian's package nats-server: run scripts/setup")
     with tempfile.TemporaryDirectory(prefix="remora-nats-") as name:
         server = Nats(Path(name), tls=tls, accounts=accounts)
         try:

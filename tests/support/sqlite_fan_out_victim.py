@@ -7,11 +7,7 @@ until one comes through. It prints a line for each: the number, and whether the 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import os
-import signal
-import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +19,8 @@ from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCop
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, writer
 from support.sqlite import held
-from support.sqlite_victim import Killer, tell, watch
-from support.stores import expire, own_topic, unhurried
+from support.sqlite_victim import Killer, die_at_each_step, watch
+from support.stores import expire, own_topic
 
 FILES = 4
 EVENTS = 6
@@ -109,26 +105,5 @@ async def request(kind: str, directory: Path, killer: Killer) -> None:
         killer.is_armed = False
 
 
-def main() -> None:
-    """Die at each step, one after the other."""
-    unhurried()
-    kind, directory = sys.argv[1], Path(sys.argv[2])
-    for step in range(1, 400):
-        child = os.fork()
-        if not child:
-            asyncio.run(request(kind, directory, Killer(step)))
-            sys.stdout.flush()
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            tell(step, "killed")
-        elif status == 0:
-            tell(step, "answered")
-            return
-        else:
-            sys.exit(f"step {step} ended with {status}")
-    sys.exit("it never came through")
-
-
 if __name__ == "__main__":
-    main()
+    die_at_each_step(request, 400)

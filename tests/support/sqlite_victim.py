@@ -15,7 +15,7 @@ import shutil
 import signal
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -263,14 +263,14 @@ def tell(step: int, outcome: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    """Die at each step, one after the other."""
+def die_at_each_step(run: Callable[[str, Path, Killer], Coroutine[Any, Any, None]], most: int) -> None:
+    """Carry out what the command line names, in one process after the other of which each dies at a later step."""
     unhurried()
     kind, directory = sys.argv[1], Path(sys.argv[2])
-    for step in range(1, 100):
+    for step in range(1, most):
         child = os.fork()
         if not child:
-            asyncio.run((request if kind in KINDS else opening)(kind, directory, Killer(step)))
+            asyncio.run(run(kind, directory, Killer(step)))
             sys.stdout.flush()
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -284,5 +284,9 @@ def main() -> None:
     sys.exit("it never came through")
 
 
+async def _carry_out(kind: str, directory: Path, killer: Killer) -> None:
+    await (request if kind in KINDS else opening)(kind, directory, killer)
+
+
 if __name__ == "__main__":
-    main()
+    die_at_each_step(_carry_out, 100)
