@@ -273,7 +273,7 @@ class SequencerClient:
         return Token(epoch, reply.position)
 
     def ended(self, log: LogName, epoch: int) -> None:
-        """Ask for no more positions of an epoch that storage refuses.
+        """Stop asking for positions of an epoch that storage refuses.
 
         The next one is the one that `projection` names, where it is given; a server that does not know it looks for it.
         """

@@ -83,7 +83,7 @@ async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     does a worker that took the queue meanwhile, before it read of the release. A radosgw keeps the lock that it has.
     To a queue of remora's own no radosgw comes: there the lock is broken, and the queue taken again.
 
-    A queue with spilled entries, of which a radosgw knows nothing, stays with its worker until they are delivered.
+    A radosgw knows nothing of spilled entries: a queue that has some stays with its worker until they are delivered.
     """
     left = holder = (await store.inspection.stats(shard)).holder
     if shard.origin is Origin.RADOSGW:

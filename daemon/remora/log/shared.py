@@ -59,9 +59,9 @@ class Log:
     async def append(self, data: bytes) -> int:
         """Append an entry, durably, and return its position; it lands once.
 
-        Of two appends of which one ended before the other began, the later one has the larger position. Raises
-        NotAppended where the entry is not in the log and never will be, AppendUnclear where nobody could tell in time,
-        and LogUnknown and LogRefused. A cancelled append may land, or leave a hole.
+        An append that begins after another one has ended gets the larger position. Raises NotAppended where the entry
+        is not in the log and never will be, AppendUnclear where nobody could tell in time, and LogUnknown and
+        LogRefused. A cancelled append may land, or leave a hole.
         """
         ends, pause_s = self._now() + self._times.give_up_s, self._times.first_look_s
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 COUNTED = ("granted_bytes", "passed_bytes", "given_back_bytes", "at_once", "deferred", "waited")
-"""The counters of a flow, each of which only grows."""
+"""The counters of a flow. Each only grows."""
 
 
 class CreditFlow(msgspec.Struct, kw_only=True):

@@ -69,7 +69,7 @@ class SpillLook:
 
 @dataclass(frozen=True, slots=True)
 class SpillUsage:
-    """What the runs of all queues take of the store, and why their pool takes no more, if so."""
+    """What the runs of all queues take of the store, and why their pool takes no further ones, where it does not."""
 
     by_shard: Mapping[Shard, int]
     full: str = ""

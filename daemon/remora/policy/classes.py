@@ -15,7 +15,7 @@ OTHER = "other"
 
 
 def fits(patterns: Iterable[str], key: str) -> bool:
-    """Whether a key is one of the names, or like one of those with stars, each of which stands for any text."""
+    """Whether a key is one of the names, or like one of those with stars. A star stands for any text."""
     return any(is_like(each, key) for each in patterns)
 
 

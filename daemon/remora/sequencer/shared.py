@@ -82,7 +82,7 @@ class SharedCounters(sequencer.Core):
             each.tell(self._share(log))
 
     def trust(self, log: LogName, seconds: float) -> None:
-        """The lock of a log is trusted for so long from now; workers look at that by themselves."""
+        """Trust the lock of a log for this time from now on; workers look at the clock by themselves."""
         if (counter := self._counters.get(log)) is not None:
             self._cells.trust(cast("SharedCounter", counter).cell, seconds)
 

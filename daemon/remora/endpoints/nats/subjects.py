@@ -35,7 +35,7 @@ def token(text: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SubjectTemplate:
-    """The tokens of a template, of which the topic's name is filled in already."""
+    """The tokens of a template in which the topic's name is filled in."""
 
     tokens: tuple[bytes, ...]
 
