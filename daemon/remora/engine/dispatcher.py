@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -168,20 +167,20 @@ class Dispatcher:
             of_shard = partial(endpoint.arrived_late, token.shard, token.incarnation, topic.target)
             ask = partial(self._scope.asked, of_shard)
         publishes = endpoint.publishes_letters(topic.target)
-        scope = Scope(self._context, self._lease, topic, self._scope.state, publishes, ask)
+        scope_of = partial(Scope, self._context, self._lease, topic, self._scope.state, publishes, ask)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._outlet.is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                scope = _on(exact, scope)
+                scope = scope_of(_succession_of(exact))
                 session = Session(scope, allowance, self._arrived)
                 way = TracedExactRoute(exact, scope.spans) if self._context.tracer.is_on else exact
                 yield session, TransactionSender(session, way, Committer(session, way))
         else:
             quick, traces = not self._outlet.limits.counts_attempts, self._context.tracer.is_on
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
-                scope = _on(route, scope)
+                scope = scope_of(_succession_of(route))
                 session = Session(scope, allowance, self._arrived)
                 yield session, LaneSender(session, TracedRoute(route, scope.spans) if traces else route)
 
@@ -192,6 +191,6 @@ class Dispatcher:
         self._standing.recovered()
 
 
-def _on(route: object, scope: Scope) -> Scope:
-    """A session's scope that tells its route where the shards ended that its own took over from, if it passes it on."""
-    return replace(scope, succeeds=route.succeeds) if isinstance(route, SucceedingRoute) else scope
+def _succession_of(route: object) -> Callable[[bytes], None] | None:
+    """What is told where the shards ended that a route's own took over from, if the route passes it on."""
+    return route.succeeds if isinstance(route, SucceedingRoute) else None

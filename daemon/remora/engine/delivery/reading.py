@@ -111,7 +111,7 @@ class Reader:
     def learn(self, page: Page) -> None:
         """Take note of a listing that is about to be delivered."""
         self.times.taken = self._scope.clock()
-        if page.after:
+        if page.after and self._scope.succeeds is not None:
             self._scope.succeeds(page.after)
         reads, nbytes, entries = self._reads, page.nbytes, len(page.entries)
         self._progress.begin_work()

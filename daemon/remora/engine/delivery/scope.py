@@ -26,8 +26,8 @@ class Scope:
     """Whether the endpoint gets the shard's dead letters, too."""
     arrived_late: AskLate | None = None
     """Asks the endpoint which records arrived of which a push could not tell; None where it never knows."""
-    succeeds: Callable[[bytes], None] = field(default=lambda _: None, compare=False)
-    """Told where the parents of this shard ended, before its first entries are packed."""
+    succeeds: Callable[[bytes], None] | None = None
+    """Gets where this shard's parents ended, before its first entries are packed; None where nobody passes it on."""
     spans: ShardSpans = field(init=False)
     endpoint_kind: str = field(init=False)
     """The scheme of the target's URI."""
