@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol, TextIO
+from typing import Generic, NamedTuple, Protocol, TextIO, TypeVar
 from urllib.parse import quote, unquote
 
 from devkit.clusters.kafka import Kafka, create_topic, limit_topic, read_topic
@@ -318,17 +318,51 @@ def _path(arrival: Arrival) -> str:
     return arrival.line.split()[1]
 
 
+# ----------------------------------------------------------------------------------- servers of one process
+
+
+H = TypeVar("H", Hearer, NatsHearer)
+
+
+class OneServer(Generic[H]):
+    """A server of one's own, and what the endpoint told of its connections to it."""
+
+    def __init__(self, server: RabbitMQ | Nats, hearer: H) -> None:
+        self._hearer: H = hearer
+        self._one = server
+
+    @property
+    def opened(self) -> int:
+        return self._hearer.connected
+
+    @property
+    def closed(self) -> int:
+        return len(self._hearer.disconnected)
+
+    async def stop(self) -> None:
+        self._one.kill()
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._one.start)
+
+    async def freeze(self) -> None:
+        await self._one.freeze()
+
+    def thaw(self) -> None:
+        self._one.signal(signal.SIGCONT)
+
+
 # ----------------------------------------------------------------------------------------------- AMQP
 
 
-class AmqpOutlet:
+class AmqpOutlet(OneServer[Hearer]):
     """RabbitMQ, with an exchange and a durable queue for each target."""
 
     load, at_once, largest_bytes, has_addresses, hears_late = 2000, 20, MAX_MESSAGE_BYTES, True, True
 
     def __init__(self, rabbitmq: RabbitMQ) -> None:
+        super().__init__(rabbitmq, Hearer())
         self._rabbitmq = rabbitmq
-        self._hearer = Hearer()
         self._queues: dict[str, str] = {}
         self._read: defaultdict[str, list[Arrived]] = defaultdict(list)
 
@@ -366,26 +400,6 @@ class AmqpOutlet:
             found.append(_arrived(message.properties.headers, message.body))
         return found
 
-    @property
-    def opened(self) -> int:
-        return self._hearer.connected
-
-    @property
-    def closed(self) -> int:
-        return len(self._hearer.disconnected)
-
-    async def stop(self) -> None:
-        self._rabbitmq.kill()
-
-    async def start(self) -> None:
-        await asyncio.to_thread(self._rabbitmq.start)
-
-    async def freeze(self) -> None:
-        await self._rabbitmq.freeze()
-
-    def thaw(self) -> None:
-        self._rabbitmq.signal(signal.SIGCONT)
-
     def _target(self, exchange: str) -> Target:
         return Target(f"amqp://{self._rabbitmq.address}", f"amqp-exchange={exchange}", "events")
 
@@ -393,14 +407,14 @@ class AmqpOutlet:
 # ----------------------------------------------------------------------------------------------- NATS
 
 
-class NatsOutlet:
+class NatsOutlet(OneServer[NatsHearer]):
     """A NATS server, with a stream for each target."""
 
     load, at_once, largest_bytes, has_addresses, hears_late = 2000, 0, 900_000, True, True
 
     def __init__(self, server: Nats) -> None:
+        super().__init__(server, NatsHearer())
         self._server = server
-        self._hearer = NatsHearer()
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
@@ -430,26 +444,6 @@ class NatsOutlet:
     async def arrivals(self, target: Target) -> Sequence[Arrived]:
         messages = await self._server.read(target.topic)
         return [_arrived({name: unquote(text) for name, text in e.headers.items()}, e.body) for e in messages]
-
-    @property
-    def opened(self) -> int:
-        return self._hearer.connected
-
-    @property
-    def closed(self) -> int:
-        return len(self._hearer.disconnected)
-
-    async def stop(self) -> None:
-        self._server.kill()
-
-    async def start(self) -> None:
-        await asyncio.to_thread(self._server.start)
-
-    async def freeze(self) -> None:
-        await self._server.freeze()
-
-    def thaw(self) -> None:
-        self._server.signal(signal.SIGCONT)
 
     def _target(self, stream: str) -> Target:
         return Target(f"nats://{self._server.address}", f"nats-stream={stream}", stream)
