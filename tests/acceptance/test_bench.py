@@ -88,7 +88,7 @@ def test_a_sequencer_is_measured_beside_a_counter_object(tmp_path: Path, name: s
     """On Ceph positions and appends have a rate in each way, for one client and for 32."""
     found = figures(tmp_path, "sequencer", "--store", "rados", "--seconds", "0.2", "--rounds", "1", "--name", name)
 
-    ways = {"positions": ("sequencer", "counter object"), "appends": ("sequencer", "counter object", "variable")}
+    ways = {"positions": ("sequencer", "counter object"), "appends": ("sequencer", "counter object", "variable", "Log")}
     wanted = {f"{work}, {way}, {n} clients" for work, of in ways.items() for way in of for n in (1, 32)}
     assert set(found["rates"]) == wanted
     assert all(rate > 0 for rate in (*found["rates"].values(), *found["ratios"].values()))
