@@ -14,6 +14,7 @@ from remora.cli.options import config_option, seconds, token_file_option
 from remora.cli.output import run_async
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 
@@ -39,7 +40,9 @@ def drain(settings: Settings, timeout_s: float, undo: bool, token_file: Path | N
     Example:
       remora drain --timeout 2m && systemctl stop remora
     """
-    left = run_async(_drained(DaemonControl(settings, token_file), timeout_s, on=not undo))
+    with told(after_s=SILENT_S) as tell:
+        tell(f"waiting until this host holds no queue, for up to {timeout_s:g} s")
+        left = run_async(_drained(DaemonControl(settings, token_file), timeout_s, on=not undo))
     if undo:
         click.echo("this host takes part again")
     elif not left:

@@ -15,6 +15,7 @@ from remora.cli.output import print_json
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.store_files import Report
+from remora.replay.steps import SILENT_S, told
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
@@ -39,7 +40,9 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
     Example:
       remora store check /var/lib/remora/queues/queues-003.db
     """
-    reports = embedded_files.check_files(settings, files)
+    with told(after_s=SILENT_S) as tell:
+        tell("checking the files")
+        reports = embedded_files.check_files(settings, files)
     _tell(reports, as_json)
 
 
@@ -96,7 +99,9 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
       remora store salvage queues-003.db queues-003.new
       mkdir damaged && mv queues-003.db* damaged/ && mv queues-003.new queues-003.db
     """
-    found = embedded_files.salvage_file(damaged, new)
+    with told(after_s=SILENT_S) as tell:
+        tell(f"copying what can be read of {damaged}")
+        found = embedded_files.salvage_file(damaged, new)
     if as_json:
         counts = {"entries": found.entries, "unproven": found.unproven, "rows": found.rows}
         print_json({"file": str(new), **counts, "lost": found.lost})
@@ -126,7 +131,10 @@ def backup_command(settings: Settings, directory: Path, as_json: bool) -> None:
     Example:
       remora store backup /var/backups/remora-2026-11-27
     """
-    _tell(embedded_files.back_up_store(settings, directory), as_json)
+    with told(after_s=SILENT_S) as tell:
+        tell(f"copying the store to {directory}, and checking each copy")
+        reports = embedded_files.back_up_store(settings, directory)
+    _tell(reports, as_json)
 
 
 @store.command("restore")
@@ -146,4 +154,7 @@ def restore_command(settings: Settings, copies: Path, as_json: bool) -> None:
       mkdir /root/damaged && mv /var/lib/remora/queues-* /root/damaged/
       remora store restore /var/backups/remora-2026-11-27
     """
-    _tell(embedded_files.restore_store(settings, copies), as_json)
+    with told(after_s=SILENT_S) as tell:
+        tell(f"making the store out of {copies}, and checking each file")
+        reports = embedded_files.restore_store(settings, copies)
+    _tell(reports, as_json)
