@@ -11,7 +11,7 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.options import config_option, seconds, token_file_option
-from remora.cli.output import run_async
+from remora.cli.output import run_async, several
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.replay.steps import SILENT_S, told
@@ -68,5 +68,5 @@ def _held(status: dict[str, Any]) -> str:
     """What keeps a drain from being done; empty when it is. A worker that does not answer may hold anything."""
     queues = sum(each["shards"] for each in status["workers"])
     silent = sum(not each["answers"] for each in status["workers"])
-    said = [f"{queues} queues are still held"] if queues else []
-    return ", ".join([*said, f"{silent} workers do not answer"] if silent else said)
+    said = [f"{several(queues, 'queue is', 'queues are')} still held"] if queues else []
+    return ", ".join([*said, f"{several(silent, 'worker does', 'workers do')} not answer"] if silent else said)

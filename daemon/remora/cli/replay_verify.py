@@ -84,9 +84,7 @@ class _Options:
 @click.command()
 @click.argument("run", required=False, type=FOLDER)
 @click.option("--bootstrap", metavar="HOST:PORT,...", required=True, help="Kafka's brokers.")
-@click.option(
-    "--topic", help="The topic in Kafka.  [default: where the daemon delivers the events of RUN]"
-)
+@click.option("--topic", help="The topic in Kafka.  [default: where the daemon delivers the events of RUN]")
 @click.option(
     "--from",
     "from_us",

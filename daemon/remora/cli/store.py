@@ -11,7 +11,7 @@ import click
 from remora import embedded_files
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json
+from remora.cli.output import LETTERS, print_json, several
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.store_files import Report
@@ -66,17 +66,14 @@ def _tell(reports: Sequence[Report], as_json: bool) -> None:
     else:
         for each in reports:
             unproven = f", {each.unproven} of them unproven" if each.unproven else ""
-            found = _several(len(each.problems), "problem") if each.problems else "good"
-            counts = f"{each.topics} topics, {each.queues} queues, {each.entries} entries, {each.letters} dead letters"
+            found = several(len(each.problems), "problem", "problems") if each.problems else "good"
+            counts = f"{several(each.topics, 'topic', 'topics')}, {several(each.queues, 'queue', 'queues')}"
+            counts += f", {several(each.entries, 'entry', 'entries')}, {several(each.letters, *LETTERS)}"
             click.echo(f"{each.path}: {found}; {counts}{unproven}")
             for problem in each.problems:
                 click.echo(f"  {problem.what}: {problem.text}")
     if any(each.problems for each in reports):
         sys.exit(Exit.FAILURE)
-
-
-def _several(count: int, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 's'}"
 
 
 @store.command("salvage")
@@ -107,7 +104,10 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
         print_json({"file": str(new), **counts, "lost": found.lost})
     else:
         unproven = f" ({found.unproven} of them unproven)" if found.unproven else ""
-        click.echo(f"{new}: {found.entries} entries{unproven}, {found.rows} other rows; {len(found.lost)} were lost")
+        copied = (
+            f"{several(found.entries, 'entry', 'entries')}{unproven}, {several(found.rows, 'other row', 'other rows')}"
+        )
+        click.echo(f"{new}: {copied}; {several(len(found.lost), 'is', 'are')} lost")
         for each in found.lost:
             click.echo(f"  lost: {each}")
     if found.lost:
