@@ -47,7 +47,7 @@ class DeliveryEvents(EventGroup):
         self._failed = topic_counter("remora_failures", "Attempts that failed, by kind of failure.", kind=KINDS)
         self._parked = topic_counter("remora_parked_entries", "Entries moved to the dead-letter store.", cause=CAUSES)
         self._retries = topic_counter("remora_retries", "Pauses before another attempt.")
-        self._retry_pauses = topic_counter("remora_retry_pause_seconds", "Time decided to be spent in such pauses.")
+        self._retry_pauses = topic_counter("remora_retry_pause_seconds", "Time that deliveries are to pause before another attempt, as decided at each failure.")
         self._ages = AgeHistogram(
             instruments.labels,
             "remora_event_age_seconds",

@@ -16,7 +16,7 @@ class DestinationEvents(EventGroup):
         counter, gauge = instruments.counter, instruments.gauge
         self._quarantines = counter("remora_quarantines", "Destinations that a worker left to others for a while.")
         self._quarantine_skips = counter(
-            "remora_quarantine_skips", "Bad windows of a destination after which a worker did not, by its draw."
+            "remora_quarantine_skips", "Bad windows of a destination after which a worker, by lot, did not leave it to others."
         )
         self._quarantined = gauge("remora_quarantined_destinations", "Destinations in quarantine.")
         self._quarantining = gauge(

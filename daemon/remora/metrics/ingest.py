@@ -19,7 +19,7 @@ class IngestEvents(EventGroup):
         """Bytes of the entries made of events that were taken in."""
         self._ingested_events = instruments.topic_counter("remora_ingested_events", "Events taken in and stored.")
         self._ingested_bytes = instruments.topic_counter(
-            "remora_ingested_bytes", "Bytes of the entries that were made of such events."
+            "remora_ingested_bytes", "Bytes of the entries stored for events that were taken in."
         )
         self._ingest_dropped = instruments.topic_counter(
             "remora_ingest_dropped_fields", "Members of events that an entry cannot hold."

@@ -28,7 +28,7 @@ class OwnershipEvents(EventGroup):
             "remora_shard_moves", "Queues taken from another worker, by why it no longer held them.", "kind"
         )
         self._usage = gauge("remora_usage_ratio", "What this process uses of a resource, as a fraction.", "resource")
-        self._usage_history = gauge("remora_usage_history_ratio", "Its busiest resource over time.")
+        self._usage_history = gauge("remora_usage_history_ratio", "Moving average of how much this process uses of its busiest resource, as a fraction.")
         self._balance_skipped = counter(
             "remora_balance_skipped", "Rounds in which no queue was given away for its load, by reason.", "reason"
         )

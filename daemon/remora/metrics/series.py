@@ -376,9 +376,9 @@ class Ledgers(Collector):
             return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic", *further])
 
         committed = gauge("committed_entries", "Entries ever committed to the topic's queues.")
-        pending = gauge("pending_entries", "Entries that wait in them.")
-        removed = gauge("removed_entries", "Entries that have left them, by why.", "cause")
-        unaccounted = gauge("unaccounted_entries", "Entries that do neither, or that count twice: 0.")
+        pending = gauge("pending_entries", "Entries that wait in the topic's queues, by their ledgers.")
+        removed = gauge("removed_entries", "Entries that have left the topic's queues, by why.", "cause")
+        unaccounted = gauge("unaccounted_entries", "Entries of a topic that neither wait nor left for a known cause, or that count twice; 0 unless there is a fault.")
         for label, books in self.by_label().items():
             committed.add_metric([label], books.committed)
             pending.add_metric([label], books.pending)
