@@ -145,6 +145,14 @@ def test_every_option_and_metric_has_a_row() -> None:
     assert len(re.findall(r"(?m)^\| `remora_", metrics)) > 100
 
 
+def test_the_help_text_of_a_metric_stands_alone() -> None:
+    """It says what is counted where, in words that need no other metric's text: no "such", and no bare noun."""
+    for registry in (Telemetry().registry, SequencerTelemetry().registry):
+        for each in reference.families(registry):
+            assert not re.search(r"\b(such|these|likewise|the same|of it)\b|in them\.", each.help), each.name
+            assert len(each.help.split()) > 2, each.name
+
+
 def test_a_label_of_a_metric_is_named() -> None:
     """A counter by topic, whose series begin later, and a gauge that is computed when it is asked for, name theirs."""
     found = {each.name: each.labels for each in reference.families(Telemetry().registry)}
