@@ -13,6 +13,20 @@ deb_version() { chart_version | tr - '~'; }
 
 say() { echo "remora: $*" >&2; }
 
+# Run a command, and say what it does: at once, and every 10 s how long that has lasted. Who speaks ends with the script.
+told() {
+    local what=$1 began=$SECONDS ends pulse
+    shift
+    say "$what"
+    exec {ends}> >(
+        while read -rt "${SAID_EVERY_S:-10}" _ || (($? > 128)); do say "$what: $((SECONDS - began)) s"; done 9>&-
+    )
+    pulse=$!
+    "$@"
+    exec {ends}>&-
+    wait "$pulse"
+}
+
 die() {
     say "$@"
     exit 1

@@ -538,7 +538,7 @@ async def test_a_drain_that_takes_too_long_says_what_is_left(folder: Path) -> No
             done = await daemon.command("drain", "--timeout", "5")
 
         assert done.code == Exit.DRAIN_TIMEOUT
-        assert "1 workers do not answer after 5 s" in done.err
+        assert "1 worker does not answer after 5 s" in done.err
         await daemon.until(lambda: gave_all(daemon), "a drain")
         os.kill(victim, signal.SIGKILL)
         await logs(daemon, "worker_ended")

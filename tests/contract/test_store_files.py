@@ -81,8 +81,8 @@ async def test_a_store_that_is_in_use_is_good(store: SqliteStore, configured: Sq
     ("sql", "what", "text"),
     [
         ("UPDATE settled SET data = x'00' WHERE id = (SELECT max(id) FROM settled)", "queue ", "checksum is"),
-        ("DELETE FROM settled WHERE id = (SELECT min(id) FROM settled)", "queue ", "1 entries are missing, from "),
-        ("DELETE FROM settled WHERE id = (SELECT max(id) FROM settled)", "queue ", "1 entries are missing, from "),
+        ("DELETE FROM settled WHERE id = (SELECT min(id) FROM settled)", "queue ", "1 entry is missing, from "),
+        ("DELETE FROM settled WHERE id = (SELECT max(id) FROM settled)", "queue ", "1 entry is missing, from "),
         ("UPDATE queues SET tail = tail + 3", "queue ", "3 entries are missing, from "),
         ("UPDATE queues SET tail = tail - 1 WHERE name = 't'", "entries", "belongs to no queue as it is now"),
         ("UPDATE queues SET head = tail + 1", "queue ", "its entries at "),

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from remora.cli import group
 from remora.replay import layout
 from remora.replay.layout import RunDirectory
+from remora.replay.run.progress import Reading, shown
 from replay.prepared import Wanted, prepare
 
 TOPIC = ("--topic", "t")
@@ -100,3 +101,31 @@ def test_another_replay_is_not_resumed(tmp_path: Path, change: dict[str, object]
 
     assert done.exit_code == 1
     assert message in str(done.exception)
+
+
+def test_a_run_without_a_terminal_says_that_it_sends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While the block runs, standard error has a line of its own at once."""
+    with shown(Reading(RunDirectory(tmp_path), since_us=0), 1200):
+        said = capsys.readouterr().err
+
+    assert said == "remora: 00:00 sending 1,200 events\n"
+
+
+@pytest.mark.parametrize(("kafka_topic", "looked_for"), [("t-events", "t-events"), ("", "t")])
+def test_a_verification_looks_where_the_daemon_said_that_it_delivers(
+    tmp_path: Path, kafka_topic: str, looked_for: str
+) -> None:
+    """Without --topic it is the Kafka topic that the run was told, else remora's; it is looked for first."""
+    prepared = prepare(tmp_path / "trace", [Wanted(0, "PUT", "k")])
+    trace = layout.read(prepared.trace, layout.Trace)
+    run = layout.ReplayRun(
+        "r", trace, str(prepared.path), "ingest", "unix:/x", "t", 1.0, 2, "wait", 0, options={}, host="h", cores=2,
+        versions={}, kafka_topic=kafka_topic,
+    )  # fmt: skip
+    layout.write(RunDirectory(tmp_path).run, run)
+
+    done = CliRunner().invoke(group, ["replay", "verify", str(tmp_path), "--bootstrap", "127.0.0.1:1"])
+
+    assert done.exit_code == 1
+    assert f"looking for topic {looked_for} at 127.0.0.1:1\n" in done.stderr
+    assert "Spark" not in done.stderr

@@ -31,7 +31,7 @@ from remora.replay.prepared import read_events
 from remora.replay.run import frames
 from remora.replay.run.journal import FinalOutcome, SendIntent, journals, read_journal
 from remora.replay.run.progress import Reading
-from remora.replay.run.targets.ingest import Server, check_ingest
+from remora.replay.run.targets.ingest import Server, TakenTopic, check_ingest
 from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
 
@@ -216,15 +216,17 @@ async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> 
     assert len(journals(run)) > 2
 
 
-async def test_a_run_knows_whether_its_topic_numbers_events(folder: Path) -> None:
-    """The check before a run asks the daemon whether the topic numbers its events, for the verdict to know."""
+async def test_a_run_knows_its_topic_in_kafka_and_whether_it_numbers_events(folder: Path) -> None:
+    """The check before a run asks the daemon where events of the topic go and whether it numbers them, for verify."""
     async with embedded(folder) as daemon:
-        done = await daemon.command("topic", "create", "numbered", "--endpoint", NOBODY, "--sequence")
+        done = await daemon.command(
+            "topic", "create", "numbered", "--endpoint", NOBODY, "--sequence", "--kafka-topic", "n-events"
+        )
         assert done.code == Exit.OK, done.err
         server = Server(daemon.ingest, "", None)
 
-        assert await check_ingest(server, "t") is False
-        assert await check_ingest(server, "numbered") is True
+        assert await check_ingest(server, "t") == TakenTopic("t", is_numbered=False)
+        assert await check_ingest(server, "numbered") == TakenTopic("n-events", is_numbered=True)
 
 
 def test_what_is_asked_too_much_is_one_line(spark: SparkSession, tmp_path: Path) -> None:

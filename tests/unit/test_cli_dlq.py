@@ -274,7 +274,7 @@ def test_garbage(dlq: Dlq) -> None:
     done = dlq("redrive", "--yes")
 
     assert (done.code, done.out) == (Exit.FAILURE, b"2 re-driven\n")
-    assert "1 dead letters cannot be decoded" in done.err
+    assert "1 dead letter without an entry that can be decoded" in done.err
     assert [each["cause"] for each in dlq.listed()] == ["undecodable"]
     assert dlq("redrive", "--raw", "--yes").code == Exit.OK
     assert dlq.pending()[0].count(GARBAGE) == 1
@@ -291,7 +291,7 @@ def test_corrupt(dlq: Dlq) -> None:
     done = dlq("redrive", "--yes")
 
     assert (done.code, done.out) == (Exit.FAILURE, b"1 re-driven\n")
-    assert "1 dead letters cannot be decoded or are corrupt" in done.err
+    assert "1 dead letter without an entry that can be decoded" in done.err
     assert [each["cause"] for each in dlq.listed("--cause", "corrupt")] == ["corrupt"]
     assert dlq.listed("--key", "bkt/*") == []
     assert dlq("redrive", "--raw", "--yes").code == Exit.OK
@@ -314,9 +314,9 @@ def test_a_letter_that_changed_in_the_store(dlq: Dlq, tmp_path: Path) -> None:
     assert (listed.code, shown.code, done.code) == (Exit.FAILURE,) * 3
     assert listed.out.count(b"corrupt") == 1
     for each in (listed, shown):
-        assert "1 dead letters are corrupt: their bytes in the store have changed" in each.err
+        assert "1 dead letter with bytes that have changed in the store" in each.err
     assert (shown.json["cause"], shown.json["parked_at"]) == ("corrupt", None)
-    assert (done.out, "1 dead letters cannot be decoded or are corrupt" in done.err) == (b"2 re-driven\n", True)
+    assert (done.out, "1 dead letter without an entry that can be decoded" in done.err) == (b"2 re-driven\n", True)
     assert dlq("drop", "--older-than", "1h", "--yes").out == b"0 dropped\n"
     assert dlq("redrive", "--raw", "--yes").code == Exit.OK
     assert sum(map(len, dlq.pending())) == 3
@@ -336,7 +336,7 @@ def test_a_topic_that_is_gone(dlq: Dlq) -> None:
     dlq.store(remove)
     done = dlq("redrive", "--yes")
     assert (done.code, len(dlq.listed())) == (Exit.FAILURE, 12)
-    assert "12 dead letters have no queue any more" in done.err
+    assert "12 dead letters without a queue by now" in done.err
 
     dlq.topic(shards=2)
     assert dlq("redrive", "--topic", "orders", "--yes").code == Exit.OK
@@ -403,7 +403,7 @@ def test_letters_of_entries_that_stand_are_left_alone(dlq: Dlq) -> None:
 
     assert (dropped.code, dropped.out) == (Exit.OK, b"1 dropped\n"), dropped.err
     assert (redriven.code, redriven.json["redriven"], redriven.json["standing"]) == (Exit.FAILURE, 1, 1)
-    assert "1 dead letters are left alone: their entries have not left their queues yet" in redriven.err
+    assert "1 dead letter that is still in its queue, too: left alone" in redriven.err
     assert (again.code, again.out) == (Exit.FAILURE, b"0 dropped\n")
     assert "left alone" in again.err
     assert len(dlq.listed()) == 1

@@ -28,7 +28,7 @@ SCRIPT: dict[str, Any] = {
 def run(document: object) -> Result:
     """What the command makes of a document on standard input; of text as it stands."""
     text = document if isinstance(document, str | bytes) else json.dumps(document)
-    return CliRunner().invoke(group, ["simulate", "-"], input=text, prog_name="remora")
+    return CliRunner().invoke(group, ["simulate", "-", "--json"], input=text, prog_name="remora")
 
 
 def with_step(**step: Any) -> dict[str, Any]:
@@ -51,12 +51,31 @@ def test_a_file_is_answered_as_standard_input(tmp_path: Path) -> None:
     file = tmp_path / "script.json"
     file.write_text(json.dumps(SCRIPT))
 
-    results = [CliRunner().invoke(group, ["simulate", str(file)]), run(SCRIPT), run(SCRIPT)]
+    results = [CliRunner().invoke(group, ["simulate", str(file), "--json"]), run(SCRIPT), run(SCRIPT)]
 
     assert len({each.stdout for each in results}) == 1
     assert [each.exit_code for each in results] == [0, 0, 0]
     answer = json.loads(results[0].stdout)
     assert answer["results"][1]["released"] == [{"id": "a", "member": 0, "granted": 4_000}]
+
+
+def test_a_person_gets_a_table_of_what_is_not_0() -> None:
+    """Each figure has a row with its step, and a config that is refused is a sentence."""
+    refused = next(each["input"] for each in CASES if each["name"] == "S5-08")
+
+    done = CliRunner().invoke(group, ["simulate", "-"], input=json.dumps([SCRIPT, refused]), prog_name="remora")
+
+    assert done.exit_code == Exit.CONFIG
+    lines = [re.sub(" +", " ", each) for each in done.stdout.splitlines()]
+    assert lines[:4] == [
+        "shaping:",
+        "STEP OP RESULT VALUE",
+        "1 send passed no",
+        "1 send waits_in host",
+    ]
+    assert "2 tick released[0].granted 4000" in lines
+    assert not [each for each in lines if each.endswith(" 0")]
+    assert lines[-1] == "shaping: refused: host.meters.max.guaranteed: must not be negative"
 
 
 def test_a_list_is_answered_by_a_list() -> None:

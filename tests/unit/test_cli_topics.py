@@ -725,6 +725,19 @@ def test_a_drain_that_nobody_helps(topic: Callable[..., Any], config: Path) -> N
     assert topic("show", "orders", "--json").json["closed"] is False
 
 
+def test_a_drain_without_a_terminal_says_what_it_waits_for(
+    topic: Callable[..., Any], config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that nobody delivers are waited for with a line of how many there are, before the time is over."""
+    monkeypatch.setattr("remora.cli.drain.SILENT_S", 0.01)
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "2")
+    fill(config, shard("orders.1"), "a")
+
+    done = topic("rm", "orders", "--drain", "--timeout", "1")
+
+    assert "remora: 00:00 waiting until 1 entry is delivered, for up to 1 s" in done.err
+
+
 @pytest.mark.parametrize("words", [[], ["--timeout", "0"]], ids=" ".join)
 def test_an_empty_topic_is_drained_at_once(topic: Callable[..., Any], words: list[str]) -> None:
     """With nothing to wait for, a drain is a removal, however short its time."""

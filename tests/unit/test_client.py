@@ -440,3 +440,27 @@ async def test_a_client_belongs_into_a_block() -> None:
     """Outside there is nothing that would close its connections."""
     with pytest.raises(RuntimeError, match="async with"):
         await IngestClient("unix:/x").publish("t", [b"{}"])
+
+
+async def test_a_server_that_does_not_answer_is_told_while_it_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again during one attempt, with how long the request has been tried."""
+    monkeypatch.setattr("remora.client.ingest._SILENT_S", 0.01)
+    said: list[str] = []
+    twice = asyncio.Event()
+
+    def tell(why: str, elapsed_s: float) -> None:
+        assert elapsed_s > 0
+        said.append(why)
+        if len(said) == 2:
+            twice.set()
+
+    async with serving(folder, hangs) as server, IngestClient(server.address) as client:
+        client.on_wait = tell
+        asking = asyncio.create_task(client.check_topic("t"))
+        await twice.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    assert set(said) == {f"{server.address}: no answer yet"}

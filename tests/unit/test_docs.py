@@ -19,6 +19,7 @@ from remora.metrics.sequencer import SequencerTelemetry
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUARANTEES = ROOT / "docs/guarantees.md"
+PROMISES_TESTED = ROOT / "docs/guarantees-tests.md"
 STORE_FOLDERS = {"owners/"}
 """Folders of the embedded store, which is no part of the repository."""
 
@@ -113,16 +114,16 @@ def test_tests_are_where_the_guarantees_say() -> None:
 
 
 def test_every_promise_is_tested() -> None:
-    """The appendix names for each section that makes a promise a test that tries to break it."""
-    sections, _, appendix = GUARANTEES.read_text().partition("\n## Appendix")
+    """The page of tests names for each section that makes a promise a test that tries to break it."""
+    sections, tests = GUARANTEES.read_text(), PROMISES_TESTED.read_text()
     promises = [each.partition("\n")[0] for each in sections.split("\n## ")[1:] if "\n> " in each]
     for title in promises:
-        listed = appendix.partition(f"\n**{title}**\n")[2].partition("\n**")[0]
+        listed = tests.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
         assert re.search(r"`test_\w+`", listed), title
     assert promises
 
 
-def test_the_appendix_is_what_the_tests_say() -> None:
+def test_the_page_of_tests_is_what_the_tests_say() -> None:
     """The guarantees list exactly the tests that are marked for them."""
     done = subprocess.run([ROOT / "scripts/guarantees", "--check"], capture_output=True, text=True)
 
@@ -142,6 +143,14 @@ def test_every_option_and_metric_has_a_row() -> None:
     for registry in (Telemetry().registry, SequencerTelemetry().registry):
         assert [each.name for each in reference.families(registry) if f"| `{each.name}` |" not in metrics] == []
     assert len(re.findall(r"(?m)^\| `remora_", metrics)) > 100
+
+
+def test_the_help_text_of_a_metric_stands_alone() -> None:
+    """It says what is counted where, in words that need no other metric's text: no "such", and no bare noun."""
+    for registry in (Telemetry().registry, SequencerTelemetry().registry):
+        for each in reference.families(registry):
+            assert not re.search(r"\b(such|these|likewise|the same|of it)\b|in them\.", each.help), each.name
+            assert len(each.help.split()) > 2, each.name
 
 
 def test_a_label_of_a_metric_is_named() -> None:
@@ -167,41 +176,39 @@ TESTED = '@pytest.mark.guarantee("no-loss")\ndef test_kept() -> None:\n    """An
     ],
     ids=["unlisted", "a mark of no promise", "a promise without a test", "a test of the full run", "a full module"],
 )
-def test_an_appendix_that_is_wrong_is_refused(tmp_path: Path, module: str, complaint: str) -> None:
+def test_a_page_of_tests_that_is_wrong_is_refused(tmp_path: Path, module: str, complaint: str) -> None:
     """An unlisted test, a mark that names no promise, and a promise without a test at the gate each fail."""
-    document = _checkout(tmp_path, module)
+    page = _checkout(tmp_path, module)
 
     done = _guarantees(tmp_path, "--check")
 
     assert done.returncode == 1
     assert complaint in done.stderr
-    assert document.read_text() == PROMISES
+    assert not page.exists()
 
 
-def test_the_appendix_is_written_and_replaced(tmp_path: Path) -> None:
+def test_the_page_of_tests_is_written_and_replaced(tmp_path: Path) -> None:
     """Writing lists the marked tests with what they show, and writing again replaces the list."""
-    document = _checkout(tmp_path, TESTED)
+    page = _checkout(tmp_path, TESTED)
 
     assert _guarantees(tmp_path).returncode == 0
-    first = document.read_text()
+    first = page.read_text()
     (tmp_path / "tests/test_it.py").write_text(TESTED.replace("test_kept", "test_held"))
     assert _guarantees(tmp_path, "--check").returncode == 1
     assert _guarantees(tmp_path).returncode == 0
 
-    assert first.startswith(PROMISES)
-    assert first.endswith("**No loss**\n\n* `test_kept` ([test_it.py](../tests/test_it.py)): An entry stays.\n")
-    assert document.read_text() == first.replace("test_kept", "test_held")
+    assert first.endswith("## No loss\n\n* `test_kept` ([test_it.py](../tests/test_it.py)): An entry stays.\n")
+    assert page.read_text() == first.replace("test_kept", "test_held")
     assert _guarantees(tmp_path, "--check").returncode == 0
 
 
 def _checkout(root: Path, module: str) -> Path:
-    """A checkout with one promise and one module of tests. Returns the path of the guarantees."""
+    """A checkout with one promise and one module of tests. Returns the path of the page that is to be written."""
     (root / "docs").mkdir()
     (root / "tests").mkdir()
     (root / "tests/test_it.py").write_text(module)
-    document = root / "docs/guarantees.md"
-    document.write_text(PROMISES)
-    return document
+    (root / "docs/guarantees.md").write_text(PROMISES)
+    return root / "docs/guarantees-tests.md"
 
 
 def _guarantees(root: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 from pathlib import Path
 
@@ -62,3 +63,27 @@ def test_nothing_is_no_release(tmp_path: Path) -> None:
     done = release(tmp_path / "checkout", "1.0.0", "--gather", tmp_path / "made", tmp_path / "out", "v1.0.0")
 
     assert (done.returncode, "there is nothing in" in done.stderr) == (1, True)
+
+
+def told(tmp_path: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """What a script does that runs a command so that its wait is told, and then says that it goes on."""
+    script = f'set -euo pipefail; source "{ROOT}/scripts/dev/common.sh"; SAID_EVERY_S=0.1; {command}; say "goes on"'
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+
+def test_a_script_says_what_it_waits_for_and_for_how_long(tmp_path: Path) -> None:
+    """A line comes at once, more while the command runs, and none after it."""
+    wait = "until_told() { until grep -q 'building: ' log; do :; done; }; exec 2>log; told building until_told"
+
+    assert told(tmp_path, wait).returncode == 0
+    first, *more, last = (tmp_path / "log").read_text().splitlines()
+    assert (first, last) == ("remora: building", "remora: goes on")
+    assert more
+    assert all(re.fullmatch(r"remora: building: \d+ s", each) for each in more)
+
+
+def test_a_command_that_fails_while_it_is_told_ends_the_script(tmp_path: Path) -> None:
+    """Also one in the middle of a function, whose later commands do not run."""
+    done = told(tmp_path, 'fails() { false; say "not here"; }; told building fails')
+
+    assert (done.returncode, done.stderr) == (1, "remora: building\n")

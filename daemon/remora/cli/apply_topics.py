@@ -288,7 +288,7 @@ def _print_steps(steps: Sequence[Step | NotificationStep]) -> None:
 
 def _summary(planned: Plan, failed: int, *, dry_run: bool) -> str:
     if not planned.steps and not planned.notifications:
-        return f"{planned.alike} topics are as the file says"
+        return f"{several(planned.alike, 'topic is', 'topics are')} as the file says"
     text = f"topics {_counted(planned.steps)}; as the file says: {planned.alike}"
     if planned.notifications:
         text += f"; notifications {_counted(planned.notifications)}"

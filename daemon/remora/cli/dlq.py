@@ -15,7 +15,7 @@ from remora import app
 from remora.cli.groups import Group
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import LETTERS, print_json, print_table, run_async, several, size
 from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -28,7 +28,7 @@ from remora.model.shard import Origin
 from remora.ports.store import ShardStore
 
 MOST_NAMED = 10
-STANDING = "are left alone: their entries have not left their queues yet; `remora status` shows what these wait for"
+STANDING = "that is still in its queue, too: left alone; `remora status` shows what the queue waits for"
 
 
 class UnknownLetter(RemoraError):
@@ -211,7 +211,7 @@ def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) 
             planned = await plan(store, await pick_letters(store, wanted), raw=asked.raw, origin=asked.origin)
             if asked.dry_run or not planned.letters:
                 return planned, 0
-            _confirm(f"Re-drive {planned.letters} dead letters of {_queues(planned)}?", yes=asked.yes)
+            _confirm(f"Re-drive {several(planned.letters, *LETTERS)} of {_queues(planned)}?", yes=asked.yes)
             return planned, await _redrive(store, planned, asked.rate)
 
     planned, done = run_async(work())
@@ -228,12 +228,10 @@ def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) 
             }
         )
     else:
-        click.echo(f"{planned.letters} dead letters would be re-driven" if asked.dry_run else f"{done} re-driven")
-    _complain(
-        planned.undecodable, "cannot be decoded or are corrupt: re-drive them as they are with --raw, or drop them"
-    )
-    _complain(planned.homeless, "have no queue any more: make the topic again, or drop them")
-    _complain(planned.ambiguous, "may be radosgw's or remora's own: say which with --origin")
+        click.echo(f"{several(planned.letters, *LETTERS)} would be re-driven" if asked.dry_run else f"{done} re-driven")
+    _complain(planned.undecodable, "without an entry that can be decoded: re-drive as it is with --raw, or drop")
+    _complain(planned.homeless, "without a queue by now: make the topic again, or drop")
+    _complain(planned.ambiguous, "of a queue that radosgw and remora both have: say which with --origin")
     _complain(planned.standing, STANDING)
     if planned.undecodable or planned.homeless or planned.ambiguous or planned.standing:
         sys.exit(Exit.FAILURE)
@@ -246,7 +244,7 @@ async def _redrive(store: ShardStore, planned: Plan, rate: float) -> int:
         async for count in carry_out(store, planned.portions, rate):
             done += count
     except RemoraError:
-        click.echo(f"remora: {done} of {planned.letters} dead letters were re-driven, then:", err=True)
+        click.echo(f"remora: {done} of {several(planned.letters, *LETTERS)} were re-driven, then:", err=True)
         raise
     return done
 
@@ -275,7 +273,7 @@ def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, a
             letters = [each for each in picked if letter_place(each) not in alone]
             if dry_run or not letters:
                 return len(letters), 0, standing
-            _confirm(f"Drop {len(letters)} dead letters for good?", yes=yes)
+            _confirm(f"Drop {several(len(letters), *LETTERS)} for good?", yes=yes)
             by_queue: dict[str, list[DeadLetter]] = {}
             for each in letters:
                 by_queue.setdefault(each.queue, []).append(each)
@@ -285,7 +283,7 @@ def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, a
     if as_json:
         print_json({"planned": found, "dropped": done, "standing": len(standing), "dry_run": dry_run})
     else:
-        click.echo(f"{found} dead letters would be dropped" if dry_run else f"{done} dropped")
+        click.echo(f"{several(found, *LETTERS)} would be dropped" if dry_run else f"{done} dropped")
     _complain(standing, STANDING)
     if standing:
         sys.exit(Exit.FAILURE)
@@ -309,13 +307,13 @@ def _queues(planned: Plan) -> str:
 
 def _complain(letters: Sequence[DeadLetter], why: str) -> None:
     if letters:
-        click.echo(f"remora: {len(letters)} dead letters {why}", err=True)
+        click.echo(f"remora: {several(len(letters), *LETTERS)} {why}", err=True)
 
 
 def _complain_of_corrupt(letters: Sequence[DeadLetter]) -> None:
     """Exit with 1 where some of these letters changed in the store."""
     corrupt = [each for each in letters if isinstance(each, CorruptLetter)]
-    _complain(corrupt, "are corrupt: their bytes in the store have changed; `dlq redrive` takes them with --raw only")
+    _complain(corrupt, "with bytes that have changed in the store; `dlq redrive` takes such with --raw only")
     if corrupt:
         sys.exit(Exit.FAILURE)
 

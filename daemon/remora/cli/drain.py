@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
 
 import click
@@ -13,6 +12,7 @@ from remora.model.errors import TopicRefused
 from remora.model.ingest import Removed
 from remora.model.topic import Topic
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 
@@ -23,7 +23,7 @@ async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed 
     await store.own_topics.change(closed)
     removed = None
     try:
-        removed = await _emptied(store, closed, asyncio.get_running_loop().time() + timeout_s)
+        removed = await _emptied(store, closed, timeout_s)
         if removed is None:
             why = await _what_waits(store, topic)
             click.echo(f"remora: topic {topic.name} was not empty within {timeout_s:g} s: {why}", err=True)
@@ -37,12 +37,13 @@ async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed 
     return removed
 
 
-async def _emptied(store: ShardStore, topic: Topic, until: float) -> Removed | None:
+async def _emptied(store: ShardStore, topic: Topic, timeout_s: float) -> Removed | None:
     """Remove the topic once it is empty; None when the time ends before. A removal that has begun is finished."""
-    most = waiting = await _waiting(store, topic)
-    with click.progressbar(length=most, label="delivering", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+    until = asyncio.get_running_loop().time() + timeout_s
+    waiting = await _waiting(store, topic)
+    with told(after_s=SILENT_S) as tell:
         while True:
-            bar.update(most - waiting - bar.pos)
+            tell(f"waiting until {several(waiting, 'entry is', 'entries are')} delivered, for up to {timeout_s:g} s")
             if not waiting:
                 try:
                     return await store.own_topics.remove(topic, discard=False)
@@ -52,7 +53,7 @@ async def _emptied(store: ShardStore, topic: Topic, until: float) -> Removed | N
             if left_s <= 0:
                 return None
             await asyncio.sleep(min(LOOK_INTERVAL_S, left_s))
-            waiting = min(most, await _waiting(store, topic))
+            waiting = await _waiting(store, topic)
 
 
 async def _waiting(store: ShardStore, topic: Topic) -> int:

@@ -35,6 +35,7 @@ from remora.model.exits import Exit
 from remora.model.shard import Shard
 from remora.policy.hosts import names_of
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 KINDS = ("topic", "queue", "event")
 
@@ -89,7 +90,9 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
             said = replace(said, names=names_of(await store.members.live()))
             return await _answer(store, settings, asked, said), dict(store.damaged)
 
-    answer, damaged = run_async(look())
+    with told(after_s=SILENT_S) as tell:
+        tell(f"looking for {asked.what} in queues and dead letters" + (" and in Kafka" if asked.bootstrap else ""))
+        answer, damaged = run_async(look())
     answer.slow = slow_of(answer.queues, answer.stages, settings.store.kind)
     if as_json:
         print_json(_as_json(answer))

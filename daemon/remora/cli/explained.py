@@ -326,7 +326,8 @@ def _waiting(stats: ShardStats) -> str:
     tilde = "" if stats.entries_exact else "~"
     reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
     room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room.room_bytes)}" if stats.leaked_bytes else ""
-    waits = f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"
+    entries = f"{tilde}{several(stats.entries, 'entry', 'entries')}"
+    waits = f"{entries}, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"
     return waits + reserved + room
 
 

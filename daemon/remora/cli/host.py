@@ -11,9 +11,10 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.options import config_option, seconds, token_file_option
-from remora.cli.output import run_async
+from remora.cli.output import run_async, several
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 
@@ -39,7 +40,9 @@ def drain(settings: Settings, timeout_s: float, undo: bool, token_file: Path | N
     Example:
       remora drain --timeout 2m && systemctl stop remora
     """
-    left = run_async(_drained(DaemonControl(settings, token_file), timeout_s, on=not undo))
+    with told(after_s=SILENT_S) as tell:
+        tell(f"waiting until this host holds no queue, for up to {timeout_s:g} s")
+        left = run_async(_drained(DaemonControl(settings, token_file), timeout_s, on=not undo))
     if undo:
         click.echo("this host takes part again")
     elif not left:
@@ -65,5 +68,5 @@ def _held(status: dict[str, Any]) -> str:
     """What keeps a drain from being done; empty when it is. A worker that does not answer may hold anything."""
     queues = sum(each["shards"] for each in status["workers"])
     silent = sum(not each["answers"] for each in status["workers"])
-    said = [f"{queues} queues are still held"] if queues else []
-    return ", ".join([*said, f"{silent} workers do not answer"] if silent else said)
+    said = [f"{several(queues, 'queue is', 'queues are')} still held"] if queues else []
+    return ", ".join([*said, f"{several(silent, 'worker does', 'workers do')} not answer"] if silent else said)

@@ -20,6 +20,7 @@ from remora.model.exits import Exit
 from remora.model.ledger import Balance, Cause
 from remora.model.shard import Origin, Shard
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 
 @click.command()
@@ -49,7 +50,9 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
                 for row in chosen
             ], store.damaged
 
-    rows, damaged = run_async(look())
+    with told(after_s=SILENT_S) as tell:
+        tell("counting the entries of each queue")
+        rows, damaged = run_async(look())
     if as_json:
         print_json([_topic_json(row, balances) for row, balances in rows])
     else:

@@ -11,6 +11,9 @@ import click
 
 T = TypeVar("T")
 
+LETTERS = ("dead letter", "dead letters")
+"""For `several`."""
+
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's one coroutine."""

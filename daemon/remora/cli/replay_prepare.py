@@ -217,8 +217,9 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
         seed=asked.seed,
         size_cap=asked.size_cap,
     )
-    given = inspect(files, asked.out, options)
     with told() as tell:
+        tell("looking at the files")
+        given = inspect(files, asked.out, options)
         tell("starting Spark, then reading the logs")
         with session("replay prepare", master=asked.master) as spark:
             prepared = prepare(spark, given, asked.out, options)

@@ -11,6 +11,7 @@ from remora.cli.options import FOLDER, json_option
 from remora.cli.output import print_json
 from remora.replay.layout import RunDirectory
 from remora.replay.report.job import report as make
+from remora.replay.steps import SILENT_S, told
 
 
 @click.command()
@@ -37,7 +38,9 @@ def report(run: Path, against: Path | None, as_json: bool) -> None:
       remora replay report run-1
       remora replay report run-2 --against run-1
     """
-    summary = make(run, against)
+    with told(after_s=SILENT_S) as tell:
+        tell("drawing the pictures")
+        summary = make(run, against)
     if as_json:
         print_json(msgspec.to_builtins(summary))
         return

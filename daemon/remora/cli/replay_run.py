@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from remora.replay.run.progress import Reading, shown
 from remora.replay.run.sender import OVERLOADS, WAIT, TaskLimits
 from remora.replay.session import session
 from remora.replay.shape import COPY
+from remora.replay.steps import told
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -217,9 +219,13 @@ def run_command(prepared: Path, asked: _Options) -> None:
         job.refuse_used(run)
     buckets = buckets_of(source) if target == S3 else set()
     copies = COPY in trace.operations
-    plan = asyncio.run(checked(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
-    reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
-    with session("replay run", master=asked.master, light=True) as spark:
+    with ExitStack() as stack:
+        with told() as tell:
+            tell(f"asking {address or 'nobody'} whether it takes the events")
+            plan = asyncio.run(checked(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
+            tell("starting Spark")
+            spark = stack.enter_context(session("replay run", master=asked.master, light=True))
+        reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
         parts = parts or job.default_parts(spark)
         if not asked.resume:
             job.begin(source, run, trace, plan, parts, options)

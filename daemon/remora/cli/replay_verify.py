@@ -84,7 +84,7 @@ class _Options:
 @click.command()
 @click.argument("run", required=False, type=FOLDER)
 @click.option("--bootstrap", metavar="HOST:PORT,...", required=True, help="Kafka's brokers.")
-@click.option("--topic", help="The topic in Kafka.  [default: that of RUN]")
+@click.option("--topic", help="The topic in Kafka.  [default: where the daemon delivers the events of RUN]")
 @click.option(
     "--from",
     "from_us",
@@ -176,7 +176,7 @@ def verify(run: Path | None, asked: _Options) -> None:
     question = Question(
         source=KafkaSource(
             bootstrap=asked.bootstrap,
-            topic=asked.topic or layout.read(RunDirectory(run).run, ReplayRun).topic if run else asked.topic or "",
+            topic=asked.topic or (_kafka_topic(RunDirectory(run)) if run else ""),
             isolation=asked.isolation or COMMITTED,
             security=properties.read(asked.kafka_config) if asked.kafka_config else {},
         ),
@@ -208,6 +208,12 @@ def verify(run: Path | None, asked: _Options) -> None:
         layout.write(files.verdict, found.verdict)
     _show(found, as_json=asked.as_json)
     sys.exit(_CODES.get(found.verdict.verdict, Exit.OK))
+
+
+def _kafka_topic(run: RunDirectory) -> str:
+    """Where the events of a run went in Kafka; remora's own topic is called so, too, where the run does not know."""
+    told_of = layout.read(run.run, ReplayRun)
+    return told_of.kafka_topic or told_of.topic
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def _check(shown: dict[str, Any]) -> None:
         click.echo(line)
     if wrong:
         sys.exit(Exit.FAILURE)
-    click.echo(f"all is well: {len(shown['shards'])} queues")
+    click.echo(f"all is well: {several(len(shown['shards']), 'queue', 'queues')}")
 
 
 def _letter_lines(shown: dict[str, Any]) -> list[str]:
@@ -133,11 +133,12 @@ def slo_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
 
 def spill_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
     """The topics that have spilled entries."""
-    return [
-        f"spilled: topic {each['topic']}: {each['spilled_entries']} entries, which are delivered first: {SPILL_COMMAND}"
+    spilled = [
+        (each["topic"], several(each["spilled_entries"], "entry", "entries"))
         for each in topics
         if each.get("spilled_entries")
     ]
+    return [f"spilled: topic {name}: {entries}, to be delivered first: {SPILL_COMMAND}" for name, entries in spilled]
 
 
 def destination_lines(destinations: Iterable[dict[str, Any]]) -> list[str]:

@@ -11,10 +11,11 @@ import click
 from remora import embedded_files
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json
+from remora.cli.output import LETTERS, print_json, several
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.store_files import Report
+from remora.replay.steps import SILENT_S, told
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
@@ -39,7 +40,9 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
     Example:
       remora store check /var/lib/remora/queues/queues-003.db
     """
-    reports = embedded_files.check_files(settings, files)
+    with told(after_s=SILENT_S) as tell:
+        tell("checking the files")
+        reports = embedded_files.check_files(settings, files)
     _tell(reports, as_json)
 
 
@@ -63,17 +66,14 @@ def _tell(reports: Sequence[Report], as_json: bool) -> None:
     else:
         for each in reports:
             unproven = f", {each.unproven} of them unproven" if each.unproven else ""
-            found = _several(len(each.problems), "problem") if each.problems else "good"
-            counts = f"{each.topics} topics, {each.queues} queues, {each.entries} entries, {each.letters} dead letters"
+            found = several(len(each.problems), "problem", "problems") if each.problems else "good"
+            counts = f"{several(each.topics, 'topic', 'topics')}, {several(each.queues, 'queue', 'queues')}"
+            counts += f", {several(each.entries, 'entry', 'entries')}, {several(each.letters, *LETTERS)}"
             click.echo(f"{each.path}: {found}; {counts}{unproven}")
             for problem in each.problems:
                 click.echo(f"  {problem.what}: {problem.text}")
     if any(each.problems for each in reports):
         sys.exit(Exit.FAILURE)
-
-
-def _several(count: int, one: str) -> str:
-    return f"{count} {one}{'' if count == 1 else 's'}"
 
 
 @store.command("salvage")
@@ -96,13 +96,18 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
       remora store salvage queues-003.db queues-003.new
       mkdir damaged && mv queues-003.db* damaged/ && mv queues-003.new queues-003.db
     """
-    found = embedded_files.salvage_file(damaged, new)
+    with told(after_s=SILENT_S) as tell:
+        tell(f"copying what can be read of {damaged}")
+        found = embedded_files.salvage_file(damaged, new)
     if as_json:
         counts = {"entries": found.entries, "unproven": found.unproven, "rows": found.rows}
         print_json({"file": str(new), **counts, "lost": found.lost})
     else:
         unproven = f" ({found.unproven} of them unproven)" if found.unproven else ""
-        click.echo(f"{new}: {found.entries} entries{unproven}, {found.rows} other rows; {len(found.lost)} were lost")
+        copied = (
+            f"{several(found.entries, 'entry', 'entries')}{unproven}, {several(found.rows, 'other row', 'other rows')}"
+        )
+        click.echo(f"{new}: {copied}; {several(len(found.lost), 'is', 'are')} lost")
         for each in found.lost:
             click.echo(f"  lost: {each}")
     if found.lost:
@@ -126,7 +131,10 @@ def backup_command(settings: Settings, directory: Path, as_json: bool) -> None:
     Example:
       remora store backup /var/backups/remora-2026-11-27
     """
-    _tell(embedded_files.back_up_store(settings, directory), as_json)
+    with told(after_s=SILENT_S) as tell:
+        tell(f"copying the store to {directory}, and checking each copy")
+        reports = embedded_files.back_up_store(settings, directory)
+    _tell(reports, as_json)
 
 
 @store.command("restore")
@@ -146,4 +154,7 @@ def restore_command(settings: Settings, copies: Path, as_json: bool) -> None:
       mkdir /root/damaged && mv /var/lib/remora/queues-* /root/damaged/
       remora store restore /var/backups/remora-2026-11-27
     """
-    _tell(embedded_files.restore_store(settings, copies), as_json)
+    with told(after_s=SILENT_S) as tell:
+        tell(f"making the store out of {copies}, and checking each file")
+        reports = embedded_files.restore_store(settings, copies)
+    _tell(reports, as_json)

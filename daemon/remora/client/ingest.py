@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -43,6 +43,7 @@ NDJSON = "application/x-ndjson"
 _BACKOFF = Backoff(base_s=0.1, cap_s=5.0)
 _LONGEST_RETRY_AFTER_S = 60.0
 _ABORT_S = 5.0
+_SILENT_S = 10.0
 _LIMITED = HTTPStatus.TOO_MANY_REQUESTS
 _AGAIN = frozenset({408, 425, _LIMITED, 502, 503, 504, 507})
 _LARGE = 1 << 20  # aiohttp warns of larger bodies unless they are handed over as a file
@@ -106,6 +107,7 @@ class _TakenJson(msgspec.Struct):
 
 
 class _TopicJson(msgspec.Struct):
+    kafka_topic: str = ""
     closed: bool = False
 
 
@@ -156,7 +158,8 @@ class IngestClient:
         self._rng = Random()  # noqa: S311  # spreads load, guards nothing
         self._session: aiohttp.ClientSession | None = None
         self.on_wait: Callable[[str, float], None] = lambda _why, _elapsed_s: None
-        """Called before each pause with why the last attempt failed, and for how long the request has been tried."""
+        """Called before each pause with why the last attempt failed, and for how long the request has been tried; and
+        each 10 s of an attempt that is not answered."""
 
     async def __aenter__(self) -> Self:
         if self._path:
@@ -207,10 +210,15 @@ class IngestClient:
         answer = await self._attempt("POST", f"{_path_of_topic(topic)}/events", lines, headers)
         return answer if isinstance(answer, Failure) else _as_taken(answer)
 
-    async def check_topic(self, topic: str) -> None:
-        """Return when the server has this topic and takes events for it. Raises TopicNotFound where it does not."""
-        if _read(_topic, await self._ask("GET", _path_of_topic(topic), b"", {})).closed:
+    async def check_topic(self, topic: str) -> str:
+        """The Kafka topic of a topic that the server has and takes events for. Raises TopicNotFound where it does not.
+
+        It is empty where the server does not say.
+        """
+        found = _read(_topic, await self._ask("GET", _path_of_topic(topic), b"", {}))
+        if found.closed:
             raise TopicNotFound(f"topic {topic} is being drained and takes no new events")
+        return found.kafka_topic
 
     async def sequence(self, topic: str) -> TopicSequence:
         """How far the sequence of a topic has come. Raises NotSequenced for one that numbers no events."""
@@ -267,7 +275,8 @@ class IngestClient:
         begun, limited_s = loop.time(), 0.0
         failures, outcome_unknown = 0, False
         while True:
-            failure = await self._attempt(method, path, body, headers)
+            with self._silence_told(begun):
+                failure = await self._attempt(method, path, body, headers)
             if isinstance(failure, bytes):
                 return failure
             failures += 1
@@ -280,6 +289,25 @@ class IngestClient:
             limited_s += delay_s * failure.is_limited
             self.on_wait(f"{self._address}: {failure.text}", elapsed_s)
             await asyncio.sleep(delay_s)
+
+    @contextlib.contextmanager
+    def _silence_told(self, begun: float) -> Iterator[None]:
+        """Say of an attempt, again and again, that it is not answered."""
+        loop = asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = []
+
+        def wait() -> None:
+            timers[:] = [loop.call_later(_SILENT_S, say)]
+
+        def say() -> None:
+            self.on_wait(f"{self._address}: no answer yet", loop.time() - begun)
+            wait()
+
+        wait()
+        try:
+            yield
+        finally:
+            timers[0].cancel()
 
     def _tried(self, attempts: int, limited_s: float, last: Failure) -> str:
         """How often a request was tried, in how much time, and what a rate limit has to do with it."""

@@ -19,7 +19,7 @@ class CommandEvents(EventGroup):
         super().__init__(instruments)
         self._overridden = instruments.gauge(
             "remora_shaping_overridden",
-            "1 while a command has changed a scope, or the default class (default_class), until the next reload.",
+            "1 while a command's change of a shaping scope or the default class (default_class) lasts.",
             "scope",
         )
 

@@ -47,7 +47,10 @@ class DeliveryEvents(EventGroup):
         self._failed = topic_counter("remora_failures", "Attempts that failed, by kind of failure.", kind=KINDS)
         self._parked = topic_counter("remora_parked_entries", "Entries moved to the dead-letter store.", cause=CAUSES)
         self._retries = topic_counter("remora_retries", "Pauses before another attempt.")
-        self._retry_pauses = topic_counter("remora_retry_pause_seconds", "Time decided to be spent in such pauses.")
+        self._retry_pauses = topic_counter(
+            "remora_retry_pause_seconds",
+            "Time that deliveries are to pause before another attempt, as decided at each failure.",
+        )
         self._ages = AgeHistogram(
             instruments.labels,
             "remora_event_age_seconds",
@@ -70,9 +73,13 @@ class DeliveryEvents(EventGroup):
             self._ages, self._backlogs, self._ledgers, self._rooms_left, self._failing, self._letters, self._held,
         ):  # fmt: skip
             instruments.registry.register(collector)
-        self._mends = counter("remora_queue_mends", "Queues that got leaked room back.")
-        self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
-        self._unacked = gauge("remora_unacknowledged_entries", "Entries that were listed and are not yet done with.")
+        self._mends = counter("remora_queue_mends", "Queues whose leaked room was given back.")
+        self._in_flight = gauge(
+            "remora_in_flight_bytes", "Bytes of entries that are read and neither delivered nor parked yet."
+        )
+        self._unacked = gauge(
+            "remora_unacknowledged_entries", "Entries that are read and neither delivered nor parked yet."
+        )
         self._unacked_waits = counter(
             "remora_unacknowledged_waits",
             "Listings that waited for acknowledgements, by whose bound was reached: a topic's or a destination's.",
@@ -83,7 +90,9 @@ class DeliveryEvents(EventGroup):
             "Entries that were read and turned back for a shard of a higher priority, by their own shard's priority.",
             "priority",
         )
-        self._progress = gauge("remora_progress_timestamp_seconds", "When an entry last was delivered or parked.")
+        self._progress = gauge(
+            "remora_progress_timestamp_seconds", "Unix time at which an entry was last delivered or parked."
+        )
 
     def listed(self, topic: str, entries: int, nbytes: int) -> None:
         """A read of a queue returned entries."""

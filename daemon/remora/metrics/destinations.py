@@ -16,12 +16,13 @@ class DestinationEvents(EventGroup):
         counter, gauge = instruments.counter, instruments.gauge
         self._quarantines = counter("remora_quarantines", "Destinations that a worker left to others for a while.")
         self._quarantine_skips = counter(
-            "remora_quarantine_skips", "Bad windows of a destination after which a worker did not, by its draw."
+            "remora_quarantine_skips",
+            "Bad windows of a destination after which a worker, by lot, did not leave it to others.",
         )
         self._quarantined = gauge("remora_quarantined_destinations", "Destinations in quarantine.")
         self._quarantining = gauge(
             "remora_quarantining_workers_ratio",
-            "Part of the workers that quarantine a destination, of the one that most of them do.",
+            "Part of all workers that quarantine the destination which most workers quarantine.",
         )
         self._denied = counter(
             "remora_denied_destinations", "Attempts to connect that `destinations` denied.", "scheme"
@@ -32,14 +33,14 @@ class DestinationEvents(EventGroup):
         self._retired = counter("remora_kafka_retired_producers", "Kafka producers given up after a failure.")
         self._transactions = counter(
             "remora_kafka_transactions",
-            "Transactions, by outcome: committed, aborted, fenced (by the queue's next producer) or unknown.",
+            "Kafka transactions, by outcome: committed, aborted, fenced (by the queue's next producer) or unknown.",
             "outcome",
         )
         for outcome in ("committed", "aborted", "fenced", "unknown"):
             self._transactions.labels(outcome)
         self._transaction_s = instruments.histogram(
             "remora_kafka_transaction_seconds",
-            "Time that a transaction took until it was committed.",
+            "Time that a Kafka transaction took until it was committed.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
         )
         self._http_connections = gauge("remora_http_connections", "Connections to HTTP receivers that are open.")
@@ -58,7 +59,7 @@ class DestinationEvents(EventGroup):
         self._nats_connections = gauge("remora_nats_connections", "Connections to NATS servers that are open.")
         self._nats_known = counter(
             "remora_nats_known_messages",
-            "Messages that a stream had already, as its window showed, or a look at the subject's last message.",
+            "Messages that a NATS stream had already, by its window of duplicates or the subject's last message.",
             "by",
         )
         for by in ("window", "look"):

@@ -19,13 +19,13 @@ class IngestEvents(EventGroup):
         """Bytes of the entries made of events that were taken in."""
         self._ingested_events = instruments.topic_counter("remora_ingested_events", "Events taken in and stored.")
         self._ingested_bytes = instruments.topic_counter(
-            "remora_ingested_bytes", "Bytes of the entries that were made of such events."
+            "remora_ingested_bytes", "Bytes of the entries stored for events that were taken in."
         )
         self._ingest_dropped = instruments.topic_counter(
             "remora_ingest_dropped_fields", "Members of events that an entry cannot hold."
         )
         self._ingest_repeated = instruments.topic_counter(
-            "remora_ingest_repeats", "Requests that had been stored before and were answered again."
+            "remora_ingest_repeats", "Requests to the ingest API that were stored before and are answered again."
         )
         self._ingest_tested = instruments.topic_counter(
             "remora_ingest_test_events", "Events s3:TestEvent, which are answered and stored nowhere."
@@ -36,30 +36,38 @@ class IngestEvents(EventGroup):
         )
         self._ingest_s = instruments.histogram(
             "remora_ingest_request_seconds",
-            "Time from a request's headers to its answer, by kind of request and class of status.",
+            "Time from a request's headers to the ingest API's answer, by kind of request and class of status.",
             "kind",
             "status",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
         )
         self._ingest_times: dict[tuple[str, int], Histogram] = {}
-        self._ingest_refused = counter("remora_ingest_refusals", "Requests refused, by the code of the answer.", "code")
-        self._ingest_cut = counter("remora_ingest_cut_connections", "Connections cut, by what was wrong.", "reason")
-        self._ingest_limited = counter(
-            "remora_ingest_limited", "Requests that were answered 429, by the scope of their limit.", "of"
+        self._ingest_refused = counter(
+            "remora_ingest_refusals", "Requests that the ingest API refused, by the code of the answer.", "code"
         )
-        self._ingest_requests = gauge("remora_ingest_requests", "Requests that are under way.")
-        self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the requests that are under way.")
-        self._ingest_connections = gauge("remora_ingest_connections", "Connections that are open.")
+        self._ingest_cut = counter(
+            "remora_ingest_cut_connections", "Connections that the ingest API cut, by what was wrong.", "reason"
+        )
+        self._ingest_limited = counter(
+            "remora_ingest_limited", "Requests that the ingest API answered with 429, by the scope of the limit.", "of"
+        )
+        self._ingest_requests = gauge("remora_ingest_requests", "Requests to the ingest API that are under way.")
+        self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the ingest API's requests under way.")
+        self._ingest_connections = gauge("remora_ingest_connections", "Open connections of the ingest API.")
         self._ingest_is_paused = gauge(
-            "remora_ingest_paused", "1 while new requests wait, since bodies of all workers hold too much; else 0."
+            "remora_ingest_paused",
+            "1 while new requests to the ingest API wait, since bodies of all workers hold too much memory; else 0.",
         )
         self._ingest_pauses = counter(
-            "remora_ingest_pauses", "Times that bodies held too much, and requests began to wait."
+            "remora_ingest_pauses",
+            "Times that bodies held too much memory, and requests to the ingest API began to wait.",
         )
-        self._ingest_waiting = gauge("remora_ingest_waiting_requests", "Requests that wait for memory.")
+        self._ingest_waiting = gauge(
+            "remora_ingest_waiting_requests", "Requests to the ingest API that wait for memory."
+        )
         self._ingest_wait_s = instruments.histogram(
             "remora_ingest_wait_seconds",
-            "Time that requests have waited for memory, of those that had to.",
+            "Time for which a request to the ingest API waited for memory; only requests that waited.",
             buckets=(0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30),
         )
 

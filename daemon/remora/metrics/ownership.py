@@ -28,14 +28,17 @@ class OwnershipEvents(EventGroup):
             "remora_shard_moves", "Queues taken from another worker, by why it no longer held them.", "kind"
         )
         self._usage = gauge("remora_usage_ratio", "What this process uses of a resource, as a fraction.", "resource")
-        self._usage_history = gauge("remora_usage_history_ratio", "Its busiest resource over time.")
+        self._usage_history = gauge(
+            "remora_usage_history_ratio",
+            "Moving average of how much this process uses of its busiest resource, as a fraction.",
+        )
         self._balance_skipped = counter(
             "remora_balance_skipped", "Rounds in which no queue was given away for its load, by reason.", "reason"
         )
         self._acquired = counter("remora_lock_acquisitions", "Queue locks taken.")
         self._takeovers = counter("remora_lock_takeovers", "Queue locks taken from an owner that let them run out.")
         self._renewals = counter("remora_lock_renewals", "Queue locks renewed.")
-        self._renewal_failures = counter("remora_lock_renewal_failures", "Renewals that got no answer.")
+        self._renewal_failures = counter("remora_lock_renewal_failures", "Renewals of queue locks that got no answer.")
         self._losses = counter("remora_lock_losses", "Queue locks lost while held.")
         self._refusals = counter("remora_removals_refused", "Removals refused by the store: the lock was lost before.")
         self._releases = counter("remora_lock_releases", "Queue locks given back.")

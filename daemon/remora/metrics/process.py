@@ -24,7 +24,8 @@ class ProcessEvents(EventGroup):
         self._workers = gauge("remora_workers", "Worker processes that are ready.")
         self._worker_ends = counter("remora_worker_ends", "Worker processes that ended without being asked to.")
         self._start_failures = counter(
-            "remora_worker_start_failures", "Times that the host could not start a worker process; it is tried again."
+            "remora_worker_start_failures",
+            "Times that the host could not start a worker process, which it tries again.",
         )
         self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
         self._ready = gauge("remora_ready", "1 when /-/ready says so.")

@@ -50,17 +50,25 @@ class SequencerTelemetry(Collector):
         self._labels = TopicLabels(metric_logs)
         self._past: defaultdict[str, int] = defaultdict(int)
         self._registrations = Counter(
-            "remora_sequencer_registrations", "Registrations of logs.", ("outcome",), registry=self.registry
+            "remora_sequencer_registrations",
+            "Registrations of logs at the sequencer.",
+            ("outcome",),
+            registry=self.registry,
         )
         self._registration_s = Histogram(
-            "remora_sequencer_registration_seconds", "Time of registrations that succeeded.", registry=self.registry
+            "remora_sequencer_registration_seconds",
+            "Time that a successful registration of a log took.",
+            registry=self.registry,
         )
         self._fenced = Counter(
-            "remora_sequencer_fenced", "Epochs that ended while they were served.", ("reason",), registry=self.registry
+            "remora_sequencer_fenced",
+            "Epochs that ended while the sequencer served them.",
+            ("reason",),
+            registry=self.registry,
         )
         self._skipped = Counter(
             "remora_sequencer_skipped_positions",
-            "Positions of counters that no server will hand out, since this one lost an epoch before it could settle.",
+            "Positions that no server hands out, since this one lost an epoch before it wrote down its place.",
             registry=self.registry,
         )
         self.registry.register(self)
@@ -96,18 +104,29 @@ class SequencerTelemetry(Collector):
             positions[label] += count
             if label != OTHER:
                 epochs[label] = now.epochs[log]
-        yield _counters("remora_sequencer_positions", "Positions that were handed out.", "log", positions)
-        yield _counters("remora_sequencer_requests", "Requests by what became of them.", "result", now.results)
-        yield _counters("remora_sequencer_closed_connections", "Connections closed.", "reason", now.closed)
-        yield _gauges("remora_sequencer_logs", "Logs that were asked for, by their state.", "state", now.states)
-        yield _gauges("remora_sequencer_epoch", "The epoch that is served.", "log", epochs)
-        yield GaugeMetricFamily(
-            "remora_sequencer_waiting_logs", "Logs that clients ask for and that are not served.", now.waiting
+        yield _counters("remora_sequencer_positions", "Positions that the sequencer handed out.", "log", positions)
+        yield _counters("remora_sequencer_requests", "Requests to the sequencer, by outcome.", "result", now.results)
+        yield _counters(
+            "remora_sequencer_closed_connections", "Connections that the sequencer closed.", "reason", now.closed
         )
-        yield GaugeMetricFamily("remora_sequencer_connections", "Connections.", now.connections)
-        yield CounterMetricFamily("remora_sequencer_rounds", "Rounds: reads of all that is there.", now.rounds)
+        yield _gauges(
+            "remora_sequencer_logs", "Logs that clients of the sequencer asked for, by state.", "state", now.states
+        )
+        yield _gauges("remora_sequencer_epoch", "Epoch of the log that the sequencer serves.", "log", epochs)
+        yield GaugeMetricFamily(
+            "remora_sequencer_waiting_logs",
+            "Logs that clients of the sequencer ask for and that it does not serve yet.",
+            now.waiting,
+        )
+        yield GaugeMetricFamily("remora_sequencer_connections", "Open connections of the sequencer.", now.connections)
+        yield CounterMetricFamily(
+            "remora_sequencer_rounds", "Rounds of the sequencer; one reads all requests that have come.", now.rounds
+        )
         yield _histogram(
-            "remora_sequencer_round_requests", "Requests of sampled rounds.", now.round_requests, now.sampled_requests
+            "remora_sequencer_round_requests",
+            "Requests that a round of the sequencer answered, in sampled rounds.",
+            now.round_requests,
+            now.sampled_requests,
         )
 
 

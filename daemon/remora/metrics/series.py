@@ -270,11 +270,11 @@ class RoomsLeft(Collector):
         def gauge(name: str, text: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic"])
 
-        room = gauge("room_bytes", "What a reservation can still have in the topic's queue with the least room.")
-        leaked = gauge("leaked_bytes", "Room that the store keeps for nobody, in the queue with the most of it.")
+        room = gauge("room_bytes", "Bytes that can still be reserved in the topic's queue with the least room.")
+        leaked = gauge("leaked_bytes", "Bytes reserved for nobody in the topic's queue with the most of them: a leak.")
         until = gauge(
             "seconds_until_full",
-            "How long the room of the worst queue lasts at its growth of ten minutes; +Inf where it does not grow.",
+            "Seconds until the topic's worst queue is full, by its growth over ten minutes; +Inf if it does not grow.",
         )
         for label, left in self.by_label().items():
             room.add_metric([label], left.room_bytes)
@@ -376,9 +376,12 @@ class Ledgers(Collector):
             return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic", *further])
 
         committed = gauge("committed_entries", "Entries ever committed to the topic's queues.")
-        pending = gauge("pending_entries", "Entries that wait in them.")
-        removed = gauge("removed_entries", "Entries that have left them, by why.", "cause")
-        unaccounted = gauge("unaccounted_entries", "Entries that do neither, or that count twice: 0.")
+        pending = gauge("pending_entries", "Entries that wait in the topic's queues, by their ledgers.")
+        removed = gauge("removed_entries", "Entries that have left the topic's queues, by why.", "cause")
+        unaccounted = gauge(
+            "unaccounted_entries",
+            "Entries of a topic that neither wait nor left for a known cause, or count twice; else 0.",
+        )
         for label, books in self.by_label().items():
             committed.add_metric([label], books.committed)
             pending.add_metric([label], books.pending)

@@ -17,7 +17,9 @@ class ShapingEvents(EventGroup):
         super().__init__(instruments)
         counter, gauge = instruments.counter, instruments.gauge
         both = ("scope", "priority")
-        self._shaping_granted = counter("remora_shaping_granted_bytes", "Bytes that credit was granted for.", *both)
+        self._shaping_granted = counter(
+            "remora_shaping_granted_bytes", "Bytes for which shaping granted credit.", *both
+        )
         self._shaping_passed = counter(
             "remora_shaping_passed_bytes", "Bytes that went through a scope that is not enabled.", *both
         )
@@ -58,9 +60,11 @@ class ShapingEvents(EventGroup):
             "scope",
         )
         self._shaping_unacked = gauge(
-            "remora_shaping_unacked_bytes", "Bytes that were granted and no endpoint has acknowledged.", "scope"
+            "remora_shaping_unacked_bytes",
+            "Bytes for which shaping granted credit and that no endpoint has acknowledged yet.",
+            "scope",
         )
-        self._shaping_late_s = gauge("remora_shaping_late_seconds", "How late the last tick of credit was.")
+        self._shaping_late_s = gauge("remora_shaping_late_seconds", "How late shaping's last tick of credit was.")
         self._shown_scopes: set[str] = set()
 
     def shaping_granted(self, scope: str, priority: str, nbytes: int, charged: bool) -> None:

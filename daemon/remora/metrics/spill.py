@@ -60,7 +60,7 @@ class SpilledTopics(Collector):
             "remora_spilled_entries", "Entries of the topic that stand in runs beside its queues.", labels=["topic"]
         )
         nbytes = GaugeMetricFamily(
-            "remora_spilled_bytes", "Bytes of the topic's rings that these entries have left free.", labels=["topic"]
+            "remora_spilled_bytes", "Bytes of the topic's rings that spilled entries have left free.", labels=["topic"]
         )
         near = GaugeMetricFamily(
             "remora_spill_bound_ratio",

@@ -19,10 +19,12 @@ class StoreEvents(EventGroup):
         self._synced = 0
         self._connected = gauge("remora_store_connected", "1 while the store answers.")
         self._store_failing = gauge(
-            "remora_store_failing", "1 while the store or a part of it cannot be used for this cause.", "cause"
+            "remora_store_failing",
+            "1 while the store or one of its parts cannot be used, for the cause in the label.",
+            "cause",
         )
         self._store_causes: set[str] = set()
-        self._discovery_failures = counter("remora_discovery_failures", "Looks for queues and topics that failed.")
+        self._discovery_failures = counter("remora_discovery_failures", "Failed looks for queues and topics.")
         self._store_connected = False
 
     def store_synced(self, transactions: int) -> None:

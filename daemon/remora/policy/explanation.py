@@ -175,7 +175,11 @@ def _held(queue: Queue) -> Advice | None:
     waits += f", {queue.spilled} of them spilled" if queue.spilled else ""
     match found.state:
         case State.RETRYING | State.STOPPED:
-            spilled = f"; {queue.spilled} entries are spilled" if queue.spilled else ""
+            spilled = (
+                f"; {queue.spilled} {'entry is' if queue.spilled == 1 else 'entries are'} spilled"
+                if queue.spilled
+                else ""
+            )
             return Advice(
                 _failing(found) + why + spilled, next_command(found.reason, queue.subject), f"{found.state}{why}"
             )

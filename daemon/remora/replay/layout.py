@@ -86,7 +86,8 @@ class ReplayRun(msgspec.Struct, frozen=True):
     """A replay. `target` is `ingest`, `s3` or `null`, and `address` where that is; secrets are never in it.
 
     `topic` is remora's topic, to which the events were sent or which the bucket notifies, and `is_numbered` whether it
-    numbers its events; None where that is not known. `speed` 0 is as fast as allowed. `parts` is the number of tasks
+    numbers its events; None where that is not known. `kafka_topic` is where remora delivers them; empty where that is
+    not known. `speed` 0 is as fast as allowed. `parts` is the number of tasks
     that sent side by side.
     """
 
@@ -105,6 +106,7 @@ class ReplayRun(msgspec.Struct, frozen=True):
     cores: int
     versions: dict[str, str]
     is_numbered: bool | None = None
+    kafka_topic: str = ""
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -97,6 +97,7 @@ def begin(
             cores=os.cpu_count() or 1,
             versions={"remora": __version__, "python": platform.python_version(), "pyspark": pyspark.__version__},
             is_numbered=plan.is_numbered,
+            kafka_topic=plan.kafka_topic,
         ),
     )
 

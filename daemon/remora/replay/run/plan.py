@@ -34,7 +34,8 @@ class Plan:
     """One replay, or the resumption of one. `run` is its directory, on a file system that all tasks reach.
 
     `lead_s` is how long after the tasks have met the first event is due: long enough for the slowest of them to hear
-    of it. `is_numbered` says whether the topic numbers its events, where that is known.
+    of it. `is_numbered` says whether the topic numbers its events, and `kafka_topic` where they go in Kafka, where that
+    is known.
     """
 
     run: str
@@ -51,6 +52,7 @@ class Plan:
     limits: TaskLimits = field(default_factory=TaskLimits)
     lead_s: float = 2.0
     is_numbered: bool | None = None
+    kafka_topic: str = ""
     credentials: TargetSecrets = field(default_factory=TargetSecrets)
 
 
@@ -81,7 +83,8 @@ async def checked(plan: Plan, buckets: Iterable[str], *, copies: bool, create_bu
     Raises ReplayRefused where it does not.
     """
     if plan.target == INGEST:
-        return replace(plan, is_numbered=await check_ingest(_server(plan), plan.topic))
+        found = await check_ingest(_server(plan), plan.topic)
+        return replace(plan, is_numbered=found.is_numbered, kafka_topic=found.kafka_topic)
     if plan.target == S3:
         from remora.replay.run.targets.s3 import check_s3
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from remora.replay import steps
 from remora.replay.errors import ReplayError
 from remora.replay.layout import RunDirectory
 from remora.replay.run.journal import FinalOutcome, Line, SendIntent, Tail, journals
@@ -87,32 +88,46 @@ class Reading:
 
 @contextmanager
 def shown(reading: Reading, total: int) -> Iterator[None]:
-    """A bar on standard error while the block runs, where that is a terminal."""
+    """On standard error while the block runs: a bar where that is a terminal, else a line at once and every 10 s."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield
+        with steps.told(every_s=threading.TIMEOUT_MAX) as tell:
+            tell(f"sending {total:,} events")
+            with _followed(reading, steps.EVERY_S, lambda counts: tell(f"sending {total:,} events: {told(counts)}")):
+                yield
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
-    ended = threading.Event()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=total, told="")
 
-        def follow() -> None:
-            while not ended.wait(_LOOK_S):
-                try:
-                    counts = reading.look()
-                except ReplayError:
-                    return
-                what = "sending" if counts.attempted else "starting"
-                progress.update(task, description=what, completed=counts.final, told=told(counts))
+        def update(counts: JournalCounts) -> None:
+            what = "sending" if counts.attempted else "starting"
+            progress.update(task, description=what, completed=counts.final, told=told(counts))
 
-        follower = threading.Thread(target=follow, name="progress", daemon=True)
-        follower.start()
-        try:
+        with _followed(reading, _LOOK_S, update):
             yield
-        finally:
-            ended.set()
-            follower.join()
+
+
+@contextmanager
+def _followed(reading: Reading, every_s: float, show: Callable[[JournalCounts], None]) -> Iterator[None]:
+    """Look again and again while the block runs, until a journal cannot be read."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(every_s):
+            try:
+                counts = reading.look()
+            except ReplayError:
+                return
+            show(counts)
+
+    follower = threading.Thread(target=follow, name="progress", daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
 
 
 def told(counts: JournalCounts) -> str:

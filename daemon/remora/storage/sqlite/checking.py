@@ -277,9 +277,9 @@ def _batches(connection: sqlite3.Connection, queue: _Queue) -> Iterator[tuple[in
 
 def _gap(expected: int, found: int) -> str:
     count = found - expected
-    return (
-        f"{count} entries are missing, from {expected} on" if count > 0 else f"entries from {found} on are there twice"
-    )
+    if count <= 0:
+        return f"entries from {found} on are there twice"
+    return f"{count} {'entry is' if count == 1 else 'entries are'} missing, from {expected} on"
 
 
 def _follow(report: Report, what: str, entries: Sequence[tuple[int, bytes]], before: int, last: int) -> int:

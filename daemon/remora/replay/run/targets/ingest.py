@@ -141,19 +141,27 @@ async def ingest_target(
         yield IngestTarget(client, topic, records, batch)
 
 
-async def check_ingest(server: Server, topic: str) -> bool:
-    """Whether the topic numbers its events, when the daemon takes events for it.
+@dataclass(frozen=True, slots=True)
+class TakenTopic:
+    """What the daemon says of a topic that it takes events for: the one in Kafka, and whether it numbers its events."""
+
+    kafka_topic: str
+    is_numbered: bool
+
+
+async def check_ingest(server: Server, topic: str) -> TakenTopic:
+    """What the daemon says of the topic, when it takes events for it.
 
     Raises ReplayRefused, or what the client raises.
     """
     try:
         # One attempt: a missing daemon is reported at once, and a slow one has the time of a request.
         async with IngestClient(server.address, token=server.token, ca_file=server.ca_file, deadline_s=0.0) as client:
-            await client.check_topic(topic)
+            kafka_topic = await client.check_topic(topic)
             try:
                 await client.sequence(topic)
             except NotSequenced:
-                return False
-            return True
+                return TakenTopic(kafka_topic, is_numbered=False)
+            return TakenTopic(kafka_topic, is_numbered=True)
     except IngestError as exc:
         raise ReplayRefused(str(exc)) from exc
