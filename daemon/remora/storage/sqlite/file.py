@@ -45,11 +45,22 @@ class File:
     """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place."""
 
     def __init__(
-        self, path: Path, bell: Bell, changed: Callable[[], None], files: int, meter: StageMeter = NO_METER
+        self,
+        path: Path,
+        bell: Bell,
+        changed: Callable[[], None],
+        files: int,
+        meter: StageMeter = NO_METER,
+        *,
+        most_together: int = 0,
     ) -> None:
-        """One of so many; `changed` is called whenever it can be used no more, or again, or for another reason."""
+        """One of so many, which may take so many bytes together, 0 for as much as the disk has.
+
+        `changed` is called whenever it can be used no more, or again, or for another reason.
+        """
         self.path = path
         self.is_short_of_room = False
+        self.lack = ""
         self.has_topics = True
         self.damage: StoreDamaged | None = None
         self.is_stale = False
@@ -65,7 +76,8 @@ class File:
         self._bell = bell
         self._changed = changed
         around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
-        self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place, around, meter)
+        room = Room(path, self._kept, files, most_together)
+        self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
         self._is_closed = False
 
@@ -205,6 +217,7 @@ class File:
                 self._refused_until = 0.0  # the disk tells by itself how long
             is_full = is_full or time.monotonic() < self._refused_until
             self.is_short_of_room = is_full and self.has_topics
+            self.lack = "" if disk is None else disk.lack
             if self.is_short_of_room:
                 self.post(recent.give_back)
         if before != (self.is_short_of_room, self.has_topics):

@@ -22,7 +22,7 @@ from remora.storage.sqlite.examining import damages
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.kept_log import fill_reserve
 from remora.storage.sqlite.owners import Owner
-from remora.storage.sqlite.room import disk_of
+from remora.storage.sqlite.room import DirectoryBound, disk_of
 
 _JOIN_WITHIN_S = 10.0
 
@@ -52,6 +52,7 @@ class Files:
         self._all: tuple[File, ...] = ()
         self._believed_sound = 0
         self._owner: Owner | None = None
+        self._bound = DirectoryBound(self._directory, 0)
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +117,11 @@ class Files:
             return
         self._make, self._away = False, None  # what was in use is never begun anew
         with anchors:
-            self._all = tuple(File(path, self.bell, self._tell_state, len(paths), self._meter) for path in paths)
+            most = self.settings.directory_bytes
+            self._bound = DirectoryBound(self._directory, most)
+            self._all = tuple(
+                File(path, self.bell, self._tell_state, len(paths), self._meter, most_together=most) for path in paths
+            )
             await asyncio.to_thread(_connect, self._all)
         self._tell_state("new, empty store of " if is_new else "")
         self._believed_sound = len(self._all)
@@ -138,7 +143,7 @@ class Files:
     async def look(self) -> None:
         """Find out which files can be used. Once the state tells that their directory is gone, none of them is used."""
         files = self._all
-        found, disk = await asyncio.to_thread(_find, self._directory, files)
+        found, disk = await asyncio.to_thread(_find, self._directory, files, self._bound)
         for file, away in zip(files, found, strict=True):
             file.note_found(away)
             if self.damaged or (disk is not None and not disk.may_be_filled) or file.is_short_of_room:
@@ -172,7 +177,7 @@ class Files:
             if file.trouble is not None:
                 found.setdefault(file.trouble.cause, str(file.trouble))
             elif file.is_short_of_room:
-                found.setdefault("full", f"{file.path}: the disk is full, so new events are refused")
+                found.setdefault("full", f"{file.path}: {file.lack or 'the disk is full'}, so new events are refused")
         if self._away is not None:
             found[self._away.cause if isinstance(self._away, StoreAway) else "unusable"] = str(self._away)
         return found
@@ -243,12 +248,12 @@ def _connect(files: Sequence[File]) -> None:
         file.connect()
 
 
-def _find(directory: Path, files: Sequence[File]) -> tuple[list[StoreAway | None], Disk | None]:
+def _find(directory: Path, files: Sequence[File], bound: DirectoryBound) -> tuple[list[StoreAway | None], Disk | None]:
     """What `File.find` says of each, and the disk that they lie on; it may block."""
     disk = None
     with suppress(OSError):
         fill_reserve(directory, len(files))
-        disk = disk_of(directory)
+        disk = bound.within(disk_of(directory))
     found = [file.find() for file in files]
     if any(found):  # a directory that went in between took along those that were found before
         found = [file.find() for file in files]
