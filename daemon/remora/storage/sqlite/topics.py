@@ -20,6 +20,7 @@ from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import CATALOGUE_CHANGED, forget_hold
+from remora.storage.sqlite.known_places import check_generation
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, PLACES, POSITION_BITS, rowid
 
@@ -75,9 +76,10 @@ class Topics(SqlitePart):
         if not NAME.fullmatch(topic.name):
             raise TopicRefused(f'"{topic.name}" is no name for a topic: 1 to 200 letters, digits, "_" and "-" are')
         _check_shards(topic.shards)
-        uid, attributes = secrets.token_hex(8), _encoded(topic)
+        uid, attributes, generation = secrets.token_hex(8), _encoded(topic), self._files.placement.generation
 
         def create(connection: sqlite3.Connection) -> None:
+            check_generation(connection, generation)
             if connection.execute(_TOPIC, (topic.name,)).fetchone():
                 raise TopicRefused(f"there is a topic {topic.name} already")
             (last,) = connection.execute(_LAST_QUEUE).fetchone()
