@@ -220,7 +220,7 @@ def _become_owner_of_store(settings: Settings) -> None:
     if settings.store.kind == "sqlite":
         used = KINDS.items()
         become_owner(
-            Path(settings.sqlite.directory),
+            Path(settings.sqlite.first),
             lambda: [(kind.make(settings, None), _probe_of(scheme)) for scheme, kind in used],
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from remora.config import Settings
 from remora.model.errors import StoreMisconfigured
-from remora.model.store_files import Report, Salvaged
+from remora.model.store_files import DirectoryReport, Report, Salvaged
 
 
 def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[Report]:
@@ -58,9 +58,41 @@ def restore_store(settings: Settings, copies: Path) -> Sequence[Report]:
     """
     from remora.storage.sqlite.backup import restore
 
-    directory = _embedded(settings)
-    become_owner(directory)
-    return restore(copies, directory)
+    become_owner(_embedded(settings))
+    return restore(copies, [Path(each) for each in settings.sqlite.places])
+
+
+def store_directories(settings: Settings) -> Sequence[DirectoryReport]:
+    """The directories of the embedded store, with what lies in each; blocks. Raises StoreMisconfigured."""
+    from remora.storage.sqlite import directories
+
+    first = _embedded(settings)
+    become_owner(first)
+    return directories.reports(first)
+
+
+def add_directory(settings: Settings, path: Path) -> bool:
+    """Have the embedded store use one more directory, or one that was moved; False where it does already; blocks.
+
+    Raises StoreMisconfigured where it cannot be used, and StoreUnavailable where another one of the store is lost.
+    """
+    from remora.storage.sqlite import directories
+
+    first = _embedded(settings)
+    become_owner(first)
+    return directories.add(first, path, settings.sqlite)
+
+
+def remove_directory(settings: Settings, path: Path, *, discard: bool) -> DirectoryReport:
+    """Have the embedded store use a directory no longer; what was in it; blocks.
+
+    Raises StoreError while anything is in it, unless `discard`.
+    """
+    from remora.storage.sqlite import directories
+
+    first = _embedded(settings)
+    become_owner(first)
+    return directories.remove(first, path, discard=discard)
 
 
 def become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
@@ -73,4 +105,4 @@ def become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
 def _embedded(settings: Settings) -> Path:
     if settings.store.kind != "sqlite":
         raise StoreMisconfigured("this is for the embedded store; Ceph checks its own (ceph health, ceph pg repair)")
-    return Path(settings.sqlite.directory)
+    return Path(settings.sqlite.first)

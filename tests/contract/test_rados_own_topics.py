@@ -171,6 +171,15 @@ async def test_events_are_not_numbered(store: RadosStore) -> None:
         await store.own_topics.sequence(topic)
 
 
+async def test_queues_have_no_capacity_of_their_own(store: RadosStore) -> None:
+    """A topic with a capacity is refused with the reason, new or not."""
+    with pytest.raises(TopicRefused, match="cannot have a capacity"):
+        await store.own_topics.create(replace(own_topic("n"), capacity_bytes=1 << 20))
+    topic = await store.own_topics.create(own_topic("t"))
+    with pytest.raises(TopicRefused, match="cannot have a capacity"):
+        await store.own_topics.change(replace(topic, capacity_bytes=1 << 20))
+
+
 async def _pass() -> None:
     """There is nobody else."""
 

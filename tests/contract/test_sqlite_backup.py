@@ -71,7 +71,7 @@ async def test_what_was_copied_delivers_again(tmp_path: Path) -> None:
     """Every topic, entry and request that was remembered is in the new store; its queues have other incarnations."""
     before = await filled(tmp_path / "store")
     copied = await asyncio.to_thread(back_up, tmp_path / "store", tmp_path / "copies")
-    restored = await asyncio.to_thread(restore, tmp_path / "copies", tmp_path / "new")
+    restored = await asyncio.to_thread(restore, tmp_path / "copies", [tmp_path / "new"])
 
     for reports in (copied, restored):
         assert [each.problems for each in reports] == [[]] * FILES
@@ -153,7 +153,7 @@ async def test_a_copy_is_no_place_for_another_one(tmp_path: Path) -> None:
     with pytest.raises(StoreMisconfigured, match=r"there is no store in .*nowhere: queues-000.db is missing"):
         back_up(tmp_path / "nowhere", tmp_path / "more")
     with pytest.raises(StoreMisconfigured, match=r"queues-000.db is there already"):
-        restore(tmp_path / "copies", tmp_path / "store")
+        restore(tmp_path / "copies", [tmp_path / "store"])
     assert names(tmp_path / "copies") == before
     assert not (tmp_path / "more").exists()
 
@@ -202,7 +202,7 @@ def test_what_is_not_one_whole_store_is_not_restored(
     hurt(tmp_path / "copies")
 
     with pytest.raises(StoreMisconfigured, match=message):
-        restore(tmp_path / "copies", tmp_path / "new")
+        restore(tmp_path / "copies", [tmp_path / "new"])
     assert not (tmp_path / "new").exists() or not set(names(tmp_path / "new")) - {"lock"}
 
 
@@ -245,7 +245,7 @@ async def test_a_store_of_an_earlier_version_is_restored_as_one_of_this(tmp_path
                 )
                 connection.execute("INSERT INTO entries VALUES (?, x'0102030405')", (schema.rowid(1, 0),))
 
-    reports = restore(directory, tmp_path / "new")
+    reports = restore(directory, [tmp_path / "new"])
 
     assert [(each.entries, each.problems) for each in reports] == [(1, []), (0, [])]
     with closing(sqlite3.connect(directory / "queues-000.db")) as connection:
@@ -282,12 +282,12 @@ async def test_a_restore_that_is_cut_short_is_repeated(
         patch.setattr(module, name, killed)
         patch.setattr(backup, "discard", lambda _: None)  # who is killed undoes nothing
         with pytest.raises(Killed):
-            restore(tmp_path / "copies", tmp_path / "new")
+            restore(tmp_path / "copies", [tmp_path / "new"])
 
     with pytest.raises(StoreMisconfigured, match="was cut short: repeat `remora store restore`"):
         async with SqliteStore(settings_of(tmp_path / "new")):
             raise AssertionError
-    assert sum(each.entries for each in restore(tmp_path / "copies", tmp_path / "new")) == 8 * 30
+    assert sum(each.entries for each in restore(tmp_path / "copies", [tmp_path / "new"])) == 8 * 30
     async with SqliteStore(settings_of(tmp_path / "new")) as store:
         assert len(await waiting(store, "t5")) == 30
     assert "restoring" not in names(tmp_path / "new")

@@ -6,21 +6,28 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import delivered
 from devkit.processes.mounts import TMPFS, ext4, with_mount
 from devkit.processes.programs import ENVIRONMENT
 from devkit.testing.cases import cases
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
+from remora.model.ingest import RoutedEvent
+from remora.model.topic import Topic
 from remora.policy.disk_room import Disk
 from remora.storage.sqlite import SqliteStore, room
 from remora.storage.sqlite import file as file_module
 from remora.storage.sqlite.checking import check_directory
 from remora.storage.sqlite.file import File
+from remora.storage.sqlite.recent import give_back
+from support.sqlite import held
 from support.stores import change, own_topic, spread
 
 MEGABYTES = 32
@@ -99,6 +106,42 @@ async def test_a_refusal_is_remembered_where_the_disk_shows_room(
     assert list(store.failing) == ["full"]
     file.look_at_room(WITH_ROOM)
     assert not store.failing
+
+
+async def test_the_files_of_a_directory_take_no_more_than_their_bound(configured: SqliteSettings) -> None:
+    """Events are refused by the option's name before the files take more, what waits is delivered meanwhile, and its
+    room takes new events."""
+    bounded = replace(configured, directory_bytes=16 << 20, queue_bytes=1 << 30)
+    async with SqliteStore(bounded) as store:
+        topic = await store.own_topics.create(own_topic("t", 1))
+        events = [RoutedEvent(0, b"bkt:k", bytes(4 << 10)) for _ in range(50)]
+        with pytest.raises(StoreFull, match=r"what sqlite\.directory_bytes allows, save for what delivery needs"):
+            await publish_most(store, topic, events)
+        assert 4 << 20 < taken(configured) <= 16 << 20
+        (file,) = store._files.all
+        await store._files.look()
+        assert store.connected
+        assert "sqlite.directory_bytes" in store.failing["full"]
+        token = await held(store, topic.shard(0))
+        while (page := await store.queue.read(token, b"", 100)).entries:
+            await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
+        await file.write(give_back, upkeep=True)
+
+        await store.ingest.publish(topic, events)
+
+        assert taken(configured) <= 16 << 20
+
+
+async def publish_most(store: SqliteStore, topic: Topic, events: Sequence[RoutedEvent]) -> None:
+    """Publish until it is refused, or as often as no bound of a few megabytes allows."""
+    for _ in range(100):
+        await store.ingest.publish(topic, events)
+
+
+def taken(configured: SqliteSettings) -> int:
+    """The bytes of a directory's files."""
+    found = [each.stat() for each in Path(configured.directory).iterdir()]
+    return sum({each.st_ino: each.st_size for each in found}.values())
 
 
 async def refused(file: File) -> None:

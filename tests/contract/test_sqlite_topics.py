@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import delivered
 from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
-from remora.model.ingest import Removed
-from remora.model.shard import LockToken, Shard
+from remora.model.ingest import Removed, RoutedEvent
+from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore, schema, topics
 from support.stores import QUIET_S, own_topic, settle_all, spread
@@ -202,6 +203,41 @@ async def test_room_is_as_configured_when_the_topic_was_made(settings: SqliteSet
         found = [(await store.inspection.stats(shard)).capacity_bytes for shard in await store.catalog.shards()]
 
     assert found == [settings.queue_bytes] * 3 + [1 << 20] * 3
+
+
+async def test_capacity_of_a_topic_in_place_of_the_configured_one(store: SqliteStore) -> None:
+    """A topic's own capacity holds from its making or its change on, also for the queues of a later layout; lowered
+    below what waits it refuses new events only, and without it the configured one holds again."""
+    topic = await store.own_topics.create(replace(own_topic("t", 1), capacity_bytes=64 << 10))
+    full = [RoutedEvent(0, b"bkt:k", bytes(60 << 10))]
+    await store.ingest.publish(topic, full)
+    with pytest.raises(QueueFull):
+        await store.ingest.publish(topic, full)
+
+    await store.own_topics.change(raised := replace(topic, capacity_bytes=1 << 20))
+    await store.ingest.publish(topic, full)
+    await store.own_topics.change(replace(topic, capacity_bytes=64 << 10))
+
+    with pytest.raises(QueueFull):
+        await store.ingest.publish(topic, spread(topic, 1))
+    (stats,) = await store.inspection.backlog([topic.shard(0)])
+    assert (stats.entries, stats.capacity_bytes, stats.room.room_bytes) == (2, 64 << 10, 0)
+    token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+    assert isinstance(token, LockToken)
+    page = await store.queue.read(token, b"", 10)
+    await store.queue.remove(token, page.positions[-1], 2, delivered(page))
+    await store.ingest.publish(topic, full)
+    await store.own_topics.change(raised)
+    moved = await store.own_topics.reshard(raised, 2)
+    assert moved.capacity_bytes == 1 << 20
+    assert [each.capacity_bytes for each in await capacities(store, moved)] == [1 << 20] * 2
+    await store.own_topics.change(replace(moved, capacity_bytes=None))
+    assert [each.capacity_bytes for each in await capacities(store, moved)] == [store._files.settings.queue_bytes] * 2
+
+
+async def capacities(store: SqliteStore, topic: Topic) -> list[ShardStats]:
+    """The figures of the queues that take events."""
+    return [await store.inspection.stats(shard) for shard in topic.open_shards()]
 
 
 async def test_closed_store(settings: SqliteSettings) -> None:

@@ -71,6 +71,7 @@ time-to-live = "1d"
 max-retries = 5
 retry-sleep-duration = 7
 opaque-data = "from orders"
+capacity = "1GiB"
 delivery = "exactly-once"
 password-file = "secret/kafka"
 args = { use-ssl = true, mechanism = "SCRAM-SHA-512", user-name = "remora", kafka-ack-level = "broker" }
@@ -96,6 +97,7 @@ def test_topics_are_made_as_the_file_says(apply: Apply, config: Path, tmp_path: 
     orders, payments = topics["orders"], topics["payments"]
     assert (orders.shards, orders.target.topic, orders.opaque_data) == (3, "events", b"from orders")
     assert (orders.time_to_live_s, orders.max_retries, orders.retry_sleep_s) == (86400, 5, 7)
+    assert orders.capacity_bytes == 1 << 30
     assert parse_args(orders.target.args) == {
         "use-ssl": "true",
         "mechanism": "SCRAM-SHA-512",
@@ -175,7 +177,7 @@ def test_a_topic_is_changed_to_what_the_file_says(apply: Apply, config: Path, tm
     after = own(config)["orders"]
     assert after == replace(
         before, target=Target("kafka://other:9092", "", "orders"), opaque_data=after.opaque_data,
-        time_to_live_s=None, max_retries=None, retry_sleep_s=None,
+        time_to_live_s=None, max_retries=None, retry_sleep_s=None, capacity_bytes=None,
     )  # fmt: skip
     assert not after.opaque_data
 

@@ -82,7 +82,7 @@ def shard(queue: str) -> Shard:
 def attributes(shown: dict[str, Any]) -> dict[str, Any]:
     """What `topic show --json` shows that a user can set."""
     names = ("endpoint", "endpoint_topic", "arguments", "time_to_live", "max_retries", "retry_sleep_duration",
-             "opaque_data", "closed")  # fmt: skip
+             "opaque_data", "capacity", "closed")  # fmt: skip
     return {name: shown[name] for name in names}
 
 
@@ -98,7 +98,8 @@ def test_a_topic_is_made_with_its_defaults(topic: Callable[..., Any]) -> None:
     shown = topic("show", "orders", "--json").json
     assert attributes(shown) == {
         "endpoint": ENDPOINT, "endpoint_topic": "orders", "arguments": {}, "time_to_live": "default",
-        "max_retries": "default", "retry_sleep_duration": "default", "opaque_data": "", "closed": False,
+        "max_retries": "default", "retry_sleep_duration": "default", "opaque_data": "", "capacity": "default",
+        "closed": False,
     }  # fmt: skip
     assert shown["queues"] == ["orders", *(f"orders.{number}" for number in range(1, 11))]
     assert (shown["origin"], shown["delivered_by"], shown["shards"]) == ("remora", "remora", 11)
@@ -315,6 +316,7 @@ BACK = {
     "max-retries": (["--max-retries", "3"], ["--max-retries", "0"]),
     "retry-sleep-duration": (["--retry-sleep-duration", "3"], ["--retry-sleep-duration", "0"]),
     "opaque-data": (["--opaque-data", "x"], ["--opaque-data", ""]),
+    "capacity": (["--capacity", "1GB"], ["--unset", "capacity"]),
     "delivery": (["--delivery", "exactly-once"], ["--delivery", "at-least-once"]),
     "arguments": (
         ["--arg", "use-ssl=true", "--arg", "ca-location=/etc/ssl/a"],
@@ -409,6 +411,24 @@ def test_set_changes_only_what_is_given(topic: Callable[..., Any], config: Path)
     assert topic("show", "orders", "--json").json["endpoint_topic"] == "orders"
 
 
+def test_set_gives_a_topic_a_capacity_of_its_own(topic: Callable[..., Any]) -> None:
+    """`show` and `stats` have it from then on, a size that no queue can have is refused, and it can be taken back."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "2")
+
+    done = topic("set", "orders", "--capacity", "2GB")
+    (stats,) = topic("stats", "orders", "--json").json
+    refused = [topic("set", "orders", "--capacity", each) for each in ("63KiB", "2TB", "2000000000")]
+    undone = topic("set", "orders", "--unset", "capacity")
+
+    assert done.out.decode().splitlines()[0] == "topic orders is changed"
+    assert stats["capacity_bytes"] == 2 * 2_000_000_000
+    assert [each.code for each in refused] == [Exit.USAGE] * 3
+    assert "63KiB is outside 64KiB to 1024GiB" in refused[0].err
+    assert undone.code == Exit.OK
+    assert topic("stats", "orders", "--json").json[0]["capacity_bytes"] == 2 * 128_000_000
+    assert topic("show", "orders", "--json").json["capacity"] == "default"
+
+
 def test_setting_what_is_so_already(topic: Callable[..., Any]) -> None:
     """It is no error, and says that nothing changed: a script may do it again and again."""
     topic("create", "orders", "--endpoint", ENDPOINT, "--max-retries", "3")
@@ -457,6 +477,7 @@ _topics = st.builds(
                      args=st.sampled_from(["", "use-ssl=true"])),
     time_to_live_s=st.none() | st.integers(0, 9), max_retries=st.none() | st.integers(0, 9),
     retry_sleep_s=st.none() | st.integers(0, 9), opaque_data=st.none() | st.just(b"o"),
+    capacity_bytes=st.none() | st.just(1 << 20),
 )  # fmt: skip
 _given = st.builds(
     Given,
@@ -465,6 +486,7 @@ _given = st.builds(
     key_password=st.none() | st.just("k"), delivery=st.none() | st.sampled_from(Delivery),
     time_to_live_s=st.none() | st.integers(10, 19), max_retries=st.none() | st.integers(10, 19),
     retry_sleep_s=st.none() | st.integers(10, 19), opaque_data=st.none() | st.just(b"q"),
+    capacity_bytes=st.none() | st.just(2 << 20),
 )  # fmt: skip
 
 
@@ -474,7 +496,7 @@ def test_what_differs_is_what_was_given(topic: Topic, given_: Given) -> None:
     expected = {
         "endpoint": given_.endpoint, "kafka-topic": given_.kafka_topic, "time-to-live": given_.time_to_live_s,
         "max-retries": given_.max_retries, "retry-sleep-duration": given_.retry_sleep_s,
-        "opaque-data": given_.opaque_data,
+        "opaque-data": given_.opaque_data, "capacity": given_.capacity_bytes,
     }  # fmt: skip
 
     found = set(differences(topic, given_.on(topic)))
@@ -490,7 +512,15 @@ def test_what_differs_is_what_was_given(topic: Topic, given_: Given) -> None:
 @given(_topics)
 def test_unsetting_everything_leaves_the_defaults(topic: Topic) -> None:
     """A topic without any of its attributes is as one that was given nothing but its endpoint."""
-    names = ("kafka-topic", "max-retries", "opaque-data", "retry-sleep-duration", "time-to-live", *ARGUMENTS)
+    names = (
+        "capacity",
+        "kafka-topic",
+        "max-retries",
+        "opaque-data",
+        "retry-sleep-duration",
+        "time-to-live",
+        *ARGUMENTS,
+    )
 
     bare = Topic("t", "", "t", Target(topic.target.uri, "", "t"), origin=Origin.REMORA)
     assert without(topic, names) == bare

@@ -233,6 +233,7 @@ def test_requests_end_before_a_drain_does(tmp_path: Path) -> None:
         ("[kafka]\nmax_batch_bytes = '17MiB'", "kafka.max_batch_bytes"),
         ("[kafka]\ntransaction_timeout = '10s'", "kafka.transaction_timeout"),
         ("[[shaping.scope]]\nname = 'x'\nof = 'host'\nacross = 'cluster'", "shaping.scope.x.across"),
+        ("[sqlite]\ndirectory_bytes = '63MiB'", "sqlite.directory_bytes"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, key: str) -> None:

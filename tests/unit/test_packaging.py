@@ -334,6 +334,27 @@ def test_a_purge_keeps_queues_with_undelivered_events(tmp_path: Path, folder: st
         assert connection.execute("SELECT count(*) FROM entries").fetchone() == (60,)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_purge_keeps_a_store_that_has_something_in_another_directory(tmp_path: Path, is_there: bool) -> None:
+    """It looks into each directory that the store names, and keeps the store too where one of them is not there."""
+    store, other = a_store(tmp_path), a_store(tmp_path / "elsewhere")
+    named = {"directories": [{"number": 0, "path": str(store)}, {"number": 1, "path": str(other)}]}
+    with contextlib.closing(sqlite3.connect(store / "queues-000.db")) as connection:
+        for table in ("entries", "letters", "log_entries"):
+            connection.execute(f"DELETE FROM {table}")
+        connection.execute("UPDATE queues SET head = tail")
+        connection.execute("INSERT INTO meta VALUES ('directories', ?)", (json.dumps(named),))
+        connection.commit()
+    if not is_there:
+        other.rename(tmp_path / "lost")
+
+    done = purged(tmp_path)
+
+    what = "60 events that wait, 1 dead letters" if is_there else "queues that cannot be looked at"
+    assert f"/var/lib/remora is kept, with {what}." in done.stderr
+    assert (store / "queues-000.db").exists()
+
+
 def test_a_purge_removes_queues_in_which_nothing_is(tmp_path: Path) -> None:
     """Nothing is left of a store whose events are all delivered, nor of one that was never made."""
     store = a_store(tmp_path)

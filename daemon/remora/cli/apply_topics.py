@@ -17,7 +17,7 @@ from remora.cli.options import FILE, config_option
 from remora.cli.output import run_async, several
 from remora.cli.topic_test import check_option, require_ways
 from remora.codec.topic import parse_args
-from remora.config import Settings
+from remora.config import Settings, show_size
 from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown
 from remora.model.exits import Exit, exit_code
 from remora.model.notification import Notification
@@ -318,6 +318,7 @@ def _shown(topic: Topic) -> dict[str, object]:
         "sequence": "yes" if topic.is_sequenced else "default",
         **{name: "default" if value is None else value for name, value in numbers.items()},
         "opaque-data": (topic.opaque_data or b"").decode(errors="replace") or "default",
+        "capacity": "default" if topic.capacity_bytes is None else show_size(topic.capacity_bytes),
         **{f"args.{name}": arguments[name] for name in sorted(arguments)},
         "closed": "yes" if topic.closed else "default",
     }

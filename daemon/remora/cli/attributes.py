@@ -12,7 +12,7 @@ import click
 
 from remora import app
 from remora.codec.topic import DELIVERY, join_args, parse_args
-from remora.config import DeliverySettings, parse_duration
+from remora.config import DeliverySettings, Unit, parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = tuple(name for name, each in app.ARGUMENTS.items() if not each.only_from)
@@ -28,11 +28,15 @@ MOST_PASSWORD_BYTES = 4096
 
 NAMESAKE = "radosgw has a topic of this name too; commands tell the two apart by --origin"
 
+CAPACITY = Unit("size", 64 << 10, 1 << 40)
+"""What a queue may be told to hold; as `sqlite.queue_bytes`."""
+
 HIDDEN = "***"
 """What is shown in place of a secret."""
 
 UNSETTABLE = tuple(sorted((
-    "delivery", "kafka-topic", "max-retries", "opaque-data", "retry-sleep-duration", "time-to-live", *SECRETS,
+    "capacity", "delivery", "kafka-topic", "max-retries", "opaque-data", "retry-sleep-duration", "time-to-live",
+    *SECRETS,
 )))  # fmt: skip
 """What `--unset` takes, besides the names of arguments."""
 
@@ -51,6 +55,7 @@ class Given:
     max_retries: int | None
     retry_sleep_s: int | None
     opaque_data: bytes | None
+    capacity_bytes: int | None
 
     def on(self, topic: Topic) -> Topic:
         """A topic with what was given, and everything else as it is."""
@@ -65,6 +70,7 @@ class Given:
             max_retries=given_or(self.max_retries, topic.max_retries),
             retry_sleep_s=given_or(self.retry_sleep_s, topic.retry_sleep_s),
             opaque_data=given_or(self.opaque_data, topic.opaque_data),
+            capacity_bytes=given_or(self.capacity_bytes, topic.capacity_bytes),
         )
 
     def _all_args(self) -> Mapping[str, str]:
@@ -91,6 +97,7 @@ def without(topic: Topic, names: Sequence[str]) -> Topic:
         max_retries=None if "max-retries" in names else topic.max_retries,
         retry_sleep_s=None if "retry-sleep-duration" in names else topic.retry_sleep_s,
         opaque_data=None if "opaque-data" in names else topic.opaque_data,
+        capacity_bytes=None if "capacity" in names else topic.capacity_bytes,
     )
 
 
@@ -114,6 +121,7 @@ def differences(found: Topic, asked: Topic) -> list[str]:
         "max-retries": (found.max_retries, asked.max_retries),
         "retry-sleep-duration": (found.retry_sleep_s, asked.retry_sleep_s),
         "opaque-data": (found.opaque_data or b"", asked.opaque_data or b""),
+        "capacity": (found.capacity_bytes, asked.capacity_bytes),
         "closed": (found.closed, asked.closed),
     }
     return [name for name, (one, other) in pairs.items() if one != other]
@@ -160,6 +168,20 @@ class _Duration(click.ParamType[int]):
 
 
 DURATION = _Duration()
+
+
+class _Capacity(click.ParamType[int]):
+    """A size with a unit, in the limits of a queue's."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return int(CAPACITY.read(value))
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
 
 
 def whole_seconds(text: str) -> int:
@@ -279,6 +301,11 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="The pause after each failed attempt; seconds or with a unit, 0: one that grows with each failure.",
         ),
         click.option("--opaque-data", callback=_text, help="Text that every notification carries as opaqueData."),
+        click.option(
+            "--capacity", "capacity_bytes", type=_Capacity(),
+            help="The most that each queue may hold, such as 2GB; then new events are refused. Embedded store only; "
+            "sqlite.queue_bytes otherwise, as it is when the topic is made.",
+        ),
     )):  # fmt: skip
         function = option(function)
     return function

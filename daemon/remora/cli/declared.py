@@ -20,7 +20,7 @@ import msgspec
 
 from remora import app
 from remora.cli import declared_notifications as of_notifications
-from remora.cli.attributes import SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
+from remora.cli.attributes import CAPACITY, SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
 from remora.codec.topic import SLO
 from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_name
 from remora.model.errors import ConfigError, EndpointMisconfigured
@@ -48,6 +48,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     max_retries: Annotated[int, msgspec.Meta(ge=0, lt=UNSET)] | None = None
     retry_sleep_duration: str | int | None = None
     opaque_data: str | None = None
+    capacity: str | None = None
     closed: bool | None = None
     slo: str | None = None
 
@@ -198,7 +199,17 @@ class _Reading:
             max_retries=table.max_retries,
             retry_sleep_s=self._seconds("retry-sleep-duration", table.retry_sleep_duration),
             opaque_data=table.opaque_data.encode() if table.opaque_data is not None else None,
+            capacity_bytes=self._capacity(table),
         )
+
+    def _capacity(self, table: Table) -> int | None:
+        if table.capacity is None:
+            return None
+        try:
+            return int(CAPACITY.read(table.capacity))
+        except ValueError as exc:
+            self.problems.append((".capacity", str(exc)))
+            return None
 
     def _slo(self, table: Table) -> dict[str, str]:
         """The service level, which is kept among the arguments as the delivery mode is."""

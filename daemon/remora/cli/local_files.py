@@ -57,7 +57,9 @@ class Named:
 def named_paths(settings: Settings) -> Iterator[Named]:
     """The files and directories that these settings need, without those that nothing uses."""
     if settings.store.kind == "sqlite":
-        yield Named("sqlite.directory", settings.sqlite.directory, is_directory=True, wanted=7, is_made=True)
+        option = "sqlite.directories" if settings.sqlite.directories else "sqlite.directory"
+        for each in settings.sqlite.places:
+            yield Named(option, each, is_directory=True, wanted=7, is_made=True)
     else:
         yield Named("rados.conf", settings.rados.conf)
         yield Named("rados.keyring", settings.rados.keyring)

@@ -184,11 +184,14 @@ def set_command(
     Another number of shards holds for new events; those that wait are delivered from their former queues first, and
     the new ones wait for them: per object the order stays. Senders notice nothing.
 
+    A queue that holds more than --capacity says keeps what it holds, delivers it, and refuses new events meanwhile.
+
     \b
     Examples:
       remora topic set orders --endpoint kafka://other:9092 --unset time-to-live
       remora topic set orders --open
       remora topic set orders --shards 64 --wait
+      remora topic set orders --capacity 2GB
     """
     given = Given(**options)
     if (asked.wait and asked.shards is None) or (asked.timeout_s is not None and not asked.wait):

@@ -12,6 +12,7 @@ from remora import embedded_files
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
 from remora.cli.output import LETTERS, print_json, several
+from remora.cli.store_directory import DIRECTORY, directory_group
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.store_files import Report
@@ -25,12 +26,15 @@ def store() -> None:
     """Check, back up and restore the files of the embedded store, and copy what can be read of a damaged one."""
 
 
+store.add_command(directory_group)
+
+
 @store.command("check")
 @click.argument("files", nargs=-1, type=FILE, metavar="[FILE]...")
 @config_option
 @json_option
 def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> None:
-    """Check each FILE, or all files of sqlite.directory, while the daemon runs or not. Changes nothing.
+    """Check each FILE, or all files of the store in all directories, while the daemon runs or not. Changes nothing.
 
     Compares pages and indexes, the checksum of each entry and dead letter, positions, sizes, ledgers, reservations and
     numbers of sequences. Entries of releases before checksums are counted as unproven. Exit code 1 when something is
@@ -114,9 +118,6 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
         sys.exit(Exit.FAILURE)
 
 
-DIRECTORY = click.Path(file_okay=False, path_type=Path)
-
-
 @store.command("backup")
 @click.argument("directory", type=DIRECTORY)
 @config_option
@@ -142,12 +143,12 @@ def backup_command(settings: Settings, directory: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def restore_command(settings: Settings, copies: Path, as_json: bool) -> None:
-    """Make the store of sqlite.directory out of the copies in DIRECTORY, which stay as they are.
+    """Make the store of sqlite.directory or sqlite.directories out of the copies in DIRECTORY, which stay as they are.
 
-    There must be no store in sqlite.directory: stop the daemon, and move what is there elsewhere. Queues get new
-    incarnations, so that consumers do not take new events for copies of others. What was delivered since the backup is
-    delivered again, and what came in since is not there. When the command is cut short no daemon starts until it is
-    repeated.
+    There must be no store there, and as many directories as the copied store had: stop the daemon, and move what is
+    there elsewhere. Queues get new incarnations, so that consumers do not take new events for copies of others. What
+    was delivered since the backup is delivered again, and what came in since is not there. When the command is cut
+    short no daemon starts until it is repeated.
 
     \b
     Example, with the daemon stopped:

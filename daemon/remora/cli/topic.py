@@ -245,7 +245,7 @@ async def _seconds_until_full(settings: Settings) -> dict[str, float | None]:
 
 def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
     print_table(
-        ("TOPIC", "SHARDS", "RESERVATIONS", "ENTRIES", "BYTES", "LEAKED", "ROOM", "FULL IN", "OLDEST"),
+        ("TOPIC", "SHARDS", "RESERVATIONS", "ENTRIES", "BYTES", "CAPACITY", "LEAKED", "ROOM", "FULL IN", "OLDEST"),
         [
             (
                 each["topic"],
@@ -253,6 +253,7 @@ def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
                 each["reservations"],
                 f"{'' if each['entries_exact'] else '~'}{each['entries']}",
                 size(each["bytes"]),
+                size(each["capacity_bytes"]),
                 size(each["leaked_bytes"]),
                 "-" if each["room_bytes"] is None else size(each["room_bytes"]),
                 duration(each["seconds_until_full"]),
@@ -353,5 +354,6 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "max_retries": "default" if known.max_retries is None else known.max_retries,
         "retry_sleep_duration": "default" if known.retry_sleep_s is None else known.retry_sleep_s,
         "opaque_data": (known.opaque_data or b"").decode(errors="replace"),
+        "capacity": "default" if known.capacity_bytes is None else known.capacity_bytes,
         "remarks": app.remarks(known.target, settings),
     }

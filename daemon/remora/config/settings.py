@@ -93,7 +93,7 @@ class Settings(Checked):
     def store_name(self) -> str:
         """What tells this store from others, for processes of a host that share a folder."""
         if self.store.kind == "sqlite":
-            return f"sqlite {self.sqlite.directory}"
+            return f"sqlite {self.sqlite.first}"
         rados = self.rados
         return f"rados {rados.conf} {rados.cluster} {rados.zone} {rados.pool} {rados.namespace}"
 

@@ -162,6 +162,12 @@ class StoreDamaged(StoreError):
     """A part of the store cannot be read any more (a corrupted page): its queues stop until an operator acts."""
 
 
+class DirectoryLost(StoreDamaged):
+    """A directory of an embedded store of several cannot be used now: its queues stop until it is there again."""
+
+    retriable = True
+
+
 class IngestRefused(StoreError):
     """Events were not stored, for a reason that their sender has to know. Nothing was changed."""
 

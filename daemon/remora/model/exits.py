@@ -13,6 +13,7 @@ from remora.model.errors import (
     ConfigError,
     ConfigUnreadable,
     DaemonNotReachable,
+    DirectoryLost,
     EndpointMisconfigured,
     IngestRefused,
     NotificationRefused,
@@ -70,7 +71,7 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.CONFIG
         case StoreMisconfigured() | ChangeNotAllowed() | PermissionMissing():
             return Exit.NO_PERMISSION
-        case StoreUnavailable() | DaemonNotReachable():
+        case StoreUnavailable() | DirectoryLost() | DaemonNotReachable():
             return Exit.UNAVAILABLE
         case IngestRefused() | TopicRefused() | NotificationRefused() | StoreDamaged() | LogError():
             return Exit.FAILURE

@@ -38,6 +38,32 @@ class Report:
             self.problems.append(Problem(what, text))
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryReport:
+    """A directory of a store of several, with what lies in it; `trouble` says why that cannot be known."""
+
+    path: str
+    takes_topics: bool
+    topics: int = 0
+    entries: int = 0
+    letters: int = 0
+    requests: int = 0
+    trouble: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be lost with it."""
+        return not (self.trouble or self.topics or self.letters or self.requests)
+
+    @property
+    def text(self) -> str:
+        """What lies in it, in a line."""
+        if self.trouble:
+            return self.trouble
+        unfinished = f" and {self.requests} unfinished requests" if self.requests else ""
+        return f"{self.topics} topics with {self.entries} entries, {self.letters} dead letters{unfinished}"
+
+
 @dataclass(slots=True)
 class Salvaged:
     """What became of a file's rows. `lost` has a sentence for each that could not be copied as it was.

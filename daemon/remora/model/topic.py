@@ -71,7 +71,8 @@ class Topic:
 
     `time_to_live_s`, `max_retries` and `retry_sleep_s` are None where the topic leaves them to the global default; an
     explicit 0 means for ever, without limit, without pause. `opaque_data` is None where each entry keeps its own
-    (attributes that were read from an entry).
+    (attributes that were read from an entry). `capacity_bytes` is the most that each queue may hold, None for the
+    store's own default.
 
     A topic of remora's own has an `id`, a new one each time it is made, and refuses new events while it is `closed` to
     be drained. One that `is_sequenced`, for its life, numbers its events over all shards in the order of commits.
@@ -97,6 +98,7 @@ class Topic:
     is_sequenced: bool = False
     generation: int = 0
     former: tuple[TopicLayout, ...] = ()
+    capacity_bytes: int | None = None
 
     @property
     def first_shard(self) -> Shard:

@@ -19,6 +19,9 @@ _BALLAST_OF_LOG = 1 / 12
 _SPARE_BYTES = 64 << 20
 """This much of a large disk is not filled with entries."""
 
+_OF_THE_LOGS = 1 / 2
+"""This part of the last room below a bound is for logs that grow beyond their length, not for a file."""
+
 _SLACK_PAGES = 16
 """Beside the ballast itself, what must be free before it is taken: else the next event would be refused for it."""
 
@@ -35,15 +38,38 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The file system below a file: its size, and what is free of it for this user."""
+    """The file system below a file: its size, and what is free of it for this user; less where an option gives the
+    files of a directory less, which then `is_bounded`."""
 
     nbytes: int
     free_bytes: int
+    is_bounded: bool = False
+
+    def within(self, most: int, used: int) -> Disk:
+        """What is left where files that take `used` bytes may take `most`; 0 for as much as the disk has."""
+        if not most or not self.may_be_filled:
+            return self
+        left = max(0, most - used)
+        return Disk(min(most, self.nbytes), min(left, self.free_bytes), is_bounded=left < self.free_bytes)
+
+    @property
+    def lack(self) -> str:
+        """What keeps the files from growing, where something does."""
+        return "the directory holds what sqlite.directory_bytes allows" if self.is_bounded else "the disk is full"
 
     @property
     def may_be_filled(self) -> bool:
         """Whether there is more than the last part, which is left to others."""
-        return self.free_bytes >= min(_SPARE_BYTES, self.nbytes // _SHARE)
+        return self.free_bytes >= _spare(self.nbytes)
+
+
+def most_of_file(most: int, used: int, file_bytes: int) -> int:
+    """How large a file of `file_bytes` may get where all of its directory take `used` bytes and may take `most`."""
+    return file_bytes + max(0, most - used - int(_spare(most) * _OF_THE_LOGS))
+
+
+def _spare(nbytes: int) -> int:
+    return min(_SPARE_BYTES, nbytes // _SHARE)
 
 
 def reserve(disk_bytes: int, files: int, largest_file: int | None, page_bytes: int) -> Reserve:

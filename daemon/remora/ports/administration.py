@@ -85,8 +85,9 @@ class OwnTopics(LayoutStorage, Protocol):
     async def change(self, topic: Topic) -> None:
         """Replace the attributes of the topic of this name and id.
 
-        Raises TopicUnknown, and TopicRefused for another number of shards, which `reshard` changes, or where a topic
-        would begin or cease to number its events.
+        A queue that holds more than a new `capacity_bytes` keeps what it has, and takes no events until it holds less.
+        Raises TopicUnknown, and TopicRefused for another number of shards, which `reshard` changes, where a topic would
+        begin or cease to number its events, or where the store gives all queues one capacity.
         """
         ...
 

@@ -53,6 +53,26 @@ def test_a_small_disk_has_a_small_last_part() -> None:
     assert not Disk(32 * MIB, 3 * MIB).may_be_filled
 
 
+@pytest.mark.parametrize(
+    ("free_bytes", "most", "used", "may_be_filled", "lack"),
+    [
+        (50 * GIB, 0, 9 * GIB, True, "the disk is full"),
+        (50 * GIB, 10 * GIB, 9 * GIB, True, "sqlite.directory_bytes"),
+        (50 * GIB, 10 * GIB, 10 * GIB - 63 * MIB, False, "sqlite.directory_bytes"),
+        (50 * GIB, 10 * GIB, 11 * GIB, False, "sqlite.directory_bytes"),
+        (50 * GIB, 80 * GIB, 1 * GIB, True, "the disk is full"),  # the disk ends before the bound does
+        (20 * MIB, 64 * MIB, 9 * MIB, False, "the disk is full"),  # its own last part is not taken for a small bound
+    ],
+)
+def test_a_bound_of_the_directory(free_bytes: int, most: int, used: int, may_be_filled: bool, lack: str) -> None:
+    """Files that may take less than the disk has leave a last part of that; what they lack names the option, or the
+    disk."""
+    disk = Disk(100 * GIB, free_bytes).within(most, used)
+
+    assert disk.may_be_filled is may_be_filled
+    assert lack in disk.lack
+
+
 def test_the_ballast_leaves_something_for_events() -> None:
     """It is taken once there are more free pages than it has, or the next event would be refused for it."""
     kept = reserve(100 * GIB, 1, None, PAGE)

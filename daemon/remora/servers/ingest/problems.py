@@ -66,6 +66,7 @@ _OF_ERROR: tuple[tuple[type[errors.RemoraError], Kind], ...] = (
     (errors.QueueFull, SLOW_DOWN),
     (errors.StoreFull, STORE_FULL),
     (errors.StoreUnavailable, STORE_AWAY),
+    (errors.DirectoryLost, STORE_AWAY),
     (errors.StoreDamaged, STORE_DAMAGED),
     (errors.TopicMoved, STORE_AWAY),
     (errors.TopicUnknown, NO_TOPIC),

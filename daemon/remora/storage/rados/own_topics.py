@@ -132,6 +132,7 @@ class OwnTopics:
         """
         _check_own(topic)
         _check_unsequenced(topic)
+        _check_capacity(topic)
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
             if found.stored.shards != topic.shards:
@@ -259,6 +260,15 @@ def _check_makeable(topic: Topic) -> None:
     if not 1 <= topic.shards <= MOST_SHARDS:
         raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
     _check_unsequenced(topic)
+    _check_capacity(topic)
+
+
+def _check_capacity(topic: Topic) -> None:
+    if topic.capacity_bytes is not None:
+        raise TopicRefused(
+            f"topic {topic.name} cannot have a capacity of its own: a queue on RADOS has the size of a radosgw's;"
+            " topics of the embedded store can"
+        )
 
 
 def _check_unsequenced(topic: Topic) -> None:

@@ -62,7 +62,7 @@ class Arrivals(SqlitePart):
         self._seen: dict[File, _FileState] = {}
         self._looked_at = 0.0
         self._every_s = _DEAF_LOOK_EVERY_S
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
 
     notifies = True
     """Every commit shows, from any process."""
@@ -76,9 +76,9 @@ class Arrivals(SqlitePart):
 
     def end(self) -> None:
         """Tell of nothing more."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        for each in self._listeners:
+            each.close()
+        self._listeners = []
 
     async def wait(self) -> Sequence[Shard]:
         """Wait for commits, and answer which queues got entries."""
@@ -93,12 +93,14 @@ class Arrivals(SqlitePart):
 
     def _listen(self) -> None:
         """Hear doorbells from now on; where that is not possible, look more often."""
-        if self._listener is None:
-            self._every_s = _DEAF_LOOK_EVERY_S
-            with suppress(OSError):
-                self._listener = Listener(self._files.directory, self._heard)
-                self._every_s = _LOOK_EVERY_S
-                self._look()  # at what was rung for before
+        if self._listeners:
+            return
+        self._every_s = _DEAF_LOOK_EVERY_S
+        with suppress(OSError):
+            for each in {file.path.parent: None for file in self._files.sound}:
+                self._listeners.append(Listener(each, self._heard))
+            self._every_s = _LOOK_EVERY_S
+            self._look()  # at what was rung for before
 
     def _heard(self, stem: str | None) -> None:
         for file in self._files.sound:

@@ -28,6 +28,7 @@ class _Attributes(msgspec.Struct, frozen=True, omit_defaults=True):
     time_to_live_s: int | None = None
     max_retries: int | None = None
     retry_sleep_s: int | None = None
+    capacity_bytes: int | None = None
 
 
 _NO_LAYOUTS = "[]"
@@ -47,6 +48,7 @@ def encoded(topic: Topic) -> bytes:
             topic.time_to_live_s,
             topic.max_retries,
             topic.retry_sleep_s,
+            topic.capacity_bytes,
         )
     )
 
@@ -108,4 +110,5 @@ def topic_of_row(row: Sequence[Any]) -> Topic:
         is_sequenced=bool(is_sequenced),
         generation=generation,
         former=decoded_layouts(former),
+        capacity_bytes=found.capacity_bytes,
     )

@@ -15,14 +15,26 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from remora.model.errors import StoreFull, StoreMisconfigured, StoreUnavailable
 from remora.model.store_files import Report
+from remora.policy.placement import Placement
 from remora.storage.sqlite import schema
-from remora.storage.sqlite.checking import check_directory, check_file, open_to_look, why
+from remora.storage.sqlite.checking import check_directory, check_file, folders_of, open_to_look, placement_of, why
 from remora.storage.sqlite.connecting import connect, snapshot, transaction
-from remora.storage.sqlite.directory import RESTORING, discard, locked, make_directory, migrate, path_of, sync
+from remora.storage.sqlite.directory import (
+    RESTORING,
+    discard,
+    locked,
+    make_directory,
+    migrate,
+    number_of_file,
+    path_of,
+    sync,
+)
+from remora.storage.sqlite.known_places import keep_placement
 from remora.storage.sqlite.refusals import is_busy, lacks_room, translated
 
 _HELD_UP_S = 0.5
@@ -39,7 +51,8 @@ DELETE FROM members;
 
 
 def back_up(directory: Path, target: Path) -> list[Report]:
-    """Copy all files of a store into `target`, which is made, or is empty; what is in each copy, and wrong with it.
+    """Copy all files of a store, of all its directories, into `target`, which is made, or is empty; what is in each
+    copy, and wrong with it.
 
     A damaged page is copied as it is. Raises StoreMisconfigured where there is no whole store, or `target` cannot be
     used, StoreUnavailable where others keep a file busy, and StoreFull. `target` is empty then.
@@ -54,52 +67,87 @@ def back_up(directory: Path, target: Path) -> list[Report]:
             for source, copy in zip(sources, copies, strict=True):
                 _copy(source, copy)
         sync(target)
-    return check_directory(target)
+    return check_directory(target, in_one=True)
 
 
-def restore(copies: Path, directory: Path) -> list[Report]:
-    """Make the store of `directory` out of what `back_up` has copied; what is in each of its files.
+def restore(copies: Path, directories: Sequence[Path]) -> list[Report]:
+    """Make a store in these directories out of what `back_up` has copied; what is in each of its files.
 
-    Raises StoreMisconfigured where `copies` is not one whole store that is sound, or where a store is in the directory.
-    Nothing has changed then. When it is cut short no daemon opens the directory until it is repeated.
+    Raises StoreMisconfigured where `copies` is not one whole store that is sound, of as many directories, or where a
+    store is in one of these. Nothing has changed then. When it is cut short no daemon opens the store until it is
+    repeated.
     """
-    sources = whole(copies)
-    make_directory(directory)
-    with locked(directory):
-        mark, new = directory / RESTORING, [directory / f"{path.name}.new" for path in sources]
+    sources = whole(copies, in_one=True)
+    placement = placement_of(copies)
+    if (count := max(1, len(placement.directories))) != len(directories):
+        raise StoreMisconfigured(
+            f"{copies} is of a store of {count} directories, and sqlite.directories names {len(directories)}"
+        )
+    for each in directories:
+        make_directory(each)
+    first = directories[0]
+    with locked(first):
+        new = _new_names(sources, placement, directories)
+        mark = first / RESTORING
         if not mark.exists():
-            if found := sorted(directory.glob("queues-*.db*")):
-                raise StoreMisconfigured(f"{found[0]} is there already: move what is in {directory} elsewhere")
+            for each in directories:
+                if found := sorted(each.glob("queues-*.db*")):
+                    raise StoreMisconfigured(f"{found[0]} is there already: move what is in {each} elsewhere")
             mark.touch(0o600)
         discard(new)
-        is_begun = any(directory.glob("queues-*.db"))  # by one that was cut short: the mark stays whatever comes
+        # by one that was cut short: the mark stays whatever comes
+        is_begun = any(path for each in directories for path in each.glob("queues-*.db"))
         with _undone(new if is_begun else [*new, mark]):
-            sync(directory)
+            sync(first)
             reports = [_restored(source, copy) for source, copy in zip(sources, new, strict=True)]
+            _set_paths(new[0], placement, directories)
         for copy in new:
             copy.replace(copy.with_suffix(""))
-        sync(directory)
+        for each in directories:
+            sync(each)
         mark.unlink()
-        sync(directory)
+        sync(first)
     return reports
 
 
-def whole(directory: Path) -> list[Path]:
-    """All files of the store in a directory. Raises StoreMisconfigured where there is none, or not all of one."""
+def _new_names(sources: Sequence[Path], placement: Placement, directories: Sequence[Path]) -> list[Path]:
+    """Where each file is made before all of them get their names."""
+    numbers = [each.number for each in placement.directories] or [0]
+    count = len(sources) // len(numbers)
+    folders = dict(zip(numbers, directories, strict=True))
+    return [folders[number_of_file(path) // count] / f"{path.name}.new" for path in sources]
+
+
+def _set_paths(file: Path, placement: Placement, directories: Sequence[Path]) -> None:
+    """Have the first file know where the directories are now."""
+    if placement.directories:
+        places = zip(placement.directories, directories, strict=True)
+        there = replace(placement, directories=[replace(each, path=str(path)) for each, path in places])
+        with closing(sqlite3.connect(file, isolation_level=None)) as target, transaction(target):
+            keep_placement(target, there)
+
+
+def whole(directory: Path, *, in_one: bool = False) -> list[Path]:
+    """All files of the store whose first directory this is, or of a copy that has all `in_one` directory. Raises
+    StoreMisconfigured where there is none, or not all of one."""
     found = sorted(directory.glob("queues-*.db"))
     if not found:
         raise StoreMisconfigured(f"there is no store in {directory}: queues-000.db is missing")
     known = {path: _identity(path) for path in found}
     store, count, _ = known[found[0]]
-    paths = [path_of(directory, number) for number in range(count)]
-    for number, path in enumerate(paths):
-        if path not in known:
-            raise StoreMisconfigured(f"{path} is missing: its store has {count} files")
-        if known[path] != (store, count, number):
+    numbered = {
+        number: path_of(folder, number)
+        for at, folder in folders_of(directory, in_one=in_one)
+        for number in range(at * count, (at + 1) * count)
+    }
+    for number, path in numbered.items():
+        if not path.exists():
+            raise StoreMisconfigured(f"{path} is missing: its store has {len(numbered)} files")
+        if (known.get(path) or _identity(path)) != (store, count, number):
             raise StoreMisconfigured(f"{path} belongs to another store, or had another name")
-    if strange := sorted(set(found) - set(paths)):
-        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {count} files")
-    return paths
+    if strange := sorted(set(found) - set(numbered.values())):
+        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {len(numbered)} files")
+    return list(numbered.values())
 
 
 def _identity(path: Path) -> tuple[str, int, int]:

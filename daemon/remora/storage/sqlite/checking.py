@@ -23,11 +23,13 @@ import msgspec
 from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, Report
+from remora.policy.placement import Placement
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
 from remora.storage.sqlite.connecting import snapshot
 from remora.storage.sqlite.kept_log import restore_log
+from remora.storage.sqlite.known_places import placement_in
 
 BUSY_S = 5.0
 _BATCH = 256
@@ -80,9 +82,12 @@ SELECT queue, incarnation, gen, position, ifnull(CAST(letter AS BLOB), x''), CAS
 """
 
 
-def check_directory(directory: Path) -> list[Report]:
-    """A report of each file, in the order of their numbers. OSError where the directory cannot be read."""
-    reports = [check_file(path) for path in sorted(directory.glob("queues-*.db"))]
+def check_directory(directory: Path, *, in_one: bool = False) -> list[Report]:
+    """A report of each file of the store whose first directory this is, or of a copy that has all `in_one`, by their
+    numbers. OSError where the directory cannot be read."""
+    folders = folders_of(directory, in_one=in_one)
+    found = {path for _, folder in folders for path in folder.glob("queues-*.db")}
+    reports = [check_file(path) for path in sorted(found)]
     known = [each for each in reports if each.number >= 0]
     for each in known:
         first = known[0]
@@ -91,14 +96,30 @@ def check_directory(directory: Path) -> list[Report]:
         if each.path.name != f"queues-{each.number:03}.db":
             each.found("file", f"it is number {each.number} of its store, and has another name")
     if known:
-        there = {each.path.name for each in reports}
-        for number in range(known[0].files):
-            name = f"queues-{number:03}.db"
-            if name not in there:
-                missing = Report(directory / name)
-                missing.found("file", f"it is missing, though its store has {known[0].files} files")
-                reports.append(missing)
-    return sorted(reports, key=lambda each: each.path)
+        count = known[0].files
+        for at, folder in folders:
+            for number in range(at * count, (at + 1) * count):
+                if (path := folder / f"queues-{number:03}.db") not in found:
+                    missing = Report(path)
+                    missing.found("file", f"it is missing, though its store has {count * len(folders)} files")
+                    reports.append(missing)
+    return sorted(reports, key=lambda each: each.path.name)
+
+
+def placement_of(directory: Path) -> Placement:
+    """The directories of the store whose first directory, or copy, this is, looked up without changing anything; as one
+    of a single directory where its first file cannot be read."""
+    try:
+        with closing(open_to_look(directory / "queues-000.db")) as connection:
+            return placement_in(connection)
+    except (sqlite3.Error, OSError, msgspec.MsgspecError):
+        return Placement()
+
+
+def folders_of(directory: Path, *, in_one: bool = False) -> Sequence[tuple[int, Path]]:
+    """The directories of that store with their numbers; `in_one` for a copy that has all files in one."""
+    further = [each for each in placement_of(directory).directories if each.number]
+    return [(0, directory), *((each.number, directory if in_one else Path(each.path)) for each in further)]
 
 
 def check_file(path: Path) -> Report:

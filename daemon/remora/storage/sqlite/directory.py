@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
@@ -80,11 +81,24 @@ def make_directory(path: Path) -> None:
     _check(path, 0o700)
 
 
-def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict[Path, StoreDamaged]]:
-    """Make, complete or migrate the files; to be called under the directory's lock.
+class JoinedStore(NamedTuple):
+    """The store that a further directory belongs to, of so many files a directory, and the number of this one; `makes`
+    where its files may be new."""
 
-    Answers all files in the order of their numbers, and which of them are damaged and why. Raises StoreMisconfigured
-    for files that are not this store's, or that this version cannot use.
+    store: str
+    files: int
+    number: int
+    makes: bool = False
+
+
+def prepare(
+    directory: Path, settings: SqliteSettings, joined: JoinedStore | None = None
+) -> tuple[list[Path], dict[Path, StoreDamaged]]:
+    """Make, complete or migrate the files; to be called under the lock of the store's first directory.
+
+    `joined` is the store of a directory that is not the first one of its store. Answers all files in the order of their
+    numbers, and which of them are damaged and why. Raises StoreMisconfigured for files that are not this store's, or
+    that this version cannot use.
     """
     if sqlite3.sqlite_version_info < _LEAST_SQLITE:
         least = ".".join(map(str, _LEAST_SQLITE))
@@ -95,18 +109,17 @@ def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict
     for path in found:
         _check(path, 0o600)
     identities, damaged = _identities(found)
-    count, store = _expected(directory, settings, identities, damaged)
-    paths = [path_of(directory, number) for number in range(count)]
+    store, count, place, _ = joined or _expected(directory, settings, identities, damaged)
+    first = place * count
+    paths = [path_of(directory, number) for number in range(first, first + count)]
     if strange := sorted(set(found) - set(paths)):
         raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {count} files: move it elsewhere")
     missing = [path for path in paths if path not in identities and path not in damaged]
-    if missing and (used := next((path for path in identities if _was_used(path)), None) or next(iter(damaged), None)):
-        raise StoreMisconfigured(
-            f"{missing[0]} is missing or empty, though {used} has been in use: bring it back from where it is kept"
-        )
+    if missing:
+        _check_new(missing[0], joined, identities, damaged)
     for path in missing:
-        _create(path, {"store": store, "files": count, "number": paths.index(path), "catalogue": 0})
-    for number, path in enumerate(paths):
+        _create(path, {"store": store, "files": count, "number": first + paths.index(path), "catalogue": 0})
+    for number, path in enumerate(paths, first):
         if path in identities and identities[path] != (store, count, number):
             raise StoreMisconfigured(f"{path} belongs to another directory, or had another name: move it elsewhere")
         if path not in damaged:
@@ -118,6 +131,11 @@ def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict
 def path_of(directory: Path, number: int) -> Path:
     """The file of this number."""
     return directory / f"queues-{number:03}.db"
+
+
+def number_of_file(path: Path) -> int:
+    """The number of a file of this name, among those of all directories of its store."""
+    return int(path.stem.removeprefix("queues-"))
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[schema.Migration]) -> None:
@@ -135,7 +153,8 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[sch
 
 
 Identity = tuple[str, int, int]
-"""What a file knows of itself: the store that it belongs to, of how many files, and its number among them."""
+"""What a file knows of itself: the store that it belongs to, of how many files in each directory, and its number among
+all."""
 
 
 def _identities(paths: Sequence[Path]) -> tuple[dict[Path, Identity], dict[Path, StoreDamaged]]:
@@ -165,17 +184,30 @@ def _identity(path: Path) -> Identity | None:
 
 def _expected(
     directory: Path, settings: SqliteSettings, identities: dict[Path, Identity], damaged: dict[Path, StoreDamaged]
-) -> tuple[int, str]:
-    """How many files there are to be, and the store's id."""
+) -> JoinedStore:
+    """The store of a first directory, and how many files there are to be."""
     if identities:
         store, count, _ = next(iter(identities.values()))
-        return count, store
+        return JoinedStore(store, count, 0, makes=True)
     if damaged:
         raise StoreMisconfigured(f"no file of {directory} can be read: {next(iter(damaged.values()))}")
-    return settings.files, secrets.token_hex(8)
+    return JoinedStore(secrets.token_hex(8), settings.files, 0, makes=True)
 
 
-def _was_used(path: Path) -> bool:
+def _check_new(
+    missing: Path, joined: JoinedStore | None, identities: dict[Path, Identity], damaged: dict[Path, StoreDamaged]
+) -> None:
+    """Raise StoreMisconfigured where a file that is missing must not be made."""
+    if used := next((path for path in identities if was_used(path)), None) or next(iter(damaged), None):
+        raise StoreMisconfigured(
+            f"{missing} is missing or empty, though {used} has been in use: bring it back from where it is kept"
+        )
+    if joined and not joined.makes:
+        raise StoreMisconfigured(f"{missing} is missing: is the disk of its directory mounted?")
+
+
+def was_used(path: Path) -> bool:
+    """Whether a file has ever had a topic."""
     with _opened(path) as connection:
         return connection.execute("SELECT 1 FROM sqlite_sequence WHERE name = 'topics'").fetchone() is not None
 

@@ -55,7 +55,7 @@ class FanOut(Ingest):
         if len(found) != 1:
             return False
         ((number, of_file),) = found.items()
-        self._commits.submit_soon(self._files.all[number], _Direct(of_file, answer), _wants(of_file), done)
+        self._commits.submit_soon(self._files.numbered(number), _Direct(of_file, answer), _wants(of_file), done)
         return True
 
     async def fan_out(
@@ -68,14 +68,14 @@ class FanOut(Ingest):
         home = self._home(once) if once else next(iter(found))
         direct = found.pop(home, [])
         if not found and once is None:
-            return await self._commits.submit(self._files.all[home], _Direct(direct, answer), _wants(direct))
+            return await self._commits.submit(self._files.numbered(home), _Direct(direct, answer), _wants(direct))
         request = secrets.token_hex(16)
         await self._reserve_all(request, found)
         parts = [decisions.part_of(number, of_file) for number, of_file in found.items()]
         until_ns = now_ns() + decisions.MAY_BE_TAKEN_NS
         deciding = _Decide(request, direct, answer, once, decisions.packed(parts))
         try:
-            before = await self._commits.submit(self._files.all[home], deciding, _wants(direct))
+            before = await self._commits.submit(self._files.numbered(home), deciding, _wants(direct))
         except StoreUnavailable:
             raise  # whether it is decided is unknown; if it is not, the room expires
         except (StoreError, ValueError):
@@ -91,7 +91,7 @@ class FanOut(Ingest):
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
         """The answer that a request with this key had before, when every file has its part of it."""
         home = self._home(once)
-        found = await self._files.all[home].read(lambda connection: decisions.recalled(connection, once))
+        found = await self._files.numbered(home).read(lambda connection: decisions.recalled(connection, once))
         if found is None:
             return None
         await self.finish(home, found)
@@ -107,13 +107,16 @@ class FanOut(Ingest):
             if isinstance(each, BaseException):
                 raise each
         # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
+        home_file, name = self._files.numbered(home), decision.id
         self._unsynced.submit_soon(
-            self._files.all[home], lambda batch: decisions.close(batch.connection, decision.id), NOTHING, lambda _: None
+            home_file, lambda batch: decisions.close(batch.connection, name), NOTHING, lambda _: None
         )
 
     async def _take(self, home: int, decision: Decision, part: FilePart) -> None:
         """Have a file take its part; in the layouts that its topics have by now."""
-        file = self._files.all[part.file]
+        if not self._files.has(part.file):
+            return None  # its directory was removed with the topics that were in it
+        file = self._files.numbered(part.file)
         context = context_of(part.topics[0].events[0][2])
         while True:
             take = Take(decision.id, home, part, decision.until_ns)
@@ -126,7 +129,7 @@ class FanOut(Ingest):
         """Reserve room in each file, or in none. It is not synced: what a power cut takes was not decided, or its part
         is taken without."""
         asked = [
-            self._unsynced.submit(self._files.all[number], _ReserveAll(request, of_file))
+            self._unsynced.submit(self._files.numbered(number), _ReserveAll(request, of_file))
             for number, of_file in found.items()
         ]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -145,20 +148,19 @@ class FanOut(Ingest):
         with suppress(StoreError):
             await asyncio.gather(
                 *(
-                    self._files.all[number].write(job(copies), durable=False, upkeep=True)
+                    self._files.numbered(number).write(job(copies), durable=False, upkeep=True)
                     for number, copies in found.items()
                 )
             )
 
     def _by_file(self, copies: Sequence[TopicCopies]) -> ByFile:
-        numbers = {file: number for number, file in enumerate(self._files.all)}
         found: ByFile = {}
         for each in sorted(copies, key=lambda each: each.topic.name):
-            found.setdefault(numbers[self._files.file_of(each.topic.name)], []).append(each)
+            found.setdefault(self._files.number_of(each.topic.name), []).append(each)
         return found
 
     def _home(self, once: IdempotencyKey) -> int:
-        return self._files.all.index(self._files.file_of(once.key))
+        return self._files.number_in_first(once.key)
 
 
 def in_batch(request: Callable[[WriteBatch], None]) -> Callable[[sqlite3.Connection], None]:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import DirectoryLost, StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
 from remora.policy import disk_room
 from remora.policy.disk_room import Disk
@@ -41,17 +41,31 @@ _FINDING, _WRITING, _READING = "finding", "writing", "reading"
 """What a file was in trouble with, and is in no more when that has worked."""
 
 
+class FilePlace(NamedTuple):
+    """Where a file lies: with so many in its directory, which may take so many bytes together, 0 for no bound; and
+    whether that is another directory than the store's first."""
+
+    files: int
+    most_together: int = 0
+    is_further: bool = False
+
+
 class File:
     """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place."""
 
     def __init__(
-        self, path: Path, bell: Bell, changed: Callable[[], None], files: int, meter: StageMeter = NO_METER
+        self, path: Path, bell: Bell, changed: Callable[[], None], place: FilePlace, meter: StageMeter = NO_METER
     ) -> None:
-        """One of so many; `changed` is called whenever it can be used no more, or again, or for another reason."""
+        """`changed` is called whenever it can be used no more, or again, or for another reason.
+
+        What cannot be used in another directory than the store's first one is lost until that is opened anew.
+        """
         self.path = path
         self.is_short_of_room = False
+        self.lack = ""
         self.has_topics = True
         self.damage: StoreDamaged | None = None
+        self.is_further = place.is_further
         self.is_stale = False
         self._is_examined = False
         self._refused_until = 0.0
@@ -61,11 +75,12 @@ class File:
         with suppress(OSError):
             self._place = _place(path)
             self._kept.use(path)
-        self._files = files
+        self._files = place.files
         self._bell = bell
         self._changed = changed
         around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
-        self._writer = Writer(path, self.mark_damaged, Room(path, self._kept, files), self._check_place, around, meter)
+        room = Room(path, self._kept, place.files, place.most_together)
+        self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
         self._is_closed = False
 
@@ -205,6 +220,7 @@ class File:
                 self._refused_until = 0.0  # the disk tells by itself how long
             is_full = is_full or time.monotonic() < self._refused_until
             self.is_short_of_room = is_full and self.has_topics
+            self.lack = "" if disk is None else disk.lack
             if self.is_short_of_room:
                 self.post(recent.give_back)
         if before != (self.is_short_of_room, self.has_topics):
@@ -219,7 +235,7 @@ class File:
 
     async def try_again(self) -> None:
         """Find out whether a file that is found, but could not be written or read, can be again."""
-        if _FINDING in self._troubles:
+        if _FINDING in self._troubles or isinstance(self.damage, DirectoryLost):
             return
         if _WRITING in self._troubles:
             with suppress(StoreError):
@@ -271,6 +287,10 @@ class File:
         self._changed()
 
     def _met(self, doing: str, error: StoreAway) -> None:
+        if self.is_further and error.cause != "no_room":
+            why = f"directory {self.path.parent} is lost until it can be used again: {error}"
+            self.mark_damaged(DirectoryLost(why))
+            return
         before = self._troubles.get(doing)
         self._troubles[doing] = error
         if str(before) != str(error):
@@ -302,7 +322,7 @@ class File:
         if self._is_closed:
             raise StoreUnavailable(f"{self.path} is closed")
         if self.damage is not None:
-            raise StoreDamaged(str(self.damage))
+            raise type(self.damage)(str(self.damage))
         if (away := self._troubles.get(_FINDING)) is not None:
             raise StoreAway(away.cause, str(away))
 

@@ -72,7 +72,7 @@ class DecisionFinisher:
         """Finish the requests that were decided at least this long ago. A file that cannot be used keeps those waiting
         that concern it, and no others."""
         asked = {"boot": boot_id(), "now": now_ns(), "least": int(least_s * 1e9)}
-        for home, file in enumerate(self._files.all if self._files.is_open else ()):
+        for home, file in self._files.by_number if self._files.is_open else ():
             rows = []
             with suppress(StoreError):
                 rows = await file.read(lambda connection: connection.execute(_OPEN, asked).fetchall())
@@ -101,7 +101,9 @@ class DecisionFinisher:
     async def _closed_for_good(self, home: int, names: list[str]) -> list[str]:
         """Those of these requests whose decision no power cut brings back: what is synced here is synced with all that
         was written before."""
-        file = self._files.all[home]
+        if not self._files.has(home):
+            return names  # nobody decides there any more
+        file = self._files.numbered(home)
         rows = await file.read(lambda found: found.execute(_STILL_OPEN, (_json(names),)).fetchall())
         still_open = {name for (name,) in rows}
         await file.write(write_nothing, upkeep=True)

@@ -78,7 +78,7 @@ class Logs:
         self._files = files
 
     def _file(self, log: LogName) -> File:
-        return self._files.file_of(f"{log.pool.decode('latin-1')}/{log.name.decode('latin-1')}")
+        return self._files.in_first(f"{log.pool.decode('latin-1')}/{log.name.decode('latin-1')}")
 
     # ------------------------------------------------------------------------------------ logs
 
@@ -113,7 +113,7 @@ class Logs:
     async def all(self) -> Sequence[tuple[LogName, Projection]]:
         """Every log, by name."""
         found: list[tuple[LogName, Projection]] = []
-        for file in self._files.all:
+        for file in self._files.of_first:
             rows = await file.read(lambda connection: connection.execute(_ALL).fetchall())
             found += [(LogName(pool, name), _Row(*row).projection) for pool, name, *row in rows]
         return sorted(found, key=lambda each: each[0])

@@ -53,4 +53,4 @@ class Members(SqlitePart):
 
     @property
     def _first(self) -> File:
-        return self._files.all[0]
+        return self._files.first

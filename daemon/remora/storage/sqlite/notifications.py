@@ -40,7 +40,7 @@ class StoredNotifications(SqlitePart):
                 return known
             return Definitions(tuple(_decoded(*row) for row in connection.execute(_ALL).fetchall()), version)
 
-        self._known = await self._files.all[0].read(look)
+        self._known = await self._files.first.read(look)
         return self._known
 
     async def change(self, before: Notification | None, after: Notification | None) -> None:
@@ -64,7 +64,7 @@ class StoredNotifications(SqlitePart):
                 connection.execute(_PUT, (name, msgspec.json.encode(after)))
             connection.execute(_CHANGED)
 
-        await self._files.all[0].write(change)
+        await self._files.first.write(change)
 
 
 def _decoded(name: str, definition: bytes) -> Notification:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 import resource
 import sqlite3
+import time
+from contextlib import suppress
 from pathlib import Path
 
-from remora.model.errors import StoreFull
+from remora.model.errors import StoreError, StoreFull
 from remora.policy import disk_room
 from remora.policy.disk_room import Disk, Reserve
 from remora.storage.sqlite.allocating import KeptOpen, allocate
@@ -24,6 +26,8 @@ from remora.storage.sqlite.kept_log import keep_log, log_of
 _MOST_PAGES = 1 << 30
 _STEP_BYTES = 1 << 20
 """So much a file gets at once, where there is room: in small steps its pages would be scattered over the disk."""
+
+_MEASURED_FOR_S = 0.05
 
 # An entry of a log that is not there: earlier versions pass over it.
 _BALLAST = "log = -1 AND position = -1"
@@ -37,6 +41,37 @@ def disk_of(path: Path) -> Disk:
     """The file system of a file."""
     found = os.statvfs(path)
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+class DirectoryBound:
+    """What the files of a directory may take together; 0 for as much as the disk has. They are measured now and then: a
+    transaction must not look at each of them."""
+
+    def __init__(self, directory: Path, most: int) -> None:
+        self._directory, self._most = directory, most
+        self._sizes: dict[str, int] = {}
+        self._used, self._until = 0, 0.0
+
+    def within(self, disk: Disk) -> Disk:
+        """What the directory has of its disk."""
+        if self._most and time.monotonic() >= self._until:
+            self._measure()
+            self._until = time.monotonic() + _MEASURED_FOR_S
+        return disk.within(self._most, self._used)
+
+    def most_of(self, path: Path) -> int | None:
+        """How large a file of the directory may get, as it was when they were measured last; None without a bound."""
+        if not self._most:
+            return None
+        return disk_room.most_of_file(self._most, self._used, self._sizes.get(path.name, 0))
+
+    def _measure(self) -> None:
+        """Find the sizes of all files; one with two names takes room once."""
+        inodes: dict[int, int] = {}
+        for entry in os.scandir(self._directory):
+            with suppress(FileNotFoundError):
+                self._sizes[entry.name] = inodes[entry.inode()] = entry.stat().st_size
+        self._used = sum(inodes.values())
 
 
 def reserve_on(disk: Disk, files: int) -> Reserve:
@@ -53,13 +88,14 @@ def looked_into(connection: sqlite3.Connection) -> tuple[int, bool, bool]:
 class Room:
     """Used by a file's writer, in its thread; the file is one of so many, and `kept` open."""
 
-    def __init__(self, path: Path, kept: KeptOpen, files: int) -> None:
+    def __init__(self, path: Path, kept: KeptOpen, files: int, most_together: int = 0) -> None:
         self._path = path
         self._log = log_of(path)
         self._open = kept
         self._files = files
+        self._bound = DirectoryBound(path.parent, most_together)
         self._largest: int | None
-        self._disk: Disk
+        self._disk = Disk(0, 0)
         self._kept: Reserve
         self._most_pages = 0
         self._has_ballast: bool | None = None
@@ -69,7 +105,7 @@ class Room:
     def adapt(self, connection: sqlite3.Connection) -> None:
         """Have a new connection keep the log as this file does."""
         self._most_pages = 0
-        self._disk, self._largest = disk_of(self._path), _largest_file()
+        self._disk, self._largest = self._looked_at(), _largest_file()
         self._kept = reserve_on(self._disk, self._files)
         connection.execute(f"PRAGMA journal_size_limit = {self._kept.log_bytes}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {self._kept.checkpoint_frames}")
@@ -77,9 +113,11 @@ class Room:
     def limit_growth(self, connection: sqlite3.Connection) -> None:
         """To be called before each transaction: let it not grow the file into the last room of the disk, nor beyond
         what a file may have. Entries are then only taken into the room of those that were removed."""
-        self._disk, self._largest = disk_of(self._path), _largest_file()
+        self._disk, self._largest = self._looked_at(), _largest_file()
         self._has_ballast = None  # another process may have needed it since
         most = _MOST_PAGES if self._largest is None else max(1, self._largest // PAGE_BYTES)
+        if (bound := self._bound.most_of(self._path)) is not None:
+            most = min(most, max(1, bound // PAGE_BYTES))
         if not self._disk.may_be_filled:
             most = 1  # SQLite makes it what the file has
         if most != self._most_pages:
@@ -95,7 +133,7 @@ class Room:
         if found.st_ino != self._log_inode:
             keep_log(self._path)
             self._log_inode = found.st_ino
-            self._disk = disk_of(self._path)  # an old log that was kept until now leaves its room to this one
+            self._disk = self._looked_at()  # an old log that was kept until now leaves its room to this one
         wanted = min(self._kept.log_bytes, found.st_size + self._disk.free_bytes)
         if found.st_size >= wanted:
             return
@@ -120,7 +158,14 @@ class Room:
 
     def refusal(self) -> StoreFull:
         """What those are told whose events find no room."""
-        return StoreFull(f"{self._path}: the disk is full, save for what delivery needs")
+        return StoreFull(f"{self._path}: {self._disk.lack}, save for what delivery needs")
+
+    def explained(self, error: StoreError) -> StoreError:
+        """An error of this file, which names the option that keeps it from growing, where one does."""
+        return self.refusal() if isinstance(error, StoreFull) and self._disk.is_bounded else error
+
+    def _looked_at(self) -> Disk:
+        return self._bound.within(disk_of(self._path))
 
     def undone(self) -> None:
         """The transaction was rolled back."""

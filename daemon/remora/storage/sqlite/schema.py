@@ -30,8 +30,10 @@ ENTRY_OVERHEAD = 10
 """What an entry costs of its queue's room beside its own bytes; the same as in a radosgw's queue."""
 
 _FIRST = """
--- One row for each fact about this file: store (the directory's id), files, number, catalogue (grows with each change
--- of topics), notifications; and `hold:` with a topic's name for each topic that is held.
+-- One row for each fact about this file: store (its id), files (in each of its directories), number, catalogue (grows
+-- with each change of topics), notifications; placement (the last change of the store's directories that this file
+-- knows, absent before the first) and, in the first file, directories; and `hold:` with a topic's name for each topic
+-- that is held.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 
 -- `uid` is another one each time that a topic is made. Ids are never used again, neither a topic's nor a queue's.
@@ -343,6 +345,7 @@ MIGRATIONS: Sequence[Migration] = (
     _log_first,
     lambda connection: run_script(connection, _NOTIFICATIONS),
     _keep_layouts,
+    lambda connection: None,  # a store may have several directories: an earlier remora would not see the others
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

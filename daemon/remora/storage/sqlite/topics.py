@@ -20,6 +20,7 @@ from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import CATALOGUE_CHANGED, forget_hold
+from remora.storage.sqlite.known_places import check_generation
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, PLACES, POSITION_BITS, rowid
 
@@ -30,6 +31,7 @@ INSERT INTO topics (name, uid, shards, closed, sequence, attributes) VALUES (?, 
 """
 _ADD_QUEUE = "INSERT INTO queues (topic, number, name, incarnation, capacity_bytes) VALUES (?, ?, ?, ?, ?)"
 _CHANGE = "UPDATE topics SET closed = ?, attributes = ? WHERE id = ?"
+_SET_CAPACITY = "UPDATE queues SET capacity_bytes = ? WHERE topic = ?"
 _LAST_QUEUE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queues'"
 _WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ?"
 _LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, settled FROM queues WHERE topic = ? AND settled > head"
@@ -74,9 +76,10 @@ class Topics(SqlitePart):
         if not NAME.fullmatch(topic.name):
             raise TopicRefused(f'"{topic.name}" is no name for a topic: 1 to 200 letters, digits, "_" and "-" are')
         _check_shards(topic.shards)
-        uid, attributes = secrets.token_hex(8), _encoded(topic)
+        uid, attributes, generation = secrets.token_hex(8), _encoded(topic), self._files.placement.generation
 
         def create(connection: sqlite3.Connection) -> None:
+            check_generation(connection, generation)
             if connection.execute(_TOPIC, (topic.name,)).fetchone():
                 raise TopicRefused(f"there is a topic {topic.name} already")
             (last,) = connection.execute(_LAST_QUEUE).fetchone()
@@ -106,6 +109,9 @@ class Topics(SqlitePart):
                 )
             if shards != topic.shards:
                 raise TopicRefused(f"{topic.name} has {shards} shards, not {topic.shards}: `reshard` changes that")
+            was = topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
+            if was.capacity_bytes != topic.capacity_bytes:
+                connection.execute(_SET_CAPACITY, (self._capacity(topic), number))
             connection.execute(_CHANGE, (topic.closed, attributes, number))
             connection.execute(CATALOGUE_CHANGED)
 
@@ -120,7 +126,9 @@ class Topics(SqlitePart):
         _check_shards(shards)
 
         def reshard(connection: sqlite3.Connection) -> Topic:
-            layouts.change(connection, _found(connection, topic)[0], shards, self._files.settings.queue_bytes)
+            number, *_ = _found(connection, topic)
+            now = topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
+            layouts.change(connection, number, shards, self._capacity(now))
             return topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
 
         return await self._files.file_of(topic.name).write(reshard)
@@ -176,9 +184,13 @@ class Topics(SqlitePart):
         return await self._files.file_of(topic.name).read(look)
 
     def _queues(self, topic: Topic, number: int) -> list[tuple[int, int, str, str, int]]:
-        capacity = self._files.settings.queue_bytes
+        capacity = self._capacity(topic)
         shards = enumerate(replace(topic, queue=topic.name, generation=0).open_shards())
         return [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in shards]
+
+    def _capacity(self, topic: Topic) -> int:
+        """The most that a queue of the topic may hold where that is decided now."""
+        return self._files.settings.queue_bytes if topic.capacity_bytes is None else topic.capacity_bytes
 
 
 async def sweep_all(files: Files) -> None:

@@ -52,6 +52,9 @@ class Watch:
         files = self._files
         if files.is_open:
             await files.look()
+            if files.has_found_again:
+                files.has_found_again = False
+                await self._begin()
         if not files.is_open or files.is_stale:
             with suppress(StoreMisconfigured):  # which the state tells
                 await files.reopen()

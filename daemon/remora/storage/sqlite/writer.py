@@ -368,7 +368,7 @@ class Writer:
 
     def _recover(self, exc: Exception) -> StoreError:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""
-        error = translated(exc, self._path)
+        error = self._room.explained(translated(exc, self._path))
         self.stats.last_error = str(error)
         try:
             if self._connection is not None:

@@ -1,0 +1,44 @@
+"""What the first file of a store knows of its directories, and what every file knows of the last change of them."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from remora.model.errors import StoreUnavailable
+from remora.policy.placement import Placement
+
+_KNOWN = "SELECT value FROM meta WHERE key = 'directories'"
+_GENERATION = "SELECT value FROM meta WHERE key = 'placement'"
+_KEEP = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+
+_decode = msgspec.json.Decoder(Placement).decode
+
+
+def placement_in(connection: sqlite3.Connection) -> Placement:
+    """The directories of a store, of its first file."""
+    row = connection.execute(_KNOWN).fetchone()
+    return Placement() if row is None else _decode(row[0])
+
+
+def keep_placement(connection: sqlite3.Connection, placement: Placement) -> None:
+    """Within a transaction of the first file, have the store know its directories."""
+    connection.execute(_KEEP, ("directories", msgspec.json.encode(placement).decode()))
+
+
+def generation_in(connection: sqlite3.Connection) -> int:
+    """The last change of the directories that a file knows."""
+    row = connection.execute(_GENERATION).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def keep_generation(connection: sqlite3.Connection, generation: int) -> None:
+    """Within a transaction, have a file take no topic by an earlier generation."""
+    connection.execute(_KEEP, ("placement", generation))
+
+
+def check_generation(connection: sqlite3.Connection, generation: int) -> None:
+    """Within a transaction that makes a topic, raise StoreUnavailable where the directories have changed since."""
+    if generation_in(connection) != generation:
+        raise StoreUnavailable("the directories of the store are being changed: try again")
