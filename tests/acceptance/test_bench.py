@@ -139,7 +139,7 @@ def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> Non
 
 def test_a_picture_of_no_known_format_is_refused() -> None:
     """The name of a picture's file says its format, and a benchmark does not run for nothing before that is known."""
-    argv = [str(BENCH), "renewals", "--picture", "figures.doc"]
+    argv = [str(BENCH), "consume", "--picture", "figures.doc"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 2
@@ -148,13 +148,13 @@ def test_a_picture_of_no_known_format_is_refused() -> None:
 
 def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
     """What a benchmark prints and its figures are kept, with versions, settings and the machine beside them."""
-    found = figures(tmp_path, "all", "--only", "renewals", "--out", str(tmp_path / "out"))
+    found = figures(tmp_path, "all", "--only", "consume", "--out", str(tmp_path / "out"))
 
-    assert found["took_s"]["renewals"] > 0
-    assert "renewals" in (tmp_path / "out/renewals.txt").read_text()
-    assert (tmp_path / "out/renewals.png").read_bytes()[:4] == b"\x89PNG"
-    kept = json.loads((tmp_path / "out/renewals.json").read_text())
-    assert (kept["benchmark"], kept["settings"]["workers"]) == ("renewals", 8)
+    assert found["took_s"]["consume"] > 0
+    assert "bytes a shard" in (tmp_path / "out/consume.txt").read_text()
+    assert (tmp_path / "out/consume.png").read_bytes()[:4] == b"\x89PNG"
+    kept = json.loads((tmp_path / "out/consume.json").read_text())
+    assert (kept["benchmark"], kept["settings"]["records"]) == ("consume", 200_000)
     assert kept["machine"]["processors"] == os.cpu_count()
     assert {"remora", "codec", "python", "commit"} <= set(kept["versions"])
 
