@@ -3,6 +3,8 @@
 The broker is frozen, so that remora holds as much in flight as it ever does while nothing leaves the queues.
 Entries are then committed step by step, each step held for a while. In the end the broker goes on and everything
 is drained. The memory should be flat: what grows is in the store.
+
+Beside it, the size of an embedded file in which one queue is stuck while the events of the others go through.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from devkit.bench import programs, queues
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import kafka_topics, read_back
 from devkit.bench.load import Load
+from devkit.bench.stuck_shard import SHARDS, stuck_shard
 from devkit.processes.processes import memory_bytes, preferred
 from remora.storage.rados import RadosStore
 
@@ -54,6 +57,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--payload", type=int, default=1000, help="bytes of a body (default, and about the least: 1000)"
     )
     parser.add_argument("--partitions", type=int, default=11, help="of each Kafka topic (default: 11)")
+    parser.add_argument(
+        "--stuck-rounds", type=int, default=200, metavar="N",
+        help=f"of 100 events for each of {SHARDS} queues of an embedded topic, of which one is stuck (default: 200)",
+    )  # fmt: skip
     parser.add_argument("--nice", type=int, default=0, help="of all measured processes; -20 on a host that is shared")
 
 
@@ -110,7 +117,16 @@ async def _measure(clusters: Clusters, options: argparse.Namespace, folder: Path
     print(f"read back from Kafka: {delivered.events:,} of {options.backlogs[-1]:,} events, {delivered.copies:,} copies")
     if lost:
         raise BenchError(f"{lost} events are missing")
-    return {"steps": [asdict(step) for step in steps], "delivered": asdict(delivered) | {"lost": lost}}
+    stuck = await stuck_shard(folder / "embedded", options.stuck_rounds, each=100, nbytes=200)
+    print(
+        f"embedded, one queue of {SHARDS} stuck: {stuck.events:,} events of the others delivered, it holds"
+        f" {stuck.held_bytes / 1e6:.0f} MB, the file had {stuck.file_bytes / 1e6:.0f} MB at most"
+    )
+    return {
+        "steps": [asdict(step) for step in steps],
+        "delivered": asdict(delivered) | {"lost": lost},
+        "stuck": asdict(stuck),
+    }
 
 
 async def _grow(store: RadosStore, names: Sequence[str], loads: Sequence[Load], before: int, after: int) -> None:

@@ -163,11 +163,13 @@ def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
 @pytest.mark.kafka
 def test_memory_is_told_for_each_backlog(tmp_path: Path, name: str) -> None:
     """Remora's memory is told idle, at each backlog and after the drain, which loses nothing."""
-    found = figures(tmp_path, "memory", "--backlogs", "500,2000", "--hold", "1", "--queues", "3", "--name", name)
+    found = figures(tmp_path, "memory", "--backlogs", "500,2000", "--hold", "1", "--queues", "3",
+                    "--stuck-rounds", "3", "--name", name)  # fmt: skip
 
     assert [step["backlog"] for step in found["steps"]] == [0, 500, 2000, 0]
     assert all(step["peak_rss_bytes"] >= step["rss_bytes"] > 10_000_000 for step in found["steps"])
     assert found["delivered"]["lost"] == 0
+    assert found["stuck"]["events"] == 3 * 100 * 63
 
 
 @pytest.mark.ceph

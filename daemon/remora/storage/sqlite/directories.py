@@ -42,7 +42,7 @@ from remora.storage.sqlite.directory import (
     was_used,
 )
 from remora.storage.sqlite.kept_log import fill_reserve
-from remora.storage.sqlite.known_places import keep_generation, keep_placement, placement_in
+from remora.storage.sqlite.known_places import KEEP_FACT, keep_placement, placement_in
 from remora.storage.sqlite.refusals import translated
 
 _log = logging.getLogger(__name__)
@@ -168,7 +168,8 @@ def add(first: Path, path: Path, settings: SqliteSettings) -> bool:
         known = store.placement.directories or (StoreDirectory(0, str(first)),)
         if (there := store.placement.at(str(path))) is not None and there.takes_topics:
             return False
-        moved = store.number_in(path)
+        found = [number_of_file(each) for each in path.glob("queues-*.db")]
+        moved = min(found) // store.files if found else None
         number = moved if moved in {each.number for each in known[1:]} else None
         here = StoreDirectory(store.placement.next_number if number is None else number, str(path))
         make_directory(path)
@@ -232,11 +233,6 @@ class _Store:
         folder = Path(directory.path) if directory.number else self._first
         return [path_of(folder, directory.number * self.files + number) for number in range(self.files)]
 
-    def number_in(self, path: Path) -> int | None:
-        """The number that a directory at this path has in the store, by its files."""
-        numbers = [number_of_file(each) for each in path.glob("queues-*.db")]
-        return min(numbers) // self.files if numbers else None
-
     def report(self, directory: StoreDirectory) -> DirectoryReport:
         """What lies in a directory."""
         held: list[Sequence[int]] = []
@@ -288,7 +284,7 @@ def _synced(path: Path) -> Iterator[sqlite3.Connection]:
 def _noted(connection: sqlite3.Connection, generation: int, number: int, files: int) -> Mapping[str, tuple[int, int]]:
     """Within a transaction, have a file take no topic by an earlier generation; the names that it has, which lie in the
     directory of this number."""
-    keep_generation(connection, generation)
+    connection.execute(KEEP_FACT, ("placement", generation))
     names = {name for (name,) in connection.execute(_NAMES)}
     names |= {own_topic_name(queue) for (queue,) in connection.execute(_LETTERS)}
     return {name: (number, place_of(name, files)[1]) for name in names}

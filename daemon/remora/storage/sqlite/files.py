@@ -150,7 +150,7 @@ class Files:
 
     def in_first(self, name: str) -> File:
         """The file that anything else of a name falls into, always in the first directory."""
-        return self.all[self.number_in_first(name)]
+        return self.of_first[self.number_in_first(name)]
 
     def number_in_first(self, name: str) -> int:
         """The number of that file."""

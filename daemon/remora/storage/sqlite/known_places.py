@@ -6,12 +6,12 @@ import sqlite3
 
 import msgspec
 
-from remora.model.errors import StoreUnavailable
 from remora.policy.placement import Placement
 
 _KNOWN = "SELECT value FROM meta WHERE key = 'directories'"
 _GENERATION = "SELECT value FROM meta WHERE key = 'placement'"
-_KEEP = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+KEEP_FACT = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+"""Replaces a fact about a file; that of this module are `directories` and `placement`."""
 
 _decode = msgspec.json.Decoder(Placement).decode
 
@@ -24,21 +24,10 @@ def placement_in(connection: sqlite3.Connection) -> Placement:
 
 def keep_placement(connection: sqlite3.Connection, placement: Placement) -> None:
     """Within a transaction of the first file, have the store know its directories."""
-    connection.execute(_KEEP, ("directories", msgspec.json.encode(placement).decode()))
+    connection.execute(KEEP_FACT, ("directories", msgspec.json.encode(placement).decode()))
 
 
 def generation_in(connection: sqlite3.Connection) -> int:
     """The last change of the directories that a file knows."""
     row = connection.execute(_GENERATION).fetchone()
     return 0 if row is None else int(row[0])
-
-
-def keep_generation(connection: sqlite3.Connection, generation: int) -> None:
-    """Within a transaction, have a file take no topic by an earlier generation."""
-    connection.execute(_KEEP, ("placement", generation))
-
-
-def check_generation(connection: sqlite3.Connection, generation: int) -> None:
-    """Within a transaction that makes a topic, raise StoreUnavailable where the directories have changed since."""
-    if generation_in(connection) != generation:
-        raise StoreUnavailable("the directories of the store are being changed: try again")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from remora.codec.sequence import number_of
-from remora.model.errors import NotSequenced, StoreError, TopicRefused, TopicUnknown
+from remora.model.errors import NotSequenced, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
 from remora.model.layout import FormerQueue
 from remora.model.shard import Origin
@@ -20,7 +20,7 @@ from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import CATALOGUE_CHANGED, forget_hold
-from remora.storage.sqlite.known_places import check_generation
+from remora.storage.sqlite.known_places import generation_in
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, PLACES, POSITION_BITS, rowid
 
@@ -79,7 +79,8 @@ class Topics(SqlitePart):
         uid, attributes, generation = secrets.token_hex(8), _encoded(topic), self._files.placement.generation
 
         def create(connection: sqlite3.Connection) -> None:
-            check_generation(connection, generation)
+            if generation_in(connection) != generation:
+                raise StoreUnavailable("the directories of the store are being changed: try again")
             if connection.execute(_TOPIC, (topic.name,)).fetchone():
                 raise TopicRefused(f"there is a topic {topic.name} already")
             (last,) = connection.execute(_LAST_QUEUE).fetchone()
