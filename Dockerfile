@@ -36,7 +36,7 @@ RUN /opt/pip/bin/pip install --no-cache-dir pip==26.1 \
 
 FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remorad" \
-      org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka, HTTP or AMQP" \
+      org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka, HTTP, AMQP or NATS" \
       org.opencontainers.image.licenses="Apache-2.0"
 ARG CEPH_PACKAGES
 ARG KERBEROS_PACKAGES

@@ -275,7 +275,7 @@ async def test_the_command_says_what_is_wrong_and_fails(
 
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(group, ["store", *arguments, "-c", str(config)])
-        return result.exit_code, result.output
+        return result.exit_code, result.stdout
 
     code, text = run("check")
     assert (code, text.count(": good; ")) == (Exit.OK, configured.files)
@@ -283,10 +283,10 @@ async def test_the_command_says_what_is_wrong_and_fails(
     code, text = run("check", "--json")
     found = json.loads(text)
     assert code == Exit.FAILURE
-    assert any("entries are missing" in each["problem"] for file in found for each in file["problems"])
+    assert any("entry is missing" in each["problem"] for file in found for each in file["problems"])
     hurt = next(each["file"] for each in found if each["problems"])
     code, text = run("check", hurt)
-    assert (code, "entries are missing" in text) == (Exit.FAILURE, True)
+    assert (code, "entry is missing" in text) == (Exit.FAILURE, True)
 
     done = CliRunner().invoke(group, ["store", "salvage", hurt, str(tmp_path / "new.db")])
     assert (done.exit_code, done.output.count("lost: queue ")) == (Exit.FAILURE, 1)

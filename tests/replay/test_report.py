@@ -562,7 +562,7 @@ def test_same_files_make_the_same_report(failed: RunDirectory) -> None:
     done = CliRunner().invoke(command, [str(failed.path), "--json"])
 
     assert {each.name: each.read_bytes() for each in failed.report.iterdir()} == before
-    assert json.loads(done.output) == json.loads(before["summary.json"])
+    assert json.loads(done.stdout) == json.loads(before["summary.json"])
 
 
 # ------------------------------------------------------------------------------------------ numbers in words

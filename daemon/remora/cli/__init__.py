@@ -71,7 +71,7 @@ class Commands(Group):
 @click.version_option(__version__, prog_name="remora")
 @click.option("-v", "--verbose", is_flag=True, help="Say on standard error what a command does besides.")
 def group(verbose: bool) -> None:
-    """Deliver persistent bucket notifications to Kafka, HTTP or AMQP, in order and without loss.
+    """Deliver persistent bucket notifications to Kafka, HTTP, AMQP or NATS, in order and without loss.
 
     Notifications wait in queues until their endpoint has acknowledged them. The queues lie in files of this host and
     are filled over HTTP (store.kind = "sqlite", the default), or they are those of a Ceph cluster, filled by radosgw
