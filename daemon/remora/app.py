@@ -156,6 +156,18 @@ async def open_servers(
 # ------------------------------------------------------------------------------------------- adapters
 
 
+def import_for_workers(settings: Settings) -> None:
+    """Import what every worker of these settings imports: processes that are forked afterwards share it.
+
+    No library is loaded that starts threads by itself, such as librados.
+    """
+    names = [f"remora.storage.{settings.store.kind}"]
+    names += [f"remora.servers.{name}" for name in SERVERS]
+    names += ["remora.tracing"] if settings.traces.endpoint else []
+    for name in names:
+        import_module(name)
+
+
 @asynccontextmanager
 async def open_tracer(settings: Settings, telemetry: Telemetry, worker: str) -> AsyncIterator[Tracer]:
     """What exports spans while the block runs, under this worker's name; nothing where no receiver is named."""
