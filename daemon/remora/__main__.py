@@ -22,9 +22,13 @@ This one is called remorad there. Release 0.1.0, which was on no index, was call
 def main() -> None:
     """Run the command that the arguments name, unless files of another distribution lie among those of this one."""
     gc.set_threshold(COLLECT_AFTER)
-    match sys.argv[1:]:
+    match [each for each in sys.argv[1:] if each not in ("-v", "--verbose")]:
         case ["worker", channel] if channel.isdecimal():
             _work(int(channel))
+        case ["run", *others] if not {"-h", "--help"}.intersection(others):
+            from remora.process.program import start_anew
+
+            start_anew()
     if folder := shared_folder(os.path.dirname(__file__)):
         sys.stderr.write(
             f"remora: the distribution {OTHER} is installed beside remorad, and both have files in {folder}: which are"
@@ -54,21 +58,14 @@ def shared_folder(package: str) -> str | None:
 
 def _work(channel: int) -> NoReturn:
     """Work for the supervisor at the other end of the inherited socket, and end the process."""
-    from remora.model.exits import Exit
+    from remora.process.exit import end_with
 
-    try:
+    def work() -> int:
         from remora import worker
 
-        code = worker.run(channel)
-    except MemoryError:  # before it could watch for that itself
-        sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
-        sys.stderr.flush()
-        os._exit(Exit.OUT_OF_MEMORY)
-    from remora.process.exit import end_at_once
+        return worker.run(channel)
 
-    # All that had to be closed is closed. The interpreter would go on for a while, unwatched; on a busy host so
-    # long that it is taken for a hung worker.
-    end_at_once(code)
+    end_with(work)
 
 
 if __name__ == "__main__":

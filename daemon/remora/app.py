@@ -18,6 +18,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, u
 from remora.config import Settings
 from remora.embedded_files import become_owner
 from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
+from remora.endpoints.demand import EndpointOnDemand, on_demand
 from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
@@ -38,7 +40,7 @@ from remora.model.shard import Origin
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes
 from remora.policy.objectives import parse_objective
-from remora.ports.endpoint import Endpoint, TransactionalEndpoint
+from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 from remora.ports.log import Logs
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.store import ShardStore
@@ -154,6 +156,18 @@ async def open_servers(
 
 
 # ------------------------------------------------------------------------------------------- adapters
+
+
+def import_for_workers(settings: Settings) -> None:
+    """Import what every worker of these settings imports: processes that are forked afterwards share it.
+
+    No library is loaded that starts threads by itself, such as librados.
+    """
+    names = [f"remora.storage.{settings.store.kind}"]
+    names += [f"remora.servers.{name}" for name in SERVERS]
+    names += ["remora.tracing"] if settings.traces.endpoint else []
+    for name in names:
+        import_module(name)
 
 
 @asynccontextmanager
@@ -285,13 +299,15 @@ async def _within(known: asyncio.Event, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncIterator[list[Endpoint]]:
-    """One endpoint of each kind, while the block runs."""
-    async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(make(settings, telemetry))
-            for make in dict.fromkeys(kind.make for kind in KINDS.values())
-        ]
+async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncIterator[Sequence[EndpointSource]]:
+    """An endpoint of each kind, made when a topic first needs it, while the block runs."""
+    schemes: dict[Callable[[Settings, Telemetry | None], Opening], list[str]] = {}
+    for scheme, kind in KINDS.items():
+        schemes.setdefault(kind.make, []).append(scheme)
+    async with on_demand(
+        EndpointOnDemand(each, partial(make, settings, telemetry)) for make, each in schemes.items()
+    ) as found:
+        yield found
 
 
 def check_target(target: Target, settings: Settings) -> list[str]:

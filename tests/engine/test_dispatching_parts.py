@@ -12,7 +12,7 @@ from engine.runs import a_topic
 from engine.test_delivery_parts import a_stand
 from remora.engine.destination import Destination, Destinations
 from remora.engine.dispatching.oldest_entry import OldestEntry
-from remora.engine.dispatching.outlet import Outlet, Outlets
+from remora.engine.dispatching.outlet import MadeEndpoints, Outlet, Outlets
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.model.errors import EndpointUnavailable
@@ -32,9 +32,8 @@ class Parts:
         self.scope = scope
         self.place = Destination(1 << 20, ByteLimit(1 << 20))
         schemes = Schemes(frozenset({"kafka"}), frozenset({"kafka"}))
-        self.outlet = Outlet(
-            scope.context, scope.lease, Outlets({"kafka": FakeEndpoint()}, lambda: schemes, lambda _: self.place)
-        )
+        outlets = Outlets(MadeEndpoints([FakeEndpoint()]), lambda: schemes, lambda _: self.place)
+        self.outlet = Outlet(scope.context, scope.lease, outlets)
         self.standing = Standing(scope, self.outlet)
         self.oldest = OldestEntry(scope, self.outlet, self.standing)
 
@@ -48,7 +47,7 @@ async def parts(entries: int = 0) -> Parts:
 async def test_failures_before_the_destination_came_back_do_not_count() -> None:
     """When more of the destination answers, the failure in which that shows is the first one of a new row."""
     made = await parts()
-    made.outlet.aim(a_topic())
+    await made.outlet.aim(a_topic())
     rows = []
     for returns in (0, 0, 1, 1):
         made.place.returns = returns
@@ -62,7 +61,7 @@ async def test_failures_before_the_destination_came_back_do_not_count() -> None:
 async def test_what_is_delivered_ends_a_row_of_failures() -> None:
     """After a recovery the status names no failure, and the next failure is the first of its row."""
     made = await parts()
-    made.outlet.aim(a_topic())
+    await made.outlet.aim(a_topic())
     made.standing.failed(AWAY, Failure.TRANSIENT)
     failing = made.standing.status().failure
 
@@ -77,7 +76,7 @@ async def test_what_is_delivered_ends_a_row_of_failures() -> None:
 async def test_what_arrives_within_a_page_begins_a_row_of_failures_anew() -> None:
     """The failure after an acknowledgement is the first of its row, unless it is the store's; the topic fails on."""
     made = await parts()
-    made.outlet.aim(a_topic())
+    await made.outlet.aim(a_topic())
     rows = []
     for has_acks, kind in (
         (False, Failure.TRANSIENT),

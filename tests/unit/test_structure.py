@@ -100,3 +100,10 @@ def test_a_worker_starts_without_the_command_line() -> None:
 def test_a_command_loads_little(command: str, arguments: tuple[str, ...]) -> None:
     """A command loads its own modules, and not those of others."""
     assert len(loaded(*arguments)) <= MOST_LOADED[command]
+
+
+def test_status_loads_no_store_endpoint_or_metrics() -> None:
+    """`remora status` asks a daemon, and loads nothing that only daemons and other commands use."""
+    heavy = {"aiokafka", "pamqp", "prometheus_client", "sqlite3", "rich", "opentelemetry", "remora.app", "uvloop"}
+
+    assert heavy & set(loaded("status", "--help")) == set()

@@ -47,7 +47,9 @@ def run(config_file: Path | None, workers: int | None) -> None:
     settings, retired = config.loaded(config.file_of(config_file), os.environ)
     if workers is not None:
         settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))
-    sys.exit(supervisor.run(settings, config_file, retired))
+    from remora import worker  # for the processes that are forked, and not for those who ask for help
+
+    sys.exit(supervisor.run(settings, config_file, worker.run, retired))
 
 
 async def _description(settings: Settings) -> str:

@@ -121,7 +121,7 @@ class Dispatcher:
         why = outlet.reason_to_leave(topic)
         if why is not None:
             raise NotOurs(f"{self._lease.shard} is let go: {why}")
-        outlet.aim(topic)
+        await outlet.aim(topic)
         if not await self._succession.may_deliver(topic):
             return False
         is_known_to_wait = self._head.has_looked and self._progress.has_work

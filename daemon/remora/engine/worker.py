@@ -19,7 +19,7 @@ from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, Destinations, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
-from remora.engine.dispatching.outlet import Outlets
+from remora.engine.dispatching.outlet import MadeEndpoints, Outlets
 from remora.engine.layouts import LayoutKeeper
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
@@ -44,7 +44,7 @@ from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
 from remora.policy.spill import SpillRules
 from remora.ports.delivery import DeliveryStore
-from remora.ports.endpoint import Endpoint
+from remora.ports.endpoint import Endpoint, EndpointSource
 from remora.ports.layouts import LayoutStorage
 from remora.ports.tracing import NO_TRACER, Tracer
 
@@ -82,15 +82,15 @@ class Worker:
     def __init__(
         self,
         store: DeliveryStore,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[Endpoint | EndpointSource],
         telemetry: Telemetry,
         setup: WorkerSetup,
         rng: Random,
     ) -> None:
         """`rng` spreads retries."""
         ownership, delivery = setup.ownership, setup.delivery
-        by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
-        schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
+        by_scheme = MadeEndpoints(endpoints)
+        schemes = Schemes(by_scheme.schemes, frozenset(ownership.schemes))
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets, setup.hostname)
         self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None

@@ -183,6 +183,21 @@ class Endpoint(Protocol):
 
 
 @runtime_checkable
+class EndpointSource(Protocol):
+    """What stands for an endpoint until a topic needs it."""
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The URI schemes that the endpoint delivers to."""
+        ...
+
+    async def made(self) -> Endpoint:
+        """The endpoint, ready to open routes: the first call makes it. Raises what making it does, and tries again at
+        the next call."""
+        ...
+
+
+@runtime_checkable
 class LateEndpoint(Protocol):
     """What an endpoint offers beside `Endpoint` if it hears of a record that arrives after its push was given up."""
 

@@ -11,11 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 
 from remora.model.exits import Exit
+from remora.process import program
 from remora.process.pipe import (
     Ask,
     AskedFor,
@@ -35,20 +36,34 @@ from remora.supervisor.alone import Alone
 POLL_S = 0.05
 """How often a worker is looked at whose end no descriptor tells any longer."""
 
-_MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """The service manager's words to its own child, which is the supervisor."""
 
-_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=33554432:glibc.malloc.mmap_threshold=4194304"
-"""How a worker's C library keeps memory, unless the environment says it: in huge pages where the system has them for
-who asks (fewer misses when an address is looked up), and 32 MiB at the heap's end are not given back, as the next
-listing needs them again. A tenth of a busy worker's processor time. Other C libraries do not know the variable."""
+
+class WorkerProcess(Protocol):
+    """A process that this one has started, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        ...
+
+    def wait(self) -> int:
+        """Its exit code, as soon as it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once; without effect where it has ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
     """A worker process that waits for its first message, and the supervisor's end of its pipe."""
 
-    process: subprocess.Popen[bytes]
+    process: WorkerProcess
     channel: socket.socket
     end: int
     """A descriptor that can be read from when the process has ended."""
@@ -209,12 +224,11 @@ class Child:
 
 
 def start_process(inherited: Sequence[int]) -> Spawned:
-    """Start a worker process, which inherits these descriptors under their numbers.
+    """Start a worker process as a program of its own, which inherits these descriptors under their numbers.
 
     Raises OSError when the host cannot start one now.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _MANAGERS}
-    environment.setdefault("GLIBC_TUNABLES", _MEMORY)
+    environment = program.environment({name: value for name, value in os.environ.items() if name not in MANAGERS})
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as undo, theirs:
         undo.callback(ours.close)

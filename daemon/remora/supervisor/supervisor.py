@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 from remora import __version__, config
-from remora.app import listeners
 from remora.config import Settings
 from remora.metrics import Telemetry, configure_logging
 from remora.model.caller import Caller
@@ -75,16 +75,6 @@ MOST_DEAD = 100
 """How many cookies of ended workers are remembered for their successors."""
 
 
-def run(settings: Settings, file: Path | None, retired: Sequence[str] = ()) -> Exit:
-    """Deliver until a signal; returns the exit code. Raises WorkerFailed when a worker ends before it is ready.
-
-    `file` is the configuration file that was given, `retired` what to say of its options that are none any longer.
-    """
-    configure_logging(settings.log)
-    with asyncio.Runner() as runner:
-        return runner.run(Supervisor(settings, file, retired=retired).run())
-
-
 @dataclass(slots=True)
 class Slot:
     """The place of one worker: who is in it, or when the next one is started."""
@@ -104,8 +94,12 @@ class Supervisor:
         file: Path | None,
         spawn: Callable[[Sequence[int]], Spawned] = start_process,
         retired: Sequence[str] = (),
+        listening: Mapping[str, Sequence[socket.socket]] = MappingProxyType({}),
     ) -> None:
-        """`retired` is what to say of options that the file has and that are none any longer."""
+        """`retired` is what to say of options that the file has and that are none any longer.
+
+        `listening` are the sockets of the workers' servers, by the servers' names.
+        """
         self._settings = settings
         self._retired = retired
         self._address = settings.admin.listen
@@ -120,7 +114,7 @@ class Supervisor:
         self._failure: WorkerFailed | None = None
         self._was_ready = False
         """Whether a worker has ever been ready: those that are started from then on replace others."""
-        self._listeners: Mapping[str, Sequence[socket.socket]] = {}
+        self._listeners = listening
         self._load = host_load.shared_memory(len(self._slots))
         self._credit = credit.shared_memory(len(self._slots))
         # A permutation of the workers each tick guards nothing.
@@ -143,8 +137,18 @@ class Supervisor:
         )
         self._shaping.on_change = self._shaper.on_new_groups = self._tell_shaping
 
+    @property
+    def count(self) -> int:
+        """How many workers there are to be."""
+        return len(self._slots)
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that every worker inherits."""
+        return *(each.fileno() for each in chain(*self._listeners.values())), self._load, self._credit
+
     async def run(self) -> Exit:
-        """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
+        """Listen for commands, start the workers, reconcile until a stop is asked for, and wait for all to end."""
         settings = self._settings
         if settings.admin.control_tokens:
             tokens.load(settings.admin.control_tokens, tokens.CONTROL)  # refused now, rather than at the first command
@@ -156,7 +160,6 @@ class Supervisor:
             self._notifier,
             listening_sockets("admin.listen", settings.admin.listen, int(settings.admin.socket_mode, 8)) as admin,
             control_sockets(settings, self._telemetry.control_unavailable) as control,
-            listeners(settings) as self._listeners,
         ):
             self._listen_for_signals()
             async with self._tasks:
@@ -282,7 +285,7 @@ class Supervisor:
             replaces=self._was_ready,
         )
         try:
-            spawned = self._spawn((*chain(*descriptors.values()), self._load, self._credit))
+            spawned = self._spawn(self.inherited)
         except OSError as exc:
             self._not_started(slot, exc, now)
             return

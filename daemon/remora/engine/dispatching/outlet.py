@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from remora.codec.topic import SLO, class_remarks, limit_remarks, parse_args, usable_delivery
@@ -14,7 +14,35 @@ from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import Limits
 from remora.policy.objectives import parse_objective
-from remora.ports.endpoint import Endpoint, TransactionalEndpoint
+from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
+
+
+class MadeEndpoints:
+    """The endpoints of a worker by URI scheme, each made when a topic first needs it."""
+
+    def __init__(self, given: Sequence[Endpoint | EndpointSource]) -> None:
+        self._sources: dict[str, EndpointSource] = {}
+        self._made: dict[str, Endpoint] = {}
+        for each in given:
+            for scheme in each.schemes:
+                if isinstance(each, EndpointSource):
+                    self._sources[scheme] = each
+                else:
+                    self._made[scheme] = each
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The schemes that any endpoint delivers to."""
+        return frozenset(self._sources) | frozenset(self._made)
+
+    async def make(self, scheme: str) -> None:
+        """Have the endpoint of this scheme made."""
+        if scheme not in self._made:
+            self._made[scheme] = await self._sources[scheme].made()
+
+    def __getitem__(self, scheme: str) -> Endpoint:
+        """The endpoint of this scheme, which has been made."""
+        return self._made[scheme]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +52,7 @@ class Outlets:
     `destination` gives what all shards of a target's destination share.
     """
 
-    endpoints: Mapping[str, Endpoint]
+    endpoints: MadeEndpoints
     schemes: Callable[[], Schemes]
     destination: Callable[[Target], Destination]
 
@@ -61,8 +89,9 @@ class Outlet:
         """Why this worker does not deliver the topic; None if it does."""
         return reason_to_leave(topic, self._outlets.schemes())
 
-    def aim(self, topic: Topic) -> None:
+    async def aim(self, topic: Topic) -> None:
         """An attempt to deliver to this topic's target begins."""
+        await self._outlets.endpoints.make(topic.target.scheme)
         self.topic, self.destination, self.is_opened = topic, self._outlets.destination(topic.target), False
 
     def endpoint_of(self, topic: Topic) -> Endpoint:
