@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, made
 from remora.replay.pipeline.iceberg.tables import FORMS
 
-START = datetime(2026, 11, 21, 23, 59, 59, tzinfo=UTC)
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def lake(folder: Path, namespace: str = "remora") -> LakeAddress:

@@ -25,6 +25,9 @@ from remora.replay.errors import ReplayError, ReplayRefused
 
 _KEY = "remora.landed"
 _PREFIX = "remora."
+COMPACTED = "compacted-by"
+"""What a snapshot says that only has the rows of the one before in other files."""
+
 _TRIES = 10
 
 

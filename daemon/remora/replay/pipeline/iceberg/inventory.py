@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In, Reference
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -26,7 +26,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.columns import EVENT, OBJECT
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, made, told_as
-from remora.replay.pipeline.iceberg.commits import FileChange, carried, commit
+from remora.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
 from remora.replay.pipeline.iceberg.files import FilePart, read, write
 from remora.replay.pipeline.iceberg.tables import (
     EVENTS,
@@ -129,7 +129,7 @@ def _added(journal: Table, head: Snapshot, since: int) -> list[DataFile] | None:
 
 def _is_compaction(snapshot: Snapshot) -> bool:
     """Whether a snapshot only has the rows of the one before in other files."""
-    return bool(snapshot.summary and snapshot.summary.additional_properties.get("remora.compacted"))
+    return bool(snapshot.summary and snapshot.summary.additional_properties.get(COMPACTED))
 
 
 def _of_snapshot(journal: Table, snapshot: Snapshot) -> list[DataFile]:
@@ -174,7 +174,8 @@ def _renewed(
     """The rows of the touched files: those of changed objects found anew, all others as they were."""
     keys = spark.createDataFrame(list(changed), StructType([each for each in OBJECT.fields if each.name in _OBJECT]))
     names = by_lake_names(OBJECT)
-    found = _found(spark, journal, In(Reference("key"), values={key for _, _, key in changed}))
+    is_changed = In("key", {key for _, _, key in changed})  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
+    found = _found(spark, journal, is_changed)
     others = read(spark, inventory, old, FilePart(names)).join(F.broadcast(keys), on=list(_OBJECT), how="left_anti")
     ours = found.join(F.broadcast(keys), on=list(_OBJECT), how="left_semi")
     return others.select(*names.names).union(ours.select(*names.names))
