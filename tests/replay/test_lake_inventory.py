@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
@@ -13,8 +14,11 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.iceberg import inventory as taking
 from remora.replay.pipeline.iceberg.commits import FileChange, LandedOffsets, append, landed_in
 from remora.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
+from remora.replay.pipeline.reconcile import Plan, plan_emission, reconcile
+from remora.replay.pipeline.reconciling import ReconciledDirectory
 from replay.lakes import event, files, lake, rows, table
-from replay.test_pipeline_inventory import DELETE, MARKER, PUT, sequencer
+from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, sequencer
+from replay.test_reconcile import GRACE_S, LISTED_AT, listing
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -23,6 +27,7 @@ def told(key: str, name: str, at: int | None, version: str | None = None, **chan
     """What a test cares about in an event."""
     return {
         "key": key, "event_name": name, "version_id": version, "event_source": "ceph:s3", "e_tag": "e",
+        "record_timestamp": START,
         "sequence_number": None if at is None else sequencer(at), **changes,
     }  # fmt: skip
 
@@ -33,6 +38,50 @@ def land(journal: Table, *events: dict[str, Any]) -> None:
     rows = [event(before.events + number, **each) for number, each in enumerate(events)]
     after = LandedOffsets(before.batch + 1, {0: before.events + len(rows)}, before.events + len(rows))
     append(journal, files(journal, *rows), before, after)
+
+
+def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    """Reconcile finds the same in a catalog's tables as in folders; what has landed since is not sent, and another
+    catalog's tables are refused."""
+    address = lake(tmp_path)
+    plan = Plan(
+        bucket="photos",
+        out=tmp_path / "out",
+        inventory=None,
+        lake=address,
+        listing=listing(
+            tmp_path / "listing.json",
+            ("same", 0, "e", "v1", START),
+            ("size", 9, "e", "null", START),
+            ("missing", 5, "e", "null", START),
+        ),
+        listed_at_us=int(LISTED_AT.timestamp() * 1_000_000),
+        grace_s=GRACE_S,
+    )
+    with pytest.raises(ReplayRefused, match=r"remora\.inventory: there is none"):
+        reconcile(plan)
+    journal = table(tmp_path, "events")
+    land(
+        journal,
+        told("same", PUT, 1, "v1"), told("size", PUT, 3), told("extra", PUT, 2), told("theirs", PUT, 1, bucket="x"),
+        told("theirs", PUT, 1, tenant="y"),
+    )  # fmt: skip
+    take_in_lake(address)
+
+    found = reconcile(plan)
+
+    assert found.counts == {"missing": 1, "extra": 1, "differing": 1, "changing": 0}
+    assert (found.listed, found.told, found.batch) == (3, 3, 0)
+    land(journal, told("extra", DELETE, 20))
+    folder = tmp_path / "other"
+    folder.mkdir()
+    land(table(folder, "events"), told("a", PUT, 1))
+    take_in_lake(lake(folder))
+    with pytest.raises(ReplayRefused, match="another landing"):
+        plan_emission(plan.out, lake=lake(folder))
+    plan_emission(plan.out, lake=address)
+    left = pq.read_table(ReconciledDirectory(plan.out).emit / "plan").to_pylist()
+    assert sorted(row["key"] for row in left) == ["missing", "size"]
 
 
 def test_an_inventory_is_kept_up(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
