@@ -35,7 +35,7 @@ def told(key: str, name: str, at: int | None, version: str | None = None, **chan
 def land(journal: Table, *events: dict[str, Any]) -> None:
     """A batch as the landing commits it."""
     before = landed_in(journal)
-    rows = [event(before.events + number, **each) for number, each in enumerate(events)]
+    rows = [event(before.events + number, batch=before.batch + 1, **each) for number, each in enumerate(events)]
     after = LandedOffsets(before.batch + 1, {0: before.events + len(rows)}, before.events + len(rows))
     append(journal, files(journal, *rows), before, after)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.iceberg import upkeep
-from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
 from remora.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
 from replay.lakes import event, files, lake, rows, table
 
@@ -58,13 +59,12 @@ def test_a_landing_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     journal = table(tmp_path, "events")
     land(journal, 0)
     land(journal, 1)
-    put = upkeep._put
 
-    def interrupted(*args: object) -> None:
+    def interrupted(*args: Any) -> None:
         land(table(tmp_path, "events"), 2)
-        put(*args)  # type: ignore[arg-type]
+        commit(*args)
 
-    monkeypatch.setattr(upkeep, "_put", interrupted)
+    monkeypatch.setattr(upkeep, "commit", interrupted)
     assert compact(journal, 1 << 20, 100) == (0, 0, True)
 
     assert rows(journal, "offset") == [(0,), (1,), (2,)]

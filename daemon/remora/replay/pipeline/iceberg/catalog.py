@@ -70,13 +70,9 @@ def told_as(what: str) -> Iterator[None]:
     except ReplayError:
         raise
     except (RequestException, RESTError, SQLAlchemyError, OSError, ValueError, ImportError) as exc:
-        raise ReplayError(f"{what}: {_line(exc)}") from exc
-
-
-def _line(exc: Exception) -> str:
-    cause = getattr(exc, "orig", None) or exc  # SQLAlchemy's own texts have the statement with its values
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(exc).__name__
+        cause = getattr(exc, "orig", None) or exc  # SQLAlchemy's own texts have the statement with its values
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        raise ReplayError(f"{what}: {lines[0][:300] if lines else type(exc).__name__}") from exc
 
 
 def existing(catalog: Catalog, lake: LakeAddress, name: str) -> Table | None:
@@ -101,7 +97,8 @@ def made(
     schema, spec = form
     with told_as(lake.uri):
         if existing(catalog, lake, name) is None:
-            _create_namespace(catalog, lake.namespace)
+            with suppress(NamespaceAlreadyExistsError):
+                catalog.create_namespace(lake.namespace)
             with suppress(TableAlreadyExistsError):  # another process was quicker
                 catalog.create_table(
                     lake.named(name), schema, partition_spec=spec, properties={**properties, _FORM: name}
@@ -114,8 +111,3 @@ def made(
                 update.union_by_name(schema)
             table = catalog.load_table(lake.named(name))
     return table
-
-
-def _create_namespace(catalog: Catalog, namespace: str) -> None:
-    with suppress(NamespaceAlreadyExistsError):
-        catalog.create_namespace(namespace)

@@ -18,7 +18,7 @@ import msgspec
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles, _SnapshotProducer
 
 from remora.replay.errors import ReplayError, ReplayRefused
@@ -54,7 +54,8 @@ def carried(table: Table) -> dict[str, str]:
     """
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        if found := _said(snapshot):
+        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        if found := {key: value for key, value in said.items() if key.startswith(_PREFIX)}:
             return found
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
@@ -146,8 +147,3 @@ class _GuardedAppend(_Guarded, _MergeAppendFiles):
 
 class _GuardedOverwrite(_Guarded, _OverwriteFiles):
     """Files in the place of others."""
-
-
-def _said(snapshot: Snapshot) -> dict[str, str]:
-    said = snapshot.summary.additional_properties if snapshot.summary else {}
-    return {key: value for key, value in said.items() if key.startswith(_PREFIX)}

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -29,11 +29,6 @@ class FilePart:
 
     columns: StructType
     condition: BooleanExpression = field(default_factory=AlwaysTrue)
-
-
-def scanned(metadata: TableMetadata, store: FileIO, found: Sequence[DataFile]) -> pa.Table:
-    """All rows of some files of a table, by its columns of today."""
-    return ArrowScan(metadata, store, metadata.schema(), AlwaysTrue()).to_table([FileScanTask(file) for file in found])
 
 
 def write(frame: DataFrame, table: Table) -> list[DataFile]:

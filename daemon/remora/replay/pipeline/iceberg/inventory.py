@@ -35,7 +35,7 @@ from remora.replay.pipeline.iceberg.tables import (
     KEY_PARTS,
     as_landed,
     by_lake_names,
-    object_rows,
+    lake_rows,
 )
 from remora.replay.pipeline.spark import writing
 from remora.replay.session import session
@@ -96,7 +96,9 @@ def take_in_lake(
         if changed is None:
             new = write(_found(spark, journal, AlwaysTrue()), inventory)
         else:
-            old = _touched(old, changed)
+            part_of = BucketTransform(KEY_PARTS).transform(StringType())
+            touched = {part_of(key) for _, _, key in changed}
+            old = [file for file in old if file.partition[0] in touched]
             new = write(_renewed(spark, journal, inventory, old, changed), inventory)
         _replace(inventory, FileChange(new, old), said, InventoryPosition(head.snapshot_id))
     return LakeInventory(_objects(inventory), is_new=True, changed=None if changed is None else len(changed))
@@ -119,17 +121,13 @@ def _added(journal: Table, head: Snapshot, since: int) -> list[DataFile] | None:
     at: Snapshot | None = head
     while at is not None and at.snapshot_id != since:
         operation = at.summary.operation if at.summary else None
+        has_same_rows = bool(at.summary and at.summary.additional_properties.get(COMPACTED))
         if operation == Operation.APPEND:
             found += _of_snapshot(journal, at)
-        elif operation != Operation.REPLACE and not _is_compaction(at):
+        elif operation != Operation.REPLACE and not has_same_rows:
             return None
         at = None if at.parent_snapshot_id is None else journal.snapshot_by_id(at.parent_snapshot_id)
     return None if at is None else found
-
-
-def _is_compaction(snapshot: Snapshot) -> bool:
-    """Whether a snapshot only has the rows of the one before in other files."""
-    return bool(snapshot.summary and snapshot.summary.additional_properties.get(COMPACTED))
 
 
 def _of_snapshot(journal: Table, snapshot: Snapshot) -> list[DataFile]:
@@ -150,18 +148,11 @@ def _changed(spark: SparkSession, journal: Table, added: Sequence[DataFile]) -> 
     return found if len(found) <= _MOST_CHANGED else None
 
 
-def _touched(files: Sequence[DataFile], changed: Sequence[tuple[str, str, str]]) -> list[DataFile]:
-    """The files of the inventory in which rows of these objects may be."""
-    part_of = BucketTransform(KEY_PARTS).transform(StringType())
-    parts = {part_of(key) for _, _, key in changed}
-    return [file for file in files if file.partition[0] in parts]
-
-
 def _found(spark: SparkSession, journal: Table, condition: BooleanExpression) -> DataFrame:
     """Current objects by the events that pass a condition, as rows of the inventory."""
     files = [task.file for task in journal.scan(row_filter=condition).plan_files()]
     events = read(spark, journal, files, FilePart(by_lake_names(_NEEDED), condition))
-    return object_rows(current_objects(as_landed(events).withColumn("bucket_dir", F.lit(None).cast("string"))))
+    return lake_rows(current_objects(as_landed(events).withColumn("bucket_dir", F.lit(None).cast("string"))), OBJECT)
 
 
 def _renewed(

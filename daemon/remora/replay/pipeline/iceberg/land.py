@@ -20,12 +20,13 @@ from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.kafka_source import KafkaSource, Offsets, beginnings, ends, read
 from remora.replay.patience import patiently
 from remora.replay.pipeline.checkpoint import named
+from remora.replay.pipeline.columns import BAD
 from remora.replay.pipeline.frames import kept_aside, landed, notifications
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, made, told_as
 from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
 from remora.replay.pipeline.iceberg.files import write
 from remora.replay.pipeline.iceberg.offsets import gone, next_offsets
-from remora.replay.pipeline.iceberg.tables import ASIDE, EVENTS, FORMS, aside_rows, journal_rows
+from remora.replay.pipeline.iceberg.tables import ASIDE, EVENTS, FORMS, journal_rows, lake_rows
 from remora.replay.pipeline.land import AGAIN, PATIENCE_S, hearing_signals
 from remora.replay.pipeline.spark import writing
 from remora.replay.session import reason, session
@@ -175,7 +176,7 @@ def _written(
     parsed = notifications(read(spark, plan.source, batch.offsets, may_be_gone=plan.skip_lost)).persist()
     try:
         events = write(journal_rows(landed(parsed, number)), tables.events)
-        return events, [] if batch.is_aside_there else write(aside_rows(kept_aside(parsed, number)), tables.aside)
+        return events, [] if batch.is_aside_there else write(lake_rows(kept_aside(parsed, number), BAD), tables.aside)
     except (PySparkException, Py4JError, OSError) as exc:
         _see_the_topic(plan, tables)  # one that was made again fails in many ways, and none says so
         raise ReplayError(f"topic {plan.topic}, batch {number} ({named(batch.offsets)}): {reason(exc)}") from exc

@@ -114,14 +114,9 @@ def journal_rows(events: DataFrame) -> DataFrame:
     return events.select(*_renamed(EVENT), *[value.alias(each) for each, value in derived.items()])
 
 
-def aside_rows(kept: DataFrame) -> DataFrame:
-    """What is kept aside (columns.BAD) as rows of its table."""
-    return kept.select(*_renamed(BAD))
-
-
-def object_rows(objects: DataFrame) -> DataFrame:
-    """Current objects (columns.OBJECT) as rows of the inventory."""
-    return objects.select(*_renamed(OBJECT))
+def lake_rows(rows: DataFrame, columns: StructType) -> DataFrame:
+    """Rows of a landing of Parquet under the names of a table."""
+    return rows.select(*_renamed(columns))
 
 
 def by_lake_names(columns: StructType) -> StructType:

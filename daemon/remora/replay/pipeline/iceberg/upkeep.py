@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
 from remora.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
-from remora.replay.pipeline.iceberg.files import scanned
 from remora.replay.pipeline.iceberg.tables import ASIDE, EVENTS, INVENTORY
 
 _ORDER = ("topic", "partition", "offset", "record")
@@ -108,21 +108,27 @@ def compact(table: Table, target_bytes: int, most: int) -> tuple[int, int, bool]
     process committed first."""
     before = after = 0
     for group in groups([task.file for task in table.scan().plan_files()], target_bytes, most):
-        said = carried(table)
-        rows = scanned(table.metadata, table.io, group)
-        order = [(name, "ascending") for name in _ORDER if name in rows.schema.names]
-        new = list(_dataframe_to_data_files(table.metadata, rows.sort_by(order), table.io))
         try:
-            _put(table, FileChange(new, group), said)
+            after += _put_together(table, group)
         except ReplayError:
             return before, after, True
-        before, after = before + len(group), after + len(new)
+        before += len(group)
     return before, after, False
 
 
-def _put(table: Table, change: FileChange, said: dict[str, str]) -> None:
-    """What remora has said stays said: a landing goes on by the newest snapshot."""
-    commit(table, change, {**said, COMPACTED: "remora"}, lambda: carried(table) == said, lambda: False)
+def _put_together(table: Table, group: Sequence[DataFile]) -> int:
+    """Commit files in the place of a group; how many. Raises ReplayError where another process committed first.
+
+    What remora has said stays said: a landing goes on by the newest snapshot.
+    """
+    said = carried(table)
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    rows = scan.to_table([FileScanTask(file) for file in group])
+    order = [(name, "ascending") for name in _ORDER if name in rows.schema.names]
+    new = list(_dataframe_to_data_files(table.metadata, rows.sort_by(order), table.io))
+    telling = {**said, COMPACTED: "remora"}
+    commit(table, FileChange(new, group), telling, lambda: carried(table) == said, lambda: False)
+    return len(new)
 
 
 # ---------------------------------------------------------------------------------- snapshots and files of no table
@@ -142,7 +148,9 @@ def remove_orphans(table: Table, age_s: float, most: int) -> int:
 
     Those that are younger may belong to a batch that is on its way.
     """
-    store, root = _store(table)
+    assert isinstance(table.io, PyArrowFileIO), "tables are read and written by pyarrow"
+    scheme, netloc, root = PyArrowFileIO.parse_location(table.location(), table.io.properties)
+    store = table.io.fs_by_scheme(scheme, netloc)
     known, oldest_ns, removed = _named(table), time.time_ns() - int(age_s * 1e9), 0
     for each in store.get_file_info(FileSelector(root, recursive=True)):
         if removed >= most:
@@ -151,12 +159,6 @@ def remove_orphans(table: Table, age_s: float, most: int) -> int:
             store.delete_file(each.path)
             removed += 1
     return removed
-
-
-def _store(table: Table) -> tuple[FileSystem, str]:
-    assert isinstance(table.io, PyArrowFileIO), "tables are read and written by pyarrow"
-    scheme, netloc, path = PyArrowFileIO.parse_location(table.location(), table.io.properties)
-    return table.io.fs_by_scheme(scheme, netloc), path
 
 
 def _named(table: Table) -> set[str]:
