@@ -91,7 +91,12 @@ def take_in_lake(
         writing(spark),
         told_as(lake.uri),
     ):
-        changed = None if added is None else _changed(spark, journal, added)
+        changed = None
+        if added is not None:
+            columns = StructType([each for each in EVENT.fields if each.name in _OBJECT])
+            keys = read(spark, journal, added, FilePart(columns)).select(*_OBJECT).distinct()
+            named = [(row[0], row[1], row[2]) for row in keys.limit(_MOST_CHANGED + 1).collect()]
+            changed = named if len(named) <= _MOST_CHANGED else None
         old = [task.file for task in inventory.scan().plan_files()]
         if changed is None:
             new = write(_found(spark, journal, AlwaysTrue()), inventory)
@@ -138,14 +143,6 @@ def _of_snapshot(journal: Table, snapshot: Snapshot) -> list[DataFile]:
         for entry in manifest.fetch_manifest_entry(journal.io)
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
-
-
-def _changed(spark: SparkSession, journal: Table, added: Sequence[DataFile]) -> list[tuple[str, str, str]] | None:
-    """The objects that new events name; None where they are too many to be looked up."""
-    columns = StructType([each for each in EVENT.fields if each.name in _OBJECT])
-    keys = read(spark, journal, added, FilePart(columns)).select(*_OBJECT).distinct()
-    found = [(row[0], row[1], row[2]) for row in keys.limit(_MOST_CHANGED + 1).collect()]
-    return found if len(found) <= _MOST_CHANGED else None
 
 
 def _found(spark: SparkSession, journal: Table, condition: BooleanExpression) -> DataFrame:

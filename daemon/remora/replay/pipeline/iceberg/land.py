@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -130,10 +131,6 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
     tables.events.refresh()
     tables.aside.refresh()
     before, aside = landed_in(tables.events), landed_in(tables.aside)
-    if aside.batch > before.batch:  # killed between its two commits: the same records once more
-        begun = {number: before.ends.get(number, 0) for number in aside.ends}
-        spans = {number: (begun[number], end) for number, end in aside.ends.items() if begun[number] < end}
-        return _Batch(_from(spans, beginnings(plan.source, PATIENCE_S)), before, is_aside_there=True)
     first = beginnings(plan.source, PATIENCE_S)
     if (lost := gone(before.ends, first)) and not plan.skip_lost:
         number, (end, begin) = min(lost.items())
@@ -141,12 +138,10 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
             f"topic {plan.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
             f" partition {number} offsets {end} to {begin - 1}"
         )
+    if aside.batch > before.batch:  # killed between its two commits: the same records once more
+        return _Batch(next_offsets(before.ends, first, aside.ends, sys.maxsize), before, is_aside_there=True)
     offsets = next_offsets(before.ends, first, last or ends(plan.source, PATIENCE_S), plan.batch)
     return _Batch(offsets, before) if offsets else None
-
-
-def _from(spans: Offsets, first: Mapping[int, int]) -> Offsets:
-    return {number: (max(begin, min(first.get(number, 0), end)), end) for number, (begin, end) in spans.items()}
 
 
 def _land(spark: SparkSession, plan: LakePlan, tables: _Tables, batch: _Batch) -> LandedOffsets:
