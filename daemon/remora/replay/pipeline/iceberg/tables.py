@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -21,7 +21,7 @@ from pyiceberg.types import (
 )
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from remora.replay.pipeline.columns import BAD, EVENT, OBJECT
 from remora.replay.pipeline.frames import CREATES, HIDES, REMOVES
@@ -42,32 +42,43 @@ S3_NAMES = {
 
 _DERIVED = {"record_type": StringType(), "is_delete_marker": BooleanType()}
 _LEFT_OUT = ("day", "bucket_dir")
-_TYPES: dict[str, type[IcebergType]] = {
-    "string": StringType,
-    "int": IntegerType,
-    "bigint": LongType,
-    "timestamp": TimestamptzType,
-    "binary": BinaryType,
-}
-
 _MAP_IDS = 1000
 """Where the ids of maps' keys and values begin; columns may be added below."""
 
 
+_TYPES: dict[str, Callable[[int], IcebergType]] = {
+    "string": lambda _: StringType(),
+    "int": lambda _: IntegerType(),
+    "bigint": lambda _: LongType(),
+    "timestamp": lambda _: TimestamptzType(),
+    "binary": lambda _: BinaryType(),
+    "map<string,string>": lambda number: MapType(
+        _MAP_IDS + 2 * number, StringType(), _MAP_IDS + 2 * number + 1, StringType(), value_required=False
+    ),
+}
+"""The type of a column with a number."""
+
+
+def by_lake_names(columns: StructType) -> StructType:
+    """Columns of a landing of Parquet as a table has them."""
+    return StructType(
+        [
+            StructField(S3_NAMES.get(each.name, each.name), each.dataType)
+            for each in columns.fields
+            if each.name not in _LEFT_OUT
+        ]
+    )
+
+
 def _schema(columns: StructType, derived: Mapping[str, IcebergType]) -> Schema:
     fields = [
-        NestedField(number, S3_NAMES.get(each.name, each.name), _type(each.dataType, number), required=False)
+        NestedField(
+            number, S3_NAMES.get(each.name, each.name), _TYPES[each.dataType.simpleString()](number), required=False
+        )
         for number, each in enumerate((each for each in columns.fields if each.name not in _LEFT_OUT), 1)
     ]
     more = [NestedField(len(fields) + number, name, kind) for number, (name, kind) in enumerate(derived.items(), 1)]
     return Schema(*fields, *more)
-
-
-def _type(told: DataType, number: int) -> IcebergType:
-    if told.typeName() != "map":
-        return _TYPES[told.simpleString()]()
-    key = _MAP_IDS + 2 * number
-    return MapType(key, StringType(), key + 1, StringType(), value_required=False)
 
 
 def _spec(schema: Schema, *fields: tuple[str, Transform[Any, Any], str]) -> PartitionSpec:
@@ -117,17 +128,6 @@ def journal_rows(events: DataFrame) -> DataFrame:
 def lake_rows(rows: DataFrame, columns: StructType) -> DataFrame:
     """Rows of a landing of Parquet under the names of a table."""
     return rows.select(*_renamed(columns))
-
-
-def by_lake_names(columns: StructType) -> StructType:
-    """Columns of a landing of Parquet as a table has them."""
-    return StructType(
-        [
-            StructField(S3_NAMES.get(each.name, each.name), each.dataType)
-            for each in columns.fields
-            if each.name not in _LEFT_OUT
-        ]
-    )
 
 
 def as_landed(rows: DataFrame) -> DataFrame:
