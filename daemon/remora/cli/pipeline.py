@@ -9,13 +9,14 @@ from remora.cli.spark import SparkCommands
 MODULES: dict[str, str] = {
     "land": "pipeline_land:land",
     "inventory": "pipeline_inventory:inventory",
+    "maintain": "pipeline_maintain:maintain",
     "reconcile": "pipeline_reconcile:reconcile",
 }
 
 
 @click.group(cls=SparkCommands, modules=MODULES)
 def pipeline() -> None:
-    """Land notifications from Kafka as Parquet, keep a table of each bucket's current objects, and compare the buckets.
+    """Land notifications from Kafka as tables, keep one of each bucket's current objects, and compare the buckets.
 
     Needs Java 17 and pip install 'remorad[replay]'; runs on this host, or on a Spark cluster.
 

@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from remora.cli.lake import lake_options
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
 from remora.replay.pipeline.inventory import Plan, take
 from remora.replay.steps import told
+
+if TYPE_CHECKING:
+    from remora.replay.pipeline.iceberg.catalog import LakeAddress
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
     """The options of `remora pipeline inventory`."""
 
-    out: Path
+    landed: Path | None
+    out: Path | None
     buckets: tuple[str, ...]
     keep: int
+    whole: bool
     memory: str
     master: str | None
     as_json: bool
 
 
 @click.command("inventory")
-@click.argument("landed", type=FOLDER)
-@click.option("--out", required=True, type=NEW_FOLDER, help="Folder of the inventory.")
+@click.argument("landed", type=FOLDER, required=False)
+@click.option("--out", type=NEW_FOLDER, help="Folder of the inventory, without a catalog.")
 @click.option("--bucket", "buckets", multiple=True, metavar="NAME", help="Only this bucket; can be repeated.")
 @click.option(
     "--keep", type=click.IntRange(1), default=2, show_default=True, help="Snapshots to keep, the new one included."
 )
+@click.option("--whole", is_flag=True, help="Of a catalog's table: from all events, not from what is new.")
+@lake_options
 @memory_option
 @master_option
 @json_option
 @gathered_into(_Options)
-def inventory(landed: Path, asked: _Options) -> None:
+def inventory(asked: _Options, lake: LakeAddress | None) -> None:
     """Make a table of the objects that each bucket has by now, from the events in LANDED.
 
     LANDED is the folder of `remora pipeline land`; that may run meanwhile. OUT/current/objects is the table, as
     Parquet; it is replaced in one step, and a reader never sees a part. An object is there when the last event of its
     key made it and none removed it; of an object with versions the current one is there.
 
+    With --table iceberg it is the table NAMESPACE.inventory beside the events, and only the objects are looked up that
+    new events name; its snapshots show the buckets as they were.
+
     \b
-    Example:
+    Examples:
       remora pipeline inventory landed --out inventory
+      remora pipeline inventory --table iceberg --catalog https://catalog/
     """
-    plan = Plan(landed, asked.out, asked.buckets, asked.keep, asked.memory)
+    if lake is not None:
+        _take_in_lake(asked, lake)
+        return
+    if asked.landed is None or asked.out is None:
+        raise click.UsageError("LANDED and --out are needed, or --table iceberg with --catalog")
+    if asked.whole:
+        raise click.UsageError("--whole is for a catalog's table; without one all events are read each time")
+    plan = Plan(asked.landed, asked.out, asked.buckets, asked.keep, asked.memory)
     with told() as tell:
         tell("starting Spark, then reading what has landed")
         found, is_new = take(plan, master=asked.master)
@@ -57,3 +77,18 @@ def inventory(landed: Path, asked: _Options) -> None:
         return
     what = f"{found.objects:,} objects by the events up to batch {found.batch}"
     click.echo(f"{asked.out}: {what}" if is_new else f"{asked.out}: nothing has landed since; {what}")
+
+
+def _take_in_lake(asked: _Options, lake: LakeAddress) -> None:
+    from remora.replay.pipeline.iceberg.inventory import take_in_lake  # its libraries take a second to load
+
+    if asked.landed or asked.out or asked.buckets:
+        raise click.UsageError("LANDED, --out and --bucket are for folders; with --catalog all is in its tables")
+    found = take_in_lake(lake, whole=asked.whole, memory=asked.memory, master=asked.master)
+    if asked.as_json:
+        print_json(asdict(found))
+        return
+    how = "nothing has landed since"
+    if found.is_new:
+        how = "from all events" if found.changed is None else f"{found.changed:,} objects looked up"
+    click.echo(f"{lake.named('inventory')}: {found.objects:,} objects; {how}")

@@ -6,12 +6,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from remora.cli.lake import catalog_options
 from remora.cli.options import (
     FILE,
     FOLDER,
@@ -34,6 +36,9 @@ from remora.replay.pipeline.reconciled_page import sentence
 from remora.replay.pipeline.reconciling import Reconcile, ReconciledDirectory
 from remora.replay.run.targets.s3 import Gateway
 from remora.replay.steps import told
+
+if TYPE_CHECKING:
+    from remora.replay.pipeline.iceberg.catalog import LakeAddress
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
 _PATH = click.Path(exists=True, path_type=Path)
@@ -109,11 +114,12 @@ class _Options:
     show_default=True,
     help="Most events a second.",
 )
+@catalog_options
 @memory_option
 @master_option
 @json_option
 @gathered_into(_Options)
-def reconcile(bucket: str, asked: _Options) -> None:
+def reconcile(bucket: str, asked: _Options, lake: LakeAddress | None) -> None:
     """Compare what events say of BUCKET with what is in it, and send the events that are missing.
 
     It finds what was lost before any queue held it. Missing: an object without an event. Extra: an object that is gone.
@@ -129,11 +135,12 @@ def reconcile(bucket: str, asked: _Options) -> None:
     Examples:
       remora pipeline reconcile photos --inventory inventory --s3 http://gateway:8000 --out out
       remora pipeline reconcile photos --inventory inventory --s3-inventory manifest.json --out out
+      remora pipeline reconcile photos --catalog https://catalog/ --s3 http://gateway:8000 --out out
       remora pipeline reconcile photos --backfill --s3 http://gateway:8000 --out out --emit events
 
     Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
     """
-    plan = _plan(bucket, asked)
+    plan = replace(_plan(bucket, asked, is_in_lake=lake is not None), lake=lake)
     with told() as tell:
         found = run(plan, master=asked.master, tell=tell)
         sent = _sent(plan, found, asked, tell) if asked.topic else None
@@ -142,9 +149,9 @@ def reconcile(bucket: str, asked: _Options) -> None:
         sys.exit(Exit.DIFFERS)
 
 
-def _plan(bucket: str, asked: _Options) -> Plan:
-    if (asked.inventory is None) != asked.backfill:
-        raise click.UsageError("one of --inventory and --backfill says what is known of events")
+def _plan(bucket: str, asked: _Options, *, is_in_lake: bool) -> Plan:
+    if sum((asked.inventory is not None, asked.backfill, is_in_lake)) != 1:
+        raise click.UsageError("one of --inventory, --catalog and --backfill says what is known of events")
     if asked.listing and asked.manifest:
         raise click.UsageError("--listing and --s3-inventory exclude each other")
     if not (asked.listing or asked.manifest or asked.s3):
@@ -176,7 +183,7 @@ def _gateway(url: str, region: str) -> Gateway:
 def _sent(plan: Plan, found: Reconcile, asked: _Options, tell: Callable[[str], None]) -> EmitProgress:
     from remora.replay.pipeline.s3_listing import looking, s3_reader  # its libraries take a second to load
 
-    plan_emission(plan.out, master=asked.master)
+    plan_emission(plan.out, lake=plan.lake, master=asked.master)
     gateway = plan.gateway
     assert gateway is not None, "--emit needs --s3"
     token = asked.token_file.read_text().strip() if asked.token_file else ""

@@ -12,7 +12,8 @@ from remora.cli.groups import Group
 from remora.replay.errors import named_by_path
 
 _EXTRA = frozenset({
-    "aiobotocore", "botocore", "jinja2", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard",
+    "aiobotocore", "botocore", "jinja2", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyiceberg",
+    "pyiceberg_core", "pyspark", "sqlalchemy", "zstandard",
 })  # fmt: skip
 
 

@@ -104,6 +104,14 @@ def beginnings(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
     return patiently(lambda: _beginnings(source), patience_s)
 
 
+def ends(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
+    """The offset behind the last record of each partition that the source's isolation shows.
+
+    Raises ReplayError when no broker answers for this long.
+    """
+    return patiently(lambda: _ends(source), patience_s)
+
+
 async def _first_far(source: KafkaSource) -> dict[int, int]:
     # Transactions do not matter: the connector reads the records of aborted ones, too, before it leaves them out.
     async with consumer(source, isolation=UNCOMMITTED) as (client, places):
@@ -114,6 +122,11 @@ async def _first_far(source: KafkaSource) -> dict[int, int]:
 async def _beginnings(source: KafkaSource) -> dict[int, int]:
     async with consumer(source) as (client, places):
         return {place.partition: offset for place, offset in (await client.beginning_offsets(places)).items()}
+
+
+async def _ends(source: KafkaSource) -> dict[int, int]:
+    async with consumer(source) as (client, places):
+        return {place.partition: offset for place, offset in (await client.end_offsets(places)).items()}
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,17 @@ _UNDERSTOOD = frozenset(
 
 def read(path: Path) -> dict[str, str]:
     """The settings of a properties file. Raises ReplayRefused with the line of one that is not understood."""
-    found: dict[str, str] = {}
+    found = dict(_entries(path, _UNDERSTOOD))
+    client_options(found)
+    return found
+
+
+def pairs(path: Path) -> dict[str, str]:
+    """The settings of a properties file, whatever their names are. Raises ReplayRefused."""
+    return dict(_entries(path, None))
+
+
+def _entries(path: Path, understood: frozenset[str] | None) -> Iterator[tuple[str, str]]:
     try:
         lines = path.read_text().replace("\\\n", "").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
@@ -32,11 +42,11 @@ def read(path: Path) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith(("#", "!")):
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
-        if not equals or key not in _UNDERSTOOD:
+        if not equals and understood is None:
+            raise ReplayRefused(f"{path}: line {number}: is no setting such as name=value")
+        if not equals or (understood is not None and key not in understood):
             raise ReplayRefused(f"{path}: line {number}: {key} is none of {', '.join(sorted(_UNDERSTOOD))}")
-        found[key] = value
-    client_options(found)
-    return found
+        yield key, value
 
 
 def client_options(settings: Mapping[str, str]) -> dict[str, Any]:

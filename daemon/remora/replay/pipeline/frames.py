@@ -69,14 +69,14 @@ def kept_aside(rows: DataFrame, batch: int) -> DataFrame:
 
 _OBJECT = ("tenant", "bucket", "key")
 
-_CREATES = r"^(ObjectCreated:|(ObjectSynced|Replication):Create$|ObjectSynthetic:Created:Reconcile$)"
-_HIDES = (
+CREATES = r"^(ObjectCreated:|(ObjectSynced|Replication):Create$|ObjectSynthetic:Created:Reconcile$)"
+HIDES = (
     r"^(ObjectRemoved:(DeleteMarkerCreated|DeleteAllVersions)|LifecycleExpiration:DeleteMarkerCreated"
     r"|ObjectLifecycle:Expiration:Current|(ObjectSynced|Replication):DeletionMarkerCreated"
     # Which versions went is not known: the key has no object from then on.
     r"|ObjectSynthetic:Removed:Reconcile)$"
 )
-_REMOVES = (
+REMOVES = (
     r"^(ObjectRemoved:Delete|LifecycleExpiration:Delete|ObjectLifecycle:Expiration:(Noncurrent|DeleteMarker)"
     r"|(ObjectSynced|Replication):Delete)$"
 )
@@ -106,9 +106,9 @@ def changes(events: DataFrame) -> DataFrame:
     begins_upload = (name == "ObjectCreated:Post") & etag.isNull() & (F.col("event_source") == "ceph:s3")
     change = (
         F.when(begins_upload, None)
-        .when(name.rlike(_CREATES), "creates")
-        .when(name.rlike(_HIDES), "hides")
-        .when(name.rlike(_REMOVES), "removes")
+        .when(name.rlike(CREATES), "creates")
+        .when(name.rlike(HIDES), "hides")
+        .when(name.rlike(REMOVES), "removes")
     )
     version = F.when(F.col("version_id") == "null", "").otherwise(F.coalesce("version_id", F.lit("")))
     told_order = sequencer_order(F.col("event_source"), F.col("sequencer"))

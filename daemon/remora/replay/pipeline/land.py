@@ -33,10 +33,10 @@ from remora.replay.topic_identity import identify
 LOOK_S = 1
 """How soon a stop is heard of."""
 
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
 """How long brokers may be away while a batch is made, which is what Kafka's own clients allow."""
 
-_AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
+AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
 """Tasks that only write files may be repeated; what a failed one has written is no part of the batch."""
 
 
@@ -88,7 +88,7 @@ def land(
             if directory.commit().batch < 0:
                 _note_the_beginning(plan, noted)
             directory.recover()
-            with session("pipeline land", master=master, kafka=True, settings=_AGAIN) as spark, writing(spark):
+            with session("pipeline land", master=master, kafka=True, settings=AGAIN) as spark, writing(spark):
                 _stream(spark, plan, _Sink(plan, directory, told), stop)
         return directory.commit()
 
@@ -110,7 +110,7 @@ def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) ->
     try:
         query = trigger.start()
         try:
-            with _signals(stop):
+            with hearing_signals(stop):
                 while not query.awaitTermination(LOOK_S) and not (stop and stop.is_set()):
                     pass
         finally:
@@ -120,7 +120,7 @@ def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) ->
 
 
 @contextmanager
-def _signals(stop: Event | None) -> Iterator[None]:
+def hearing_signals(stop: Event | None) -> Iterator[None]:
     """Signals set the event while the block runs: raised out of a call to the JVM, they would break its connection."""
     if stop is None:
         yield
@@ -171,7 +171,7 @@ class _Sink:
             if not self._directory.has(batch):
                 staged = self._staged(self._readable(frame, batch), batch)
                 # A topic that was made again gives its own records for these offsets.
-                self._see_the_topic(patience_s=_PATIENCE_S)
+                self._see_the_topic(patience_s=PATIENCE_S)
                 self._told(self._directory.land(batch, staged))
         except RemoraError as exc:
             self.failure = exc
@@ -202,9 +202,9 @@ class _Sink:
     def _readable(self, frame: DataFrame, batch: int) -> DataFrame:
         """The batch; read anew where it has a record that Spark's connector cannot read."""
         plan = self._plan
-        if not (far := first_far(plan.source, _PATIENCE_S)):
+        if not (far := first_far(plan.source, PATIENCE_S)):
             return frame
-        offsets = self._offsets(batch, _PATIENCE_S)
+        offsets = self._offsets(batch, PATIENCE_S)
         if not any(number in far and far[number] < end for number, (_, end) in offsets.items()):
             return frame
         return read(frame.sparkSession, plan.source, offsets, may_be_gone=plan.skip_lost)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
@@ -40,13 +41,17 @@ from remora.replay.pipeline.spark import writing
 from remora.replay.run.targets.s3 import Gateway
 from remora.replay.session import session
 
+if TYPE_CHECKING:
+    from remora.replay.pipeline.iceberg.catalog import LakeAddress
+
 SETTINGS: Mapping[str, str] = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
 """Of a session of its own: tables of any size are joined, so their parts are put together by what they have."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compare. Without an `inventory` it is a backfill: no events are known, and every object is missing.
+    """What to compare. Events are known by an `inventory` or by the tables of a `lake`; without both it is a backfill,
+    and every object is missing.
 
     One of `gateway`, `listing` and `manifest` tells what is in the bucket; with several, a file goes before S3, which
     is then only looked at before events are sent. `landed` is the landing, where the inventory does not name it.
@@ -55,6 +60,7 @@ class Plan:
     bucket: str
     out: Path
     inventory: Path | None
+    lake: LakeAddress | None = None
     landed: Path | None = None
     tenant: str = ""
     gateway: Gateway | None = None
@@ -107,7 +113,7 @@ def reconcile(plan: Plan, *, master: str | None = None, tell: Callable[[str], No
     return found
 
 
-def plan_emission(out: Path, *, master: str | None = None) -> None:
+def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | None = None) -> None:
     """Find out which findings are to be sent: those whose keys have no event that has landed since."""
     directory = ReconciledDirectory(out)
     found = directory.made()
@@ -115,12 +121,14 @@ def plan_emission(out: Path, *, master: str | None = None) -> None:
     plan = directory.emit / "plan.json"
     if plan.exists():
         return
-    landed = LandedDirectory(Path(found.landed))
-    batch = landed.commit().whole if found.landing else found.batch
-    if batch > found.batch:
-        with session("pipeline reconcile", master=master, settings=SETTINGS) as spark, writing(spark):
+    if lake is None and (not found.landing or LandedDirectory(Path(found.landed)).commit().whole == found.batch):
+        write(plan, Planned(is_whole=True, batch=found.batch))
+        return
+    with session("pipeline reconcile", master=master, settings=SETTINGS) as spark, writing(spark):
+        events, batch = _events_by_now(spark, found, lake)
+        if batch > found.batch:
             findings = spark.read.schema(FINDING).parquet(pattern(directory.findings))
-            later = _events_of(spark, landed, found.bucket, found.tenant, batch).where(F.col("batch") > found.batch)
+            later = events.where(F.col("batch") > found.batch)
             left = findings.join(later.select("key"), on="key", how="left_anti").select(*FINDING.names)
             left.sort("key").write.mode("overwrite").parquet(location(directory.emit / "plan"))
     write(plan, Planned(is_whole=batch == found.batch, batch=batch))
@@ -237,7 +245,26 @@ def _list(spark: SparkSession, plan: Plan, gateway: Gateway, directory: Reconcil
     return listing
 
 
+def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | None) -> tuple[DataFrame, int]:
+    """All events of a reconcile's bucket that have landed by now, and up to which batch. Raises ReplayRefused."""
+    if lake is None:
+        landed = LandedDirectory(Path(found.landed))
+        batch = landed.commit().whole
+        return _events_of(spark, landed, found.bucket, found.tenant, batch), batch
+    from remora.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
+
+    known = tables_of_bucket(spark, lake, found.bucket, found.tenant)
+    if known.landing != found.landing:
+        raise ReplayRefused(f"{lake.named('events')}: is another landing than the one that was compared")
+    return known.events, known.batch
+
+
 def _known(spark: SparkSession, plan: Plan) -> _Known:
+    if plan.lake is not None:
+        from remora.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
+
+        known = tables_of_bucket(spark, plan.lake, plan.bucket, plan.tenant)
+        return _Known(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
     if plan.inventory is None:
         return _Known(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
     newest = InventoryDirectory(plan.inventory).newest()

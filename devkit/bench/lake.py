@@ -1,0 +1,127 @@
+"""How fast notifications land in Iceberg tables, and what an inventory costs that is kept up.
+
+A topic is filled with Spark; one session then counts its records, which is the most that a job on this host could do,
+lands them, makes the inventory, lands changes of one event in a hundred, and brings the inventory up to them. The
+catalog is a SQLite file, tables lie in a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from devkit.bench.clusters import BenchError, running_clusters
+from devkit.clusters.kafka import create_topic
+from devkit.clusters.spark import connector_jars
+from remora.replay.kafka_source import KafkaSource, beginnings, ends, read
+from remora.replay.pipeline.iceberg.catalog import LakeAddress
+from remora.replay.pipeline.iceberg.inventory import take_in_lake
+from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
+from remora.replay.session import session
+
+TITLE = "lake: notifications landed in Iceberg tables, and an inventory that is kept up"
+
+PARTITIONS = 4
+EVENTS_A_KEY = 5
+
+
+@dataclass(frozen=True)
+class LakeFigures:
+    """What one run measured."""
+
+    events: int
+    count_s: float
+    land_s: float
+    files: int
+    mean_file_bytes: int
+    whole_s: float
+    changed: int
+    kept_up_s: float
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `scripts/bench lake` understands."""
+    parser.add_argument("--events", type=int, default=5_000_000, help="events in the topic (default: 5,000,000)")
+    parser.add_argument("--memory", default="2g", help="heap of Spark (default: 2g)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print; returns the figures."""
+    connector_jars()
+    with (
+        running_clusters(options.name, options.keep, ("kafka",)) as clusters,
+        tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
+        session("bench", kafka=True, settings={"spark.driver.memory": options.memory}) as spark,
+    ):
+        found = _measured(spark, str(clusters.kafka["bootstrap"]), Path(folder), options.events)
+    print(
+        f"lake: {found.events:,} events counted in {found.count_s:.1f} s, landed in {found.land_s:.1f} s"
+        f" ({found.events / found.land_s:,.0f}/s), {found.files} files of {found.mean_file_bytes / 1e6:.1f} MB"
+    )
+    print(
+        f"lake: inventory from all events in {found.whole_s:.1f} s, after {found.changed:,} changed objects in"
+        f" {found.kept_up_s:.1f} s: {found.kept_up_s / found.whole_s:.2f} of it"
+    )
+    return asdict(found)
+
+
+def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int) -> LakeFigures:
+    topic = f"bench-{uuid.uuid4().hex[:8]}"
+    asyncio.run(create_topic(bootstrap, topic, partitions=PARTITIONS))
+    lake = LakeAddress(f"jdbc:sqlite:{folder}/catalog.db", "remora", f"file://{folder}/warehouse")
+    plan = LakePlan(bootstrap, topic, lake)
+    _fill(spark, bootstrap, topic, range(events), events // EVENTS_A_KEY)
+    source = KafkaSource(bootstrap, topic, "read_committed", {})
+    first, last = beginnings(source), ends(source)
+    count_s = _timed(lambda: read(spark, source, {each: (first[each], last[each]) for each in first}).count())
+    land_s = _timed(lambda: land_in_lake(plan))
+    sizes = [file.stat().st_size for file in (folder / "warehouse/remora/events").rglob("*.parquet")]
+    whole_s = _timed(lambda: take_in_lake(lake))
+    _fill(spark, bootstrap, topic, range(events, events + events // 100), events // EVENTS_A_KEY)
+    land_in_lake(plan)
+    began = time.monotonic()
+    changed = take_in_lake(lake).changed
+    kept_up_s = time.monotonic() - began
+    if changed is None:
+        raise BenchError("the inventory was made from all events")
+    return LakeFigures(events, count_s, land_s, len(sizes), sum(sizes) // len(sizes), whole_s, changed, kept_up_s)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def _fill(spark: SparkSession, bootstrap: str, topic: str, numbers: range, keys: int) -> None:
+    """Notifications as S3 writes them, five of each object; one in a thousand removes."""
+    number = F.col("id")
+    key = F.format_string("station-%d/reading-%06d.parquet", number % 7, number % keys)
+    value = F.format_string(
+        '{"Records":[{"eventVersion":"2.2","eventSource":"aws:s3","awsRegion":"default","eventTime":'
+        '"2026-11-21T%02d:%02d:%02d.%06dZ","eventName":"%s","userIdentity":{"principalId":"bench"},'
+        '"s3":{"bucket":{"name":"bench-%d"},"object":{"key":"%s","size":%d,"eTag":"d41d8cd98f00b204e9800998ecf8427e",'
+        '"sequencer":"%s"}},"eventId":"%d"}]}',
+        F.floor(number / 360_000) % 24, F.floor(number / 6_000) % 60, F.floor(number / 100) % 60, number % 1_000_000,
+        F.when(number % 1000 == 0, "ObjectRemoved:Delete").otherwise("ObjectCreated:Put"),
+        number % keys % 3, key, 1000 + number % 1000, F.lpad(F.hex(number), 16, "0"), number,
+    )  # fmt: skip
+    (
+        spark.range(numbers.start, numbers.stop, 1, PARTITIONS)
+        .select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
+        .write.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("kafka.compression.type", "lz4")
+        .save()
+    )

@@ -1,0 +1,189 @@
+"""Why an event is in the journal once: commits to a real catalog, cut short and contended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
+
+from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, made
+from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora.replay.pipeline.iceberg.offsets import gone, next_offsets
+from remora.replay.pipeline.iceberg.tables import FORMS
+from replay.lakes import event, files, lake, rows, table
+
+FIRST = LandedOffsets(0, {0: 2}, 2, 0)
+SECOND = LandedOffsets(1, {0: 3}, 3, 0)
+
+
+class Killed(BaseException):
+    """What a process that dies at this point would not survive."""
+
+
+def dying(step: int) -> Iterator[None]:
+    """Raise at the n-th call."""
+    for _ in range(step):
+        yield
+    raise Killed
+
+
+def land_once(folder: Path) -> None:
+    """What every run does: a batch, if it has not landed."""
+    journal = table(folder, "events")
+    if landed_in(journal) != FIRST:
+        append(journal, files(journal, event(0), event(1)), LandedOffsets(), FIRST)
+
+
+def test_a_batch_lands_once_wherever_it_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any file that is written and at any step of the catalog, and run again, each event is there once."""
+    create, commit = PyArrowFile.create, SqlCatalog.commit_table
+    for step in range(60):
+        folder, is_killed = tmp_path / str(step), False
+        folder.mkdir()
+        table(folder, "events")
+        death = dying(step)
+
+        def counted(call: Any, death: Iterator[None] = death) -> Any:
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                next(death, None)
+                answer = call(*args, **kwargs)
+                next(death, None)
+                return answer
+
+            return wrapper
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PyArrowFile, "create", counted(create))
+            patch.setattr(SqlCatalog, "commit_table", counted(commit))
+            try:
+                land_once(folder)
+            except Killed:
+                is_killed = True
+        land_once(folder)
+
+        assert rows(table(folder, "events"), "offset") == [(0,), (1,)], step
+        assert landed_in(table(folder, "events")) == FIRST
+        if not is_killed:
+            assert step > 6
+            return
+    raise AssertionError("it always dies")
+
+
+def test_two_that_land_at_once(tmp_path: Path) -> None:
+    """Of two processes that land the same batch one wins; the other is refused where it has other records, and adds
+    nothing where it has the same."""
+    one, other = table(tmp_path, "events"), table(tmp_path, "events")
+    append(one, files(one, event(0), event(1)), LandedOffsets(), FIRST)
+
+    with pytest.raises(ReplayRefused, match="another process lands into it"):
+        append(other, files(other, event(0)), LandedOffsets(), LandedOffsets(0, {0: 1}, 1, 0))
+    append(other, files(other, event(0), event(1)), LandedOffsets(), FIRST)
+
+    assert rows(one, "offset") == [(0,), (1,)]
+
+
+def test_a_commit_that_the_catalog_refuses_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the table's head moves between look and commit, the batch lands on the new head if that has landed nothing,
+    and is refused if it has; an answer that is lost lands nothing twice."""
+    journal, other = table(tmp_path, "events"), table(tmp_path, "events")
+    commit = SqlCatalog.commit_table
+    meanwhile: list[Any] = []
+
+    def interrupted(catalog: SqlCatalog, *args: Any) -> Any:
+        if meanwhile:
+            meanwhile.pop()()
+        return commit(catalog, *args)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", interrupted)
+
+    def another_snapshot() -> None:
+        with other.transaction() as transaction:
+            transaction.update_snapshot().fast_append().commit()
+
+    meanwhile.append(another_snapshot)
+    append(journal, files(journal, event(0), event(1)), LandedOffsets(), FIRST)
+    assert len(journal.metadata.snapshots) == 2
+
+    meanwhile.append(lambda: append(other, files(other, event(2)), FIRST, SECOND))
+    with pytest.raises(ReplayRefused, match="another process"):
+        append(journal, files(journal, event(2)), FIRST, LandedOffsets(1, {0: 9}, 9, 0))
+    assert rows(journal, "offset") == [(0,), (1,), (2,)]
+
+    for number, lost in enumerate((CommitFailedException, CommitStateUnknownException), 3):
+
+        def losing(catalog: SqlCatalog, *args: Any, lost: type[Exception] = lost) -> Any:
+            commit(catalog, *args)
+            raise lost("the answer is lost")
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", losing)
+        before = landed_in(journal)
+        append(journal, files(journal, event(number)), before, LandedOffsets(number, {0: number + 1}, number + 1, 0))
+    assert rows(journal, "offset") == [(0,), (1,), (2,), (3,), (4,)]
+
+
+def test_columns_that_an_older_remora_did_not_know_are_added(tmp_path: Path) -> None:
+    """A journal without a column gets it, no file is written for that, and its old rows have null there."""
+    schema, spec = FORMS["events"]
+    older = Schema(*[each for each in schema.fields if each.name not in ("topic_sequence", "record_type")])
+    address = lake(tmp_path)
+    journal = made(address.connected(), address, "events", (older, spec), {})
+    append(journal, files(journal, event(0)), LandedOffsets(), LandedOffsets(0, {0: 1}, 1, 0))
+    before = sorted((tmp_path / "warehouse").rglob("*.parquet"))
+
+    journal = table(tmp_path, "events")
+
+    assert sorted((tmp_path / "warehouse").rglob("*.parquet")) == before
+    append(journal, files(journal, event(1, topic_sequence="7")), LandedOffsets(0, {0: 1}, 1, 0), FIRST)
+    assert rows(journal, "offset", "topic_sequence") == [(0, None), (1, "7")]
+
+
+def test_what_is_no_place_for_tables_is_refused(tmp_path: Path) -> None:
+    """An unknown catalog, one of folders, one that is not there and a table of another form are told in one line."""
+    for uri, why in (
+        ("gopher://x", "is no catalog"),
+        (f"file://{tmp_path}", "a catalog of folders"),
+        ("http://127.0.0.1:9/", "127.0.0.1"),
+        (f"jdbc:sqlite:{tmp_path}/none/x.db", "unable to open database file"),
+    ):
+        with pytest.raises(ReplayError, match=why) as told:
+            LakeAddress(uri, "remora").connected()
+        assert "\n" not in str(told.value)
+        assert uri in str(told.value)
+
+    address = lake(tmp_path)
+    catalog = address.connected()
+    catalog.create_namespace("remora")
+    catalog.create_table("remora.events", Schema(NestedField(1, "x", StringType())), partition_spec=PartitionSpec())
+    with pytest.raises(ReplayRefused, match=r"remora\.events: is a table of another form"):
+        existing(catalog, address, "events")
+
+
+@pytest.mark.parametrize(
+    ("landed", "first", "ends", "expected"),
+    [
+        ({}, {0: 0, 1: 4}, {0: 3, 1: 4}, {0: (0, 3)}),
+        ({0: 3}, {0: 0, 1: 4}, {0: 3, 1: 6}, {1: (4, 6)}),
+        ({0: 3, 1: 6}, {0: 0, 1: 4}, {0: 3, 1: 6}, {}),
+        ({0: 0, 1: 0}, {0: 0, 1: 0}, {0: 90, 1: 10}, {0: (0, 9), 1: (0, 1)}),
+        ({0: 0, 1: 0}, {0: 0, 1: 0}, {0: 900, 1: 1}, {0: (0, 9), 1: (0, 1)}),
+        ({0: 2}, {0: 5}, {0: 7}, {0: (5, 7)}),
+    ],
+)
+def test_the_next_batch(landed: Any, first: Any, ends: Any, expected: Any) -> None:
+    """A batch goes on where the last one ended, takes its share of each partition, and begins new ones where Kafka
+    does."""
+    assert next_offsets(landed, first, ends, 10) == expected
+
+
+def test_what_is_gone() -> None:
+    """Records that Kafka has removed before they landed are told by partition; those that have landed are not."""
+    assert gone({0: 3, 1: 6, 2: 1}, {0: 5, 1: 6, 3: 9}) == {0: (3, 5)}

@@ -1,0 +1,94 @@
+"""Maintenance of a lake: nothing of a table's rows changes, and nothing that a table needs is removed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from remora.replay.errors import ReplayRefused
+from remora.replay.pipeline.iceberg import upkeep
+from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
+from remora.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
+from replay.lakes import event, files, lake, rows, table
+
+
+def land(journal: Table, *offsets: int, bucket: str = "photos") -> None:
+    """A batch of one file."""
+    before = landed_in(journal)
+    after = LandedOffsets(before.batch + 1, {0: max(offsets) + 1}, before.events + len(offsets))
+    append(journal, files(journal, *[event(each, bucket=bucket) for each in offsets]), before, after)
+
+
+def test_maintained_tables_have_the_same_rows(tmp_path: Path) -> None:
+    """Small files of a partition become one, snapshots and files of no table go when they are old, and the landing goes
+    on behind what it had landed; a second run finds nothing to do."""
+    journal = table(tmp_path, "events")
+    for offset in (2, 0, 1):
+        land(journal, offset)
+    land(journal, 3, bucket="other")
+    landed, before = landed_in(journal), rows(journal, "offset", "bucket")
+    stray = tmp_path / "warehouse/remora/events/data/stray.parquet"
+    stray.write_bytes(b"of a batch that was killed")
+    young = UpkeepPlan(lake(tmp_path))
+
+    (kept,) = maintain(young)
+
+    assert kept == Upkeep("remora.events", compacted=3, files=1, expired=0, removed=0)
+    assert stray.exists()
+    assert rows(journal, "offset", "bucket") == before
+    assert len(list(journal.scan().plan_files())) == 2
+
+    (gone,) = maintain(UpkeepPlan(lake(tmp_path), keep_s=0, orphans_s=-60))
+    assert (gone.compacted, gone.expired) == (0, 4)
+    assert not stray.exists()
+    assert rows(journal, "offset", "bucket") == before
+    assert landed_in(table(tmp_path, "events")) == landed
+    assert len(list((tmp_path / "warehouse").rglob("*.parquet"))) == 2
+    (nothing,) = maintain(UpkeepPlan(lake(tmp_path), keep_s=0, orphans_s=-60))
+    assert (nothing.compacted, nothing.expired, nothing.removed) == (0, 0, 0)
+    land(journal, 4)
+    assert len(rows(journal, "offset")) == 5
+
+
+def test_a_landing_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch lands while files are put together, the batch stays and they stay as they are for the next run."""
+    journal = table(tmp_path, "events")
+    land(journal, 0)
+    land(journal, 1)
+
+    def interrupted(*args: Any) -> None:
+        land(table(tmp_path, "events"), 2)
+        commit(*args)
+
+    monkeypatch.setattr(upkeep, "commit", interrupted)
+    assert compact(journal, 1 << 20, 100) == (0, 0, True)
+
+    assert rows(journal, "offset") == [(0,), (1,), (2,)]
+    assert landed_in(journal).batch == 2
+
+
+def test_a_run_is_bounded(tmp_path: Path) -> None:
+    """No more files are put together than asked for, none that are large, and never those of two partitions."""
+    journal = table(tmp_path, "events")
+    for number, bucket in enumerate("aabbab"):
+        land(journal, number, bucket=bucket)
+    made = [task.file for task in journal.scan().plan_files()]
+    size = max(each.file_size_in_bytes for each in made)
+
+    found = upkeep.groups(made, 10 * size, 4)
+
+    assert [{file.partition[1] for file in group} for group in found] == [{"a"}]
+    assert [len(group) for group in upkeep.groups(made, 10 * size, 6)] == [3, 3]
+    assert [len(group) for group in upkeep.groups(made, int(2.5 * size), 6)] == [2, 2]
+    assert upkeep.groups(made, size, 6) == []
+
+
+def test_where_there_are_no_tables(tmp_path: Path) -> None:
+    """A namespace without tables of remora's is refused by its name."""
+    with pytest.raises(ReplayRefused, match="remora: there are no tables"):
+        maintain(UpkeepPlan(lake(tmp_path)))
+    assert os.listdir(tmp_path) == ["catalog.db"]
