@@ -29,6 +29,16 @@ class TokenPlace:
     path: str
     any_below: bool = False
 
+    def __str__(self) -> str:
+        """The URL in one form."""
+        return f"https://{self.authority}{self.path}{'*' if self.any_below else ''}"
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a request names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 443 else f"{host}:{self.port}"
+
     def has(self, other: TokenPlace) -> bool:
         """Whether another place is one of these."""
         is_there = (self.host, self.port) == (other.host, other.port)
