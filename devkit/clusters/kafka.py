@@ -99,7 +99,7 @@ def kafka() -> Kafka:
     Debian's krb5-kdc is; see `devkit.clusters.kerberos`.
     """
     _need_java()
-    options = ["--sasl-ssl", *(["--kerberos"] if has_kdc() else [])]
+    options = ["--sasl-ssl", "--oauth", *(["--kerberos"] if has_kdc() else [])]
     name = f"tests{''.join(options)}-{datetime.now(UTC):%Y-%m}"
     env = Path(_dev_kafka("up", "--name", name, *options).strip().splitlines()[-1])
     return Kafka(name, json.loads(env.read_text()))

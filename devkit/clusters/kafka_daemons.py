@@ -1,6 +1,7 @@
 """Real Apache Kafka from its jars: one process is broker and controller (KRaft); three of them are a quorum."""
 
 import base64
+import json
 import os
 import secrets
 import signal
@@ -18,6 +19,7 @@ HERE = SCRIPTS / "dev"
 PLAIN_LISTENERS = ["plaintext", "controller"]
 SECURE_LISTENERS = ["ssl", "sasl_plaintext", "sasl_ssl", "mutual_ssl"]
 KERBEROS_LISTENERS = ["gssapi", "gssapi_brief"]
+TOKEN_LISTENERS = ["oauth", "oauth_brief"]
 PROXIED, DOOR = "proxied", "proxied/door"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 JAAS = "org.apache.kafka.common.security"
@@ -30,7 +32,7 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listeners={listeners}
 advertised.listeners={advertised}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL_SSL:SSL,PROXIED:PLAINTEXT,GSSAPI:SASL_PLAINTEXT,GSSAPI_BRIEF:SASL_PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL_SSL:SSL,PROXIED:PLAINTEXT,GSSAPI:SASL_PLAINTEXT,GSSAPI_BRIEF:SASL_PLAINTEXT,OAUTH:SASL_PLAINTEXT,OAUTH_BRIEF:SASL_PLAINTEXT
 log.dirs={data}
 # As in production: a topic that nobody made is an error, not a new topic with one partition.
 auto.create.topics.enable=false
@@ -73,6 +75,25 @@ listener.name.gssapi_brief.gssapi.sasl.jaas.config={jaas}
 listener.name.gssapi_brief.connections.max.reauth.ms=1000
 """
 
+TOKEN_ISSUER, TOKEN_AUDIENCE = "https://tokens.remora.test", "kafka"
+
+TOKENS = """\
+sasl.oauthbearer.jwks.endpoint.url=file://{folder}/jwks.json
+# Without this Kafka 4.1.1 checks no signature: its default validator is then that of clients.
+sasl.oauthbearer.jwt.validator.class=org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator
+sasl.oauthbearer.expected.issuer={issuer}
+sasl.oauthbearer.expected.audience={audience}
+listener.name.oauth.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.oauth.oauthbearer.sasl.jaas.config={module}
+listener.name.oauth.oauthbearer.sasl.server.callback.handler.class={handler}
+# Here a broker hangs up on a client that has not logged in again for some seconds.
+listener.name.oauth_brief.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.oauth_brief.oauthbearer.sasl.jaas.config={module}
+listener.name.oauth_brief.oauthbearer.sasl.server.callback.handler.class={handler}
+listener.name.oauth_brief.connections.max.reauth.ms=10000
+"""
+"""Kafka's own validator, with the key of a token server that tests run themselves."""
+
 LOG4J = """\
 rootLogger.level = ${sys:remora.level:-info}
 rootLogger.appenderRef.out.ref = out
@@ -94,11 +115,13 @@ class Cluster:
         """Make the cluster, or start the brokers that are not running of one that was made before.
 
         `options` add listeners: "sasl_ssl" those with TLS and with a user; "kerberos" those with GSSAPI, and a KDC;
-        "proxied" one that is advertised at a port where nobody listens: a proxy of the caller's is to.
+        "oauth" those with OAUTHBEARER; "proxied" one that is advertised at a port where nobody listens: a proxy of the
+        caller's is to.
         """
         if not self.state.is_complete():
             self.down(keep=False)
             choice = {"sasl_ssl": SECURE_LISTENERS, "kerberos": KERBEROS_LISTENERS, "proxied": [PROXIED]}
+            choice["oauth"] = TOKEN_LISTENERS
             kinds = PLAIN_LISTENERS + [kind for option in options for kind in choice[option]]
             self._create(brokers, kinds, heap, extra)
             return
@@ -147,7 +170,8 @@ class Cluster:
         level = ["-Dremora.level=warn"] if quiet else []
         realm = [f"-Djava.security.krb5.conf={self.realm.describe()['krb5_config']}"] if self.realm.exists() else []
         tuned = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()  # as for Kafka's own scripts
-        return ["java", f"-Xmx{heap}", *tuned, log4j, *level, *realm, "-cp", f"{jars}/*"]
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{self.state / 'oauth'}/jwks.json"
+        return ["java", f"-Xmx{heap}", *tuned, log4j, *level, *realm, allowed, "-cp", f"{jars}/*"]
 
     # --- making ------------------------------------------------------------------------------------------
 
@@ -164,6 +188,8 @@ class Cluster:
         password = secrets.token_hex(12)
         if secure:
             self._make_certificates()
+        if TOKEN_LISTENERS[0] in kinds:
+            self._make_token_key()
         if kerberos:
             self.realm.create(ports[KDC])
         for name in names:
@@ -198,6 +224,12 @@ class Cluster:
                 text += jaas("scram-sha-512", "scram.ScramLoginModule", "")
         if KERBEROS_LISTENERS[0] in kinds:
             text += KERBEROS.format(jaas=self.realm.jaas())
+        if TOKEN_LISTENERS[0] in kinds:
+            text += TOKENS.format(
+                folder=self.state / "oauth", issuer=TOKEN_ISSUER, audience=TOKEN_AUDIENCE,
+                module=f"{JAAS}.oauthbearer.OAuthBearerLoginModule required;",
+                handler=f"{JAAS}.oauthbearer.OAuthBearerValidatorCallbackHandler",
+            )  # fmt: skip
         text += "".join(f"{key}={value}\n" for key, value in extra.items())
         self._settings(name).write_text(text)
 
@@ -245,6 +277,18 @@ class Cluster:
         if done.returncode != 0:
             raise DevError(f"openssl failed:\n{done.stderr[-2000:]}")
 
+    def _make_token_key(self) -> None:
+        """The key of a token server, and the set of its public keys (JWKS) that brokers read."""
+        folder = self.state / "oauth"
+        folder.mkdir(mode=0o700)
+        key = folder / "key.pem"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], capture_output=True, check=True)
+        asked = ["openssl", "rsa", "-in", str(key), "-noout", "-modulus"]
+        shown = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        modulus = base64.urlsafe_b64encode(bytes.fromhex(shown.strip().partition("=")[2])).decode().rstrip("=")
+        public = {"kty": "RSA", "kid": "remora", "use": "sig", "alg": "RS256", "n": modulus, "e": "AQAB"}
+        (folder / "jwks.json").write_text(json.dumps({"keys": [public]}))
+
     def _describe(self, names: list[str], kinds: list[str], ports: dict[str, int], password: str) -> dict[str, Any]:
         bootstrap = {kind: ",".join(f"127.0.0.1:{ports[f'{name}/{kind}']}" for name in names) for kind in kinds}
         values = {"name": self.state.name, "state": str(self.state.path), "bootstrap": bootstrap["plaintext"]}
@@ -256,6 +300,10 @@ class Cluster:
         kerberos = [KDC] if KDC in ports else []
         if kerberos:
             values |= {f"{kind}_bootstrap": bootstrap[kind] for kind in KERBEROS_LISTENERS} | self.realm.describe()
+        if TOKEN_LISTENERS[0] in kinds:
+            values |= {f"{kind}_bootstrap": bootstrap[kind] for kind in TOKEN_LISTENERS}
+            values |= {"token_key": str(self.state / "oauth/key.pem")}
+            values |= {"token_issuer": TOKEN_ISSUER, "token_audience": TOKEN_AUDIENCE}
         if PROXIED in kinds:
             values["proxied_bootstrap"] = ",".join(f"127.0.0.1:{ports[f'{name}/{DOOR}']}" for name in names)
         return {

@@ -20,6 +20,7 @@ ANSWERS = {
         "shards": [],
         "topics": [],
         "stages": [],
+        "buckets": [],
         "members": [],
         "left": [],
         "shaped": [],

@@ -128,6 +128,24 @@ def test_the_key_of_a_certificate_has_a_password_of_its_own(apply: Apply, config
     assert b"sesame" not in done.out
 
 
+def test_the_secret_of_a_client_comes_from_a_file(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """It is kept with the topic, and neither printed nor shown."""
+    write_secret(tmp_path)
+    (tmp_path / "client").write_text("sesame\n")
+    config.write_text(f'{config.read_text()}\n[kafka]\ntoken_endpoints = ["https://sso.example.org/*"]\n')
+    more = (
+        'sasl-oauthbearer-client-secret-file = "client"\nargs = { mechanism = "OAUTHBEARER",'
+        ' sasl-oauthbearer-token-endpoint-url = "https://sso.example.org/token", sasl-oauthbearer-client-id = "remora",'
+    )
+
+    done = apply(ORDERS.replace('mechanism = "SCRAM-SHA-512", ', "").replace("args = {", more))
+
+    assert done.code == Exit.OK, done.err
+    assert parse_args(own(config)["orders"].target.args)["sasl-oauthbearer-client-secret"] == "sesame"
+    assert "args.sasl-oauthbearer-client-secret: ***" in done.out.decode()
+    assert b"sesame" not in done.out
+
+
 def test_a_file_that_is_applied_again_changes_nothing(apply: Apply, config: Path, tmp_path: Path) -> None:
     """The second time every topic is as the file says, and keeps its id."""
     write_secret(tmp_path)

@@ -51,6 +51,7 @@ class Given:
     delivery: Delivery | None
     password: str | None
     key_password: str | None
+    client_secret: str | None
     time_to_live_s: int | None
     max_retries: int | None
     retry_sleep_s: int | None
@@ -74,7 +75,12 @@ class Given:
         )
 
     def _all_args(self) -> Mapping[str, str]:
-        given = {DELIVERY: self.delivery, "password": self.password, "ssl-key-password": self.key_password}
+        given = {
+            DELIVERY: self.delivery,
+            "password": self.password,
+            "ssl-key-password": self.key_password,
+            "sasl-oauthbearer-client-secret": self.client_secret,
+        }
         return {**self.args, **{name: str(value) for name, value in given.items() if value is not None}}
 
 
@@ -287,6 +293,10 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--ssl-key-password-file", "key_password", type=click.File("rb"), callback=_password,
             help="A file that holds the password of the key that ssl-key-location names.",
+        ),
+        click.option(
+            "--sasl-oauthbearer-client-secret-file", "client_secret", type=click.File("rb"), callback=_password,
+            help="A file that holds the secret of sasl-oauthbearer-client-id.",
         ),
         click.option(
             "--time-to-live", "time_to_live_s", type=DURATION,

@@ -44,6 +44,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     delivery: Literal["at-least-once", "exactly-once"] | None = None
     password_file: str | None = None
     ssl_key_password_file: str | None = None
+    sasl_oauthbearer_client_secret_file: str | None = None
     time_to_live: str | int | None = None
     max_retries: Annotated[int, msgspec.Meta(ge=0, lt=UNSET)] | None = None
     retry_sleep_duration: str | int | None = None
@@ -56,7 +57,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
 _FIELDS = MappingProxyType({each.encode_name: each for each in msgspec.structs.fields(Table)})
 """The options of a table by the names that they have there."""
 
-_OF_TARGET = ("endpoint", "kafka-topic", "args", "delivery", "password-file", "ssl-key-password-file")
+_OF_TARGET = ("endpoint", "kafka-topic", "args", "delivery", *SECRETS.values())
 """Those of them that say where events go."""
 
 
@@ -195,6 +196,9 @@ class _Reading:
             delivery=Delivery(table.delivery) if table.delivery else None,
             password=self._password("password-file", table.password_file),
             key_password=self._password("ssl-key-password-file", table.ssl_key_password_file),
+            client_secret=self._password(
+                "sasl-oauthbearer-client-secret-file", table.sasl_oauthbearer_client_secret_file
+            ),
             time_to_live_s=self._seconds("time-to-live", table.time_to_live),
             max_retries=table.max_retries,
             retry_sleep_s=self._seconds("retry-sleep-duration", table.retry_sleep_duration),

@@ -11,6 +11,7 @@ import click
 from remora import app
 from remora.cli import admin_client
 from remora.cli.attributes import DURATION
+from remora.cli.explain_bucket import as_json_bucket, bucket_lines, view_bucket
 from remora.cli.explain_event import Answer, Asked, look_for, not_known
 from remora.cli.explained import (
     Place,
@@ -37,14 +38,12 @@ from remora.policy.hosts import names_of
 from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
 
-KINDS = ("topic", "queue", "event")
+KINDS = ("topic", "queue", "bucket", "event")
 
 
 @click.command()
 @click.argument("what")
-@click.option(
-    "--as", "kind", type=click.Choice(KINDS), help="What WHAT is, where a topic, a queue or a key share a name."
-)
+@click.option("--as", "kind", type=click.Choice(KINDS), help="What WHAT is, where several share a name.")
 @click.option("--topic", help="Look for an event in this topic's queues only.")
 @origin_option
 @click.option(
@@ -67,8 +66,9 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     """Say where WHAT is, why it waits, and what to type next.
 
     WHAT is a topic, a queue, a bucket, or an event, by its id or its key BUCKET/OBJECT, as it is or URL-encoded; of a
-    bucket it shows the oldest events. Reads the store, takes no lock, and asks the daemon of this host, which may be
-    away. For an event it says which queue holds it and how many entries stand in front of it, whether it is a dead
+    bucket it shows the notifications that are for it, when each last sent something, why nothing arrives, and the
+    oldest events that wait. Reads the store, takes no lock, and asks the daemon of this host, which may be away.
+    For an event it says which queue holds it and how many entries stand in front of it, whether it is a dead
     letter, and with --bootstrap at which offset Kafka has it. Queues keep no trace of single entries that have left
     them: what cannot be known is said, too.
 
@@ -78,6 +78,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     Examples:
       remora explain orders
       remora explain photos/2026/cat.jpg --topic orders --bootstrap localhost:9092
+      remora explain photos --as bucket
       remora explain orders --json | jq -r '.queues[] | [.queue, .why] | @tsv'
     """
 
@@ -118,6 +119,8 @@ async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: Sai
     kind, meant = _meant(await rows_of(store), asked)
     answer = Answer(kind)
     released = await store.releases.released()
+    if kind == "event" and asked.kind in (None, "bucket") and asked.topic is None:
+        answer.bucket = await view_bucket(store, asked.what, said, is_asked=asked.kind == "bucket")
     if kind == "event":
         holding = await look_for(store, asked, meant, answer)
     else:
@@ -181,10 +184,11 @@ def _print(asked: Asked, answer: Answer) -> None:
     elif answer.kind == "topic":
         lines = topic_lines(asked.what, answer.queues)
     else:
-        lines = [f"event {asked.what}: looked at {answer.looked_at} waiting entries"]
+        lines = bucket_lines(answer.bucket) if answer.bucket is not None else []
+        lines += [f"event {asked.what}: looked at {answer.looked_at} waiting entries"]
         lines += [line for each in answer.places for line in event_lines(each, answer.queues)]
         lines += [f"  in Kafka: {each.shown}" for each in answer.delivered]
-        if not (answer.places or answer.delivered):
+        if not answer.is_found:
             name = "" if asked.kind or asked.topic else "no topic or queue has this name, "
             lines.append(f"  found nowhere: {name}it waits in none of these queues and is no dead letter")
     lines += [f"  slow: {each}" for each in answer.slow]
@@ -195,6 +199,7 @@ def _print(asked: Asked, answer: Answer) -> None:
 def _as_json(answer: Answer) -> dict[str, object]:
     return {
         "kind": answer.kind,
+        "bucket": None if answer.bucket is None else as_json_bucket(answer.bucket),
         "queues": [as_json_queue(each) for each in answer.queues],
         "waiting": [_json_place(each) for each in answer.places if not each.cause],
         "dead_letters": [

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from remora.cli.delivered import Delivered, KafkaNotReachable, find_delivered
+from remora.cli.explain_bucket import BucketView
 from remora.cli.explained import Place, QueueView
 from remora.cli.rows import Row, look_at
 from remora.codec.event_entry import decode
@@ -60,12 +61,13 @@ class Answer:
     unknown: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
+    bucket: BucketView | None = None
     slow: list[str] = field(default_factory=list)
 
     @property
     def is_found(self) -> bool:
         """Whether there is anything to be said of what was asked about."""
-        return self.kind != "event" or bool(self.places or self.delivered)
+        return self.kind != "event" or self.bucket is not None or bool(self.places or self.delivered)
 
 
 async def look_for(

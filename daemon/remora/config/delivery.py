@@ -12,6 +12,7 @@ from remora.config.units import Bytes, Lifetime, Percent, Seconds, Unit, option_
 from remora.model.errors import ConfigError
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from remora.policy.lifetime import Limits
+from remora.policy.token_endpoints import OPTION, parse_place
 
 DRAIN_PART = 0.8
 """The part of `delivery.drain_timeout` that one request to an endpoint takes at most, whatever its own timeout says."""
@@ -90,6 +91,7 @@ class KafkaSettings(Checked):
     kerberos_keytab: str = ""
     kerberos_principal: str = ""
     kerberos_service_name: str = "kafka"
+    token_endpoints: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
@@ -105,6 +107,11 @@ class KafkaSettings(Checked):
             yield ConfigError("kafka.kerberos_principal", "needs kafka.kerberos_keytab, where its key is")
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.kerberos_service_name):
             yield ConfigError("kafka.kerberos_service_name", "1 to 64 letters, digits, '.', '_' and '-'")
+        for each in self.token_endpoints:
+            try:
+                parse_place(each)
+            except ValueError as exc:
+                yield ConfigError(OPTION, f'"{each}": {exc}')
 
     @property
     def ca_places(self) -> tuple[str, ...]:

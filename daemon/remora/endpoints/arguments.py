@@ -144,12 +144,20 @@ COMMON = (
 
 KAFKA_LEVEL = Argument("kafka-ack-level", "kafka", Words(("none", "broker")), "what radosgw waits for", "broker")
 BROKERS = Argument("kafka-brokers", "kafka", TEXT, "brokers beside those of the URI")
-MECHANISM = Argument("mechanism", "kafka", TEXT, "how user and password are shown to the broker", "PLAIN")
+MECHANISM = Argument("mechanism", "kafka", TEXT, "how remora logs in to the broker", "PLAIN")
 KEYTAB = Argument("sasl-kerberos-keytab", "kafka", TEXT, "file with the keys of a Kerberos principal")
 PRINCIPAL = Argument("sasl-kerberos-principal", "kafka", TEXT, "principal of the keytab to log in as")
 SERVICE = Argument("sasl-kerberos-service-name", "kafka", TEXT, "first part of the brokers' principal")
+TOKEN_URL = Argument("sasl-oauthbearer-token-endpoint-url", "kafka", TEXT, "where tokens are asked for, by https")
+CLIENT_ID = Argument("sasl-oauthbearer-client-id", "kafka", TEXT, "as which client tokens are asked for")
+CLIENT_SECRET = Argument(
+    "sasl-oauthbearer-client-secret", "kafka", TEXT, "secret of that client",
+    only_from="sasl-oauthbearer-client-secret-file",
+)  # fmt: skip
+SCOPE = Argument("sasl-oauthbearer-scope", "kafka", TEXT, "for what tokens are to be good")
+BEARER = (CLIENT_ID, CLIENT_SECRET, SCOPE, TOKEN_URL)
 USE_SSL = Argument("use-ssl", "kafka", Truth(), "whether connections use TLS", "false")
-KAFKA = (KAFKA_LEVEL, BROKERS, MECHANISM, KEYTAB, PRINCIPAL, SERVICE, USE_SSL)
+KAFKA = (KAFKA_LEVEL, BROKERS, MECHANISM, KEYTAB, PRINCIPAL, SERVICE, *BEARER, USE_SSL)
 
 MOST_BATCH_RECORDS, MOST_BATCH_BYTES = 10_000, 16 << 20
 CLOUDEVENTS = Argument("cloudevents", "http", Truth(), "whether requests have CloudEvents' headers", "false")

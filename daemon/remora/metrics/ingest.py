@@ -8,6 +8,7 @@ from prometheus_client import Histogram
 
 from remora.metrics.events import EventGroup, log, say
 from remora.metrics.instruments import Instruments
+from remora.policy.bucket_news import NewsBook
 
 
 class IngestEvents(EventGroup):
@@ -17,6 +18,8 @@ class IngestEvents(EventGroup):
         super().__init__(instruments)
         self.taken_in_bytes = 0
         """Bytes of the entries made of events that were taken in."""
+        self.buckets = NewsBook()
+        """What became last of events of each bucket that were sent without a topic; for the status."""
         self._ingested_events = instruments.topic_counter("remora_ingested_events", "Events taken in and stored.")
         self._ingested_bytes = instruments.topic_counter(
             "remora_ingested_bytes", "Bytes of the entries stored for events that were taken in."

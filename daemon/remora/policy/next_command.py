@@ -152,6 +152,9 @@ TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
     ),
     (r"Kerberos", _fixed("kinit -V -kt KEYTAB PRINCIPAL")),
     (r"gssapi", _fixed("pip install 'gssapi>=1.8'")),
+    (r"kafka\.token_endpoints", _fixed("remora check-config")),
+    (r"sasl-oauthbearer-client-secret$", _set("--sasl-oauthbearer-client-secret-file FILE")),
+    (r"sasl-oauthbearer|(grants no|refuses the) token|refuses the client|access_token|expires_in|JSON object", _test),
     # Files and TLS
     (r"ca-location", _set("--arg ca-location=FILE")),
     (r"ssl-key-password|private key is encrypted", _set("--ssl-key-password-file FILE")),

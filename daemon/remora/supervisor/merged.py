@@ -12,6 +12,7 @@ import msgspec
 from remora.metrics.figures import TopicFigures, merged_figures
 from remora.metrics.stages import StageRow, slow_lines, stages_shown
 from remora.model.cookie import WorkerCookie
+from remora.policy.bucket_news import merged_news
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
 from remora.policy.hosts import host_text
 from remora.policy.not_owned import FEWER
@@ -50,6 +51,7 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
         "members": _others([status["members"] for status in statuses], {each.cookie for each in answers}),
         "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
         "stages": stages,
+        "buckets": merged_news(row for status in statuses for row in status["buckets"]),
         "slow": slow_lines(stages),
         "left": _left([status["left"] for status in statuses], {shard["queue"] for shard in shards}),
     }

@@ -94,6 +94,7 @@ class Report:
             "topics": self._telemetry.topics(),
             "holds": _holds_json(worker.catalogue.held()) if worker else [],
             "stages": self._telemetry.stages(),
+            "buckets": self._telemetry.buckets.rows(),
             "members": [_member_json(each) for each in worker.others.values()] if worker else [],
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": _left_json(worker) if worker else [],

@@ -67,7 +67,9 @@ def test_each_argument_stands_once() -> None:
     assert len({each.name for each in every}) == len(every) == len(app.ARGUMENTS)
     assert {each.name: each for each in every} == app.ARGUMENTS
     assert all(each.about and each.read({}) is not None for each in every if each.default)
-    assert {name for name, each in app.ARGUMENTS.items() if each.only_from} == {"password", "ssl-key-password"}
+    assert {name for name, each in app.ARGUMENTS.items() if each.only_from} == {
+        "password", "ssl-key-password", "sasl-oauthbearer-client-secret",
+    }  # fmt: skip
 
 
 def test_what_is_secret_comes_from_a_file() -> None:

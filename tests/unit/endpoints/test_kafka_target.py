@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.target import Broker, Kerberos, Login, parse_target
+from remora.endpoints.kafka.target import Bearer, Broker, Kerberos, Login, parse_target
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -67,6 +67,28 @@ def test_brokers(uri: str, brokers: tuple[Broker, ...]) -> None:
 def test_login(uri: str, args: str, login: Login | None) -> None:
     """User and password come from the arguments, else from the URI decoded."""
     assert parse_target(target(uri, args)).cluster.login == login
+
+
+TOKEN_URL = "sasl-oauthbearer-token-endpoint-url"
+BEARER = (
+    f"mechanism=OAUTHBEARER&{TOKEN_URL}=https://sso.example.org/token&sasl-oauthbearer-client-id=remora"
+    f"&sasl-oauthbearer-scope=kafka&ca-location=/ca.pem&sasl-oauthbearer-client-secret={SECRET}"
+)
+
+
+def test_bearer() -> None:
+    """OAUTHBEARER asks for a log-in with a token, of which no secret is shown, and for none with a user."""
+    cluster = parse_target(target("kafka://alice:s3cret@one", BEARER)).cluster
+
+    assert cluster.bearer == Bearer("https://sso.example.org/token", "remora", SECRET, "kafka", "/ca.pem")
+    assert cluster.login is None
+    assert SECRET not in repr(cluster)
+
+
+def test_a_token_is_asked_for_where_the_operator_says_so() -> None:
+    """A topic with a URL that the option does not name is refused before anything is asked, naming the option."""
+    with pytest.raises(EndpointMisconfigured, match=rf"{TOKEN_URL}: kafka\.token_endpoints does not name this URL"):
+        KafkaEndpoint(KafkaSettings()).check(target("kafka://one", BEARER))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +166,16 @@ def test_tls(args: str, tls: Tls | None) -> None:
         ("kafka://one", f"mechanism={SECRET}", "only PLAIN"),
         ("kafka://one", "use-ssl=yes", "use-ssl must be true or false"),
         ("kafka://one", "use-ssl=false&verify-ssl=perhaps", "verify-ssl must be true or false"),
-        ("kafka://one", "mechanism=OAUTHBEARER", "OAUTHBEARER is not supported: .* any URL that a topic names"),
+        ("kafka://one", "mechanism=OAUTHBEARER", "OAUTHBEARER needs sasl-oauthbearer-token-endpoint-url"),
+        ("kafka://one", f"mechanism=OAUTHBEARER&{TOKEN_URL}=https://a/b", "needs sasl-oauthbearer-client-id"),
+        ("kafka://one", f"{BEARER.replace(SECRET, '')}", "needs sasl-oauthbearer-client-secret"),
+        ("kafka://one", f"{BEARER}%0A", "sasl-oauthbearer arguments must not contain control characters"),
+        (
+            "kafka://one",
+            BEARER.replace("https://sso", f"https://u:{SECRET}@sso"),
+            f"{TOKEN_URL}: expected https://HOST",
+        ),
+        ("kafka://one", BEARER.replace("https", "http"), f"{TOKEN_URL}: expected https://HOST"),
         ("kafka://one", "use-ssl=true&ssl-certificate-location=/c", "certificate-location without ssl-key-location"),
         ("kafka://one", "use-ssl=true&ssl-key-location=/k", "ssl-key-location without ssl-certificate-location"),
         ("kafka://one", "kafka-ack-level=routable", "kafka-ack-level must be none or broker"),
@@ -175,7 +206,7 @@ def test_all_reasons() -> None:
         "broker 1 of the endpoint is not a host name or address",
         "broker 2 of the endpoint: the port is not a number from 1 to 65535",
         "broker 1 of kafka-brokers: the port is not a number from 1 to 65535",
-        "mechanism: only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI can be used",
+        "mechanism: only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER can be used",
         "verify-ssl must be true or false",
         "remora-dead-letter-topic: events and dead letters must not share a topic",
         "kafka-ack-level must be none or broker",
@@ -213,6 +244,9 @@ def test_more_brokers() -> None:
         ("kafka://one", f"mechanism=GSSAPI&user-name=alice&password={SECRET}", "no effect with mechanism=GSSAPI"),
         (f"kafka://alice:{SECRET}@one", "mechanism=GSSAPI", "no effect with mechanism=GSSAPI"),
         ("kafka://one", "sasl-kerberos-keytab=/k", "no effect without mechanism=GSSAPI"),
+        ("kafka://one", BEARER, "token travels to the brokers unencrypted"),
+        (f"kafka://alice:{SECRET}@one", f"{BEARER}&use-ssl=true", "no effect with mechanism=OAUTHBEARER"),
+        ("kafka://one", f"{BEARER.partition('&')[2]}&use-ssl=true", "no effect without mechanism=OAUTHBEARER"),
         ("kafka://one", "ca-location=/x", "no effect without use-ssl"),
         ("kafka://one", "use-ssl=true&verify-ssl=false", "not checked"),
         ("kafka://one", "ssl-certificate-location=/c&ssl-key-location=/k", "certificate has no effect without use-ssl"),
@@ -223,7 +257,7 @@ def test_more_brokers() -> None:
 )
 async def test_remarks(uri: str, args: str, remark: str) -> None:
     """What works otherwise than asked is remarked, without any secret."""
-    remarks = KafkaEndpoint(KafkaSettings()).check(target(uri, args))
+    remarks = KafkaEndpoint(KafkaSettings(token_endpoints=("https://sso.example.org/*",))).check(target(uri, args))
 
     assert len(remarks) == 1
     assert remark in remarks[0]

@@ -104,6 +104,24 @@ async def test_each_match_sends_a_copy_to_each_topic(tmp_path: Path) -> None:
         assert at.site.metric("remora_ingested_events_total", topic="audit") == 2
 
 
+async def test_what_became_of_a_bucket_is_known(tmp_path: Path) -> None:
+    """Of each bucket the daemon knows which notifications sent something, and the last event that matched none with the
+    rule that kept it out, also where that refused the whole request."""
+    async with place(tmp_path, THUMBNAILS, REMOVALS) as at:
+        await at.send(photo("a.jpg"), photo("b.png"), photo("c.jpg", bucket="films"))
+
+        films, photos = sorted(at.site.telemetry.buckets.rows(), key=lambda row: str(row["bucket"]))
+        assert list(photos["sent"]) == ["thumbnails"]
+        assert (photos["filtered"]["key"], photos["filtered"]["event"]) == ("b.png", "ObjectCreated:Put")
+        assert photos["filtered"]["rules"] == {"removals": "events", "thumbnails": "suffix"}
+        assert (films["sent"], films["filtered"]["rules"]["thumbnails"]) == ({}, "buckets")
+    (tmp_path / "other").mkdir()
+    async with place(tmp_path / "other", THUMBNAILS, unmatched="refuse") as at:
+        assert (await at.send(photo("b.png"))).status == 422
+        (photos,) = at.site.telemetry.buckets.rows()
+        assert photos["filtered"]["key"] == "b.png"
+
+
 async def test_a_copy_is_an_entry_of_its_topic(tmp_path: Path) -> None:
     """A copy is what sending its record to the topic itself stores, but for the configuration's id, with the trace
     context behind it."""
@@ -294,6 +312,8 @@ async def test_tokens_of_buckets(tmp_path: Path) -> None:
         assert await status("", photo()) == 401
         assert await status(of_topics, photo()) == 403
         assert await status(of_photos, photo(), photo(bucket="films")) == 403
+        (films,) = [row for row in at.site.telemetry.buckets.rows() if row["refused"]]
+        assert (films["bucket"], films["refused"]["token"]) == ("films", "a")
         assert await status(of_photos, photo(), path="/v1/topics/thumbs/events") == 403
         assert await at.keys("thumbs") == {}
         assert await status(of_photos, photo(), photo("b.jpg", bucket="raw-1")) == 200

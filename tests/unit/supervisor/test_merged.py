@@ -32,6 +32,7 @@ def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bo
         "shards": [shard(queue) for queue in queues],
         "topics": [],
         "stages": [],
+        "buckets": [],
         "members": [],
         "left": left or [],
     }

@@ -10,7 +10,7 @@ aiokafka's producer is not used. Of the client and its connections these private
 * `AIOKafkaClient._topics` loses one topic at a time. `set_topics` replaces the set instead; while the metadata is being
   renewed by age, that makes each `force_metadata_update` wait until it is so old again.
 * `AIOKafkaClient._sync_task` and `_md_synchronizer` are begun here: aiokafka begins them after it has made a first
-  connection, which it forgets when it is cancelled before it is answered, and which cannot log in with Kerberos.
+  connection, which it forgets when it is cancelled before it is answered, and which cannot log in as we do.
 * `AIOKafkaConnection._protocol`, and asyncio's `_transport` of it: `close` says goodbye, and forgets the transport
   before the other side has answered; and nothing else tells which of a name's addresses was connected to.
 * `AIOKafkaConnection._loop` is the event loop by which it connects; ours cuts what a cancelled opening has made.
@@ -33,8 +33,10 @@ from remora.config import KafkaSettings
 from remora.endpoints.addresses import look_up, refusal
 from remora.endpoints.blocking import PATIENCE_S, resolve
 from remora.endpoints.dial import DiallingLoop
-from remora.endpoints.kafka.kerberos import KerberosLogin, log_in
+from remora.endpoints.kafka.bearer import BearerSessions
+from remora.endpoints.kafka.own_login import OwnLogin, let_in
 from remora.endpoints.kafka.target import Broker
+from remora.endpoints.kafka.tokens import TokenDesk
 from remora.model.errors import EndpointDenied, EndpointError, without_frames
 from remora.policy.destinations import DestinationRules
 
@@ -56,7 +58,8 @@ def request_timeout_s(settings: KafkaSettings) -> float:
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
     """The connections to one cluster, first to `broker`, then to the brokers that it names.
 
-    With a `kerberos` each connection logs in with it before it is handed out.
+    With a `login` each connection logs in with it before it is handed out, and with a token again before its session
+    ends.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         options: dict[str, Any],
         settings: KafkaSettings,
         rules: DestinationRules,
-        kerberos: KerberosLogin | None = None,
+        login: OwnLogin | None = None,
     ) -> None:
         super().__init__(
             bootstrap_servers=str(broker),
@@ -78,7 +81,9 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._options = {**options, "request_timeout_ms": int(request_timeout_s(settings) * 1000)}
         self._made: list[Any] = []  # every connection that may still have a socket
         self._rules = rules
-        self._broker, self._settings, self._kerberos = broker, settings, kerberos
+        self._broker, self._settings, self._login = broker, settings, login
+        self._sessions = BearerSessions(login) if isinstance(login, TokenDesk) else None
+        self._renewing: asyncio.Task[None] | None = None
         self._at_the_door = asyncio.Lock()
 
     async def bootstrap(self) -> None:
@@ -86,7 +91,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         settings = self._settings
         try:
             async with connected(
-                self._broker, settings.client_id, self._kerberos, settings.connect_timeout_s, **self._options
+                self._broker, settings.client_id, self._login, settings.connect_timeout_s, **self._options
             ) as connection:
                 with writing():
                     answer = await connection.send(MetadataRequest([]))
@@ -94,6 +99,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             raise kafka.KafkaConnectionError(f"{self._broker}: {exc}") from exc
         self.cluster.update_metadata(answer)
         self._sync_task = asyncio.create_task(self._md_synchronizer(), name=f"metadata of {self._broker}")
+        if self._sessions is not None:
+            self._renewing = asyncio.create_task(self._sessions.run(), name=f"sessions at {self._broker}")
 
     async def _get_conn(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
         place, broker = (node_id, group), self.cluster.broker_metadata(node_id)
@@ -127,13 +134,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             await connection.connect()
             if why := why_denied(connection, broker, self._rules):
                 raise EndpointDenied(why)
-            if self._kerberos is not None:
-                await log_in(connection, self._kerberos, settings.connect_timeout_s)
+            session_s = await let_in(connection, self._login, settings.connect_timeout_s)
         except BaseException:
             connection.close()
             cut(connection)
             raise
         self._made.append(connection)
+        if self._sessions is not None:
+            self._sessions.begun(connection, session_s)
         return connection
 
     def unfollow(self, topic: str) -> None:
@@ -151,6 +159,9 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         finally:
             for connection in self._made:
                 cut(connection)
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await asyncio.wait([self._renewing])
 
 
 async def admit(broker: Broker, rules: DestinationRules, timeout_s: float = PATIENCE_S) -> None:
@@ -199,19 +210,18 @@ def cut(connection: Any) -> None:
 
 @asynccontextmanager
 async def connected(
-    broker: Broker, client_id: str, kerberos: KerberosLogin | None = None, timeout_s: float = PATIENCE_S, **options: Any
+    broker: Broker, client_id: str, login: OwnLogin | None = None, timeout_s: float = PATIENCE_S, **options: Any
 ) -> AsyncIterator[Any]:
     """A connection of our own to one broker, logged in, which nothing is left of afterwards.
 
     aiokafka forgets one that fails to log in, while TLS still says goodbye: to a broker that is slow with its answer,
-    the socket would outlive its event loop. A log-in with Kerberos fails after `timeout_s`.
+    the socket would outlive its event loop. A log-in of our own fails after `timeout_s`.
     """
     connection = new_connection(broker, client_id, **options)
     patience_s = 0.0
     try:
         await connection.connect()
-        if kerberos is not None:
-            await log_in(connection, kerberos, timeout_s)
+        await let_in(connection, login, timeout_s)
         yield connection
         patience_s = GOODBYE_S
     finally:

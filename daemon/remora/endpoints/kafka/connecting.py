@@ -20,7 +20,7 @@ from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
 from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
-from remora.endpoints.kafka.kerberos import KerberosLogin, get_tickets
+from remora.endpoints.kafka.own_login import OwnLogin, prepare
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import (
@@ -44,7 +44,7 @@ class Connection:
 
     cluster: Cluster
     trust: Trust | None = None
-    kerberos: KerberosLogin | None = None
+    login: OwnLogin | None = None
     rules: DestinationRules = field(default=DestinationRules(), compare=False)
 
 
@@ -52,7 +52,7 @@ async def build_client(connection: Connection, settings: KafkaSettings) -> tuple
     """A client that is not connected yet, and the broker of the list that lets it in. Raises EndpointError."""
     options = await connection_options(connection)
     broker = await find_broker(connection, options, settings.client_id, settings.connect_timeout_s)
-    return KafkaClient(broker, options, settings, connection.rules, connection.kerberos), broker
+    return KafkaClient(broker, options, settings, connection.rules, connection.login), broker
 
 
 async def connection_options(connection: Connection) -> dict[str, Any]:
@@ -133,9 +133,8 @@ async def _greet(broker: Broker, way: Connection, options: dict[str, Any], clien
     rules, options = way.rules, {**options, "request_timeout_ms": int(timeout_s * 1000)}
     async with asyncio.timeout(timeout_s):
         await admit(broker, rules, timeout_s)
-        if way.kerberos:  # before the connection: what is left of the time then is the broker's
-            await get_tickets(way.kerberos, broker.host, str(broker), timeout_s)
-        async with connected(broker, client_id, way.kerberos, timeout_s, **options) as connection:
+        await prepare(way.login, broker, timeout_s)
+        async with connected(broker, client_id, way.login, timeout_s, **options) as connection:
             if why := why_denied(connection, broker, rules):
                 raise EndpointDenied(f"{broker}: {why}")
             answer = await connection.send(MetadataRequest([]))
@@ -198,7 +197,11 @@ async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any],
                 return "use-ssl is set, but this port speaks no TLS"
             if not cluster.tls and await _answers_tls(broker):
                 return "this port speaks TLS, but use-ssl is not set"
-            return "" if cluster.login or cluster.kerberos else await _wanted_login(broker, options, client_id)
+            return (
+                ""
+                if cluster.login or cluster.kerberos or cluster.bearer
+                else await _wanted_login(broker, options, client_id)
+            )
     except (OSError, kafka.KafkaError) as exc:
         without_frames(exc)
         return ""

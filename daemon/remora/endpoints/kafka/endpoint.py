@@ -20,17 +20,19 @@ from remora.endpoints.kafka.batches import CODECS, OnSettled
 from remora.endpoints.kafka.connecting import Connection, connection_options, find_live
 from remora.endpoints.kafka.errors import TOO_LARGE, UNCLEAR, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
-from remora.endpoints.kafka.kerberos import KerberosLogin, read_login
+from remora.endpoints.kafka.kerberos import read_login
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.log_filter import install_log_filter
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
+from remora.endpoints.kafka.own_login import OwnLogin
 from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
+from remora.endpoints.kafka.tokens import TokenDesks, TokenLogin, refuse_url
 from remora.endpoints.observer import KafkaObserver, LogObserver
 from remora.endpoints.tasks import Tasks
-from remora.endpoints.tls import TlsFiles, Trust, TrustCache
+from remora.endpoints.tls import Tls, TlsFiles, Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
@@ -62,6 +64,7 @@ class KafkaEndpoint:
         self._tasks = Tasks(self._observer)
         self._exact = ExactRoutes(settings, self._observer, self._smaller, self._tasks)
         self._senders = SenderPool(settings, self._observer, self._tasks)
+        self._desks = TokenDesks(settings, self._tasks, self._rules)
         self._trusts = TrustCache(TlsFiles(settings.ca_places, settings.client_places))
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -79,10 +82,14 @@ class KafkaEndpoint:
         assert self._sweeper is not None
         self._sweeper.cancel()
         self._senders.close(CLOSE_PATIENCE_S)
+        self._desks.close()
         await self._tasks.__aexit__(None, None, None)
 
     def check(self, target: Target) -> list[str]:
-        return list(parse_target(target).remarks)
+        meant = parse_target(target)
+        if meant.cluster.bearer is not None:
+            refuse_url(meant.cluster.bearer, self._settings)
+        return list(meant.remarks)
 
     def publishes_letters(self, target: Target) -> bool:
         return bool(parse_args(target.args).get(DEAD_LETTER_TOPIC))  # asked of targets that cannot work, too
@@ -126,18 +133,21 @@ class KafkaEndpoint:
         return frozenset(places[each] for each in arrived)
 
     async def _connection(self, cluster: Cluster) -> Connection:
-        return Connection(cluster, await self._trust(cluster), await self._kerberos(cluster), self._rules)
+        trust = await self._trust(cluster.tls) if cluster.tls is not None else None
+        return Connection(cluster, trust, await self._login(cluster), self._rules)
 
-    async def _trust(self, cluster: Cluster) -> Trust | None:
+    async def _trust(self, tls: Tls) -> Trust:
         """Whom to trust as this host's files say now."""
-        tls, trusts = cluster.tls, self._trusts
-        if tls is None:
-            return None
+        trusts = self._trusts
         return await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
 
-    async def _kerberos(self, cluster: Cluster) -> KerberosLogin | None:
-        """As whom to log in, with the keytab as it is now."""
+    async def _login(self, cluster: Cluster) -> OwnLogin | None:
+        """As whom to log in where aiokafka does not, with the keytab as it is now."""
         asked, settings = cluster.kerberos, self._settings
+        if cluster.bearer is not None:
+            refuse_url(cluster.bearer, settings)  # before a file is read for it
+            trust = await self._trust(Tls(cluster.bearer.ca_location))
+            return self._desks.desk(TokenLogin(cluster.bearer, trust))
         if asked is None:
             return None
         what = asked.keytab or settings.kerberos_keytab

@@ -16,7 +16,9 @@ from remora.endpoints.kafka.client import connected
 from remora.endpoints.kafka.connecting import Connection, connection_options, find_broker
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.kerberos import read_login
+from remora.endpoints.kafka.own_login import OwnLogin
 from remora.endpoints.kafka.target import KafkaTarget, parse_target
+from remora.endpoints.kafka.tokens import GivenToken, TokenLogin, ask_for_token, refuse_url
 from remora.endpoints.probing import HostPort, Network, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
@@ -35,7 +37,8 @@ def parts_of(target: Target, settings: Settings, files: TlsFiles, *, by_operator
     timeout_s = kafka_settings.connect_timeout_s
     network = Network(places, meant.cluster.tls, files, settings.destination_rules, timeout_s, by_operator)
     probe = KafkaProbe(meant, settings, files)
-    steps = [*network.parts(), ProbePart("login", probe.log_in), ProbePart("topic", probe.find)]
+    token = [ProbePart("token", probe.get_token)] if meant.cluster.bearer is not None else []
+    steps = [*network.parts(), *token, ProbePart("login", probe.log_in), ProbePart("topic", probe.find)]
     return [*steps, ProbePart("write", probe.write)]
 
 
@@ -48,6 +51,17 @@ class KafkaProbe:
         self._rules = settings.destination_rules
         self._files = files
         self._what = f"topic {meant.topic} at {meant.cluster}"
+        self._token: GivenToken | None = None
+
+    async def get_token(self) -> str:
+        """Ask for a token, which the steps behind this one show."""
+        asked = self._meant.cluster.bearer
+        assert asked is not None
+        refuse_url(asked, self._settings)  # before a file is read for it
+        trust = await asyncio.to_thread(read_trust, Tls(asked.ca_location), self._files)
+        held = await ask_for_token(TokenLogin(asked, trust), self._settings, self._rules)
+        self._token = GivenToken(held)
+        return f"{asked.url} grants a token for {held.lasts_s:.0f} s"
 
     async def log_in(self) -> str:
         """Find a broker that lets us in."""
@@ -57,7 +71,8 @@ class KafkaProbe:
         )
         if cluster.login is not None:
             return f"{broker} lets user {cluster.login.user} in"
-        return f"{broker} lets us in {'with a ticket of Kerberos' if cluster.kerberos else 'without a user'}"
+        shown = "a ticket of Kerberos" if cluster.kerberos else "a token" if cluster.bearer else ""
+        return f"{broker} lets us in {f'with {shown}' if shown else 'without a user'}"
 
     async def find(self) -> str:
         """Look for the topic, without making it."""
@@ -88,7 +103,9 @@ class KafkaProbe:
     async def _way(self) -> Connection:
         cluster, files = self._meant.cluster, self._files
         trust = await asyncio.to_thread(read_trust, cluster.tls, files) if cluster.tls is not None else None
-        login = await asyncio.to_thread(read_login, cluster.kerberos, self._settings) if cluster.kerberos else None
+        login: OwnLogin | None = self._token
+        if cluster.kerberos is not None:
+            login = await asyncio.to_thread(read_login, cluster.kerberos, self._settings)
         return Connection(cluster, trust, login, self._rules)
 
     @asynccontextmanager
@@ -100,7 +117,7 @@ class KafkaProbe:
         try:
             async with (
                 asyncio.timeout(settings.connect_timeout_s),
-                connected(broker, settings.client_id, way.kerberos, settings.connect_timeout_s, **options) as found,
+                connected(broker, settings.client_id, way.login, settings.connect_timeout_s, **options) as found,
             ):
                 yield found
         except TimeoutError as exc:

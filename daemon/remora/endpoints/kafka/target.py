@@ -12,17 +12,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from remora.codec.token_grant import MECHANISM as BEARER_MECHANISM
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.arguments import (
+    BEARER,
     BROKERS,
+    CA_LOCATION,
     CLIENT_CERTIFICATE,
+    CLIENT_ID,
+    CLIENT_SECRET,
     FORMAT,
     KAFKA_LEVEL,
     KEYTAB,
     MECHANISM,
     PASSWORD,
     PRINCIPAL,
+    SCOPE,
     SERVICE,
+    TOKEN_URL,
     USE_SSL,
     USER,
     VERIFY,
@@ -33,6 +40,7 @@ from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
+from remora.policy.token_endpoints import parse_place
 
 DEFAULT_PORT = 9092
 
@@ -40,14 +48,12 @@ MOST_BROKERS = 32
 """Brokers of one target, all of which are tried at once; a few are enough, as Kafka names the others."""
 
 KERBEROS = "GSSAPI"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", KERBEROS)
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", KERBEROS, BEARER_MECHANISM)
 
 KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB = SERVICE.name, PRINCIPAL.name, KEYTAB.name
 
-REFUSED_MECHANISMS = {
-    "OAUTHBEARER": "its arguments would have remora ask any URL that a topic names for a token",
-}
-"""What radosgw takes, or will take, and remora does not, with why."""
+OWN_LOGINS = (KERBEROS, BEARER_MECHANISM)
+"""Those with neither user nor password."""
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 SERVICE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -87,6 +93,20 @@ class Kerberos:
 
 
 @dataclass(frozen=True, slots=True)
+class Bearer:
+    """A log-in with a token, as the topic asks for it: which URL grants it, to which client, and for what.
+
+    The URL's certificate is checked by `ca_location`, without one by the system's authorities.
+    """
+
+    url: str
+    client_id: str
+    secret: str = field(repr=False)
+    scope: str = ""
+    ca_location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """All that makes a connection, and nothing else: topics share connections exactly when this is equal."""
 
@@ -94,6 +114,7 @@ class Cluster:
     login: Login | None = None
     tls: Tls | None = None
     kerberos: Kerberos | None = None
+    bearer: Bearer | None = None
 
     def __str__(self) -> str:
         return ",".join(map(str, self.brokers))
@@ -125,9 +146,10 @@ def parse_target(target: Target) -> KafkaTarget:
     user_info, hosts, rest = _split_uri(target.uri)
     brokers = _brokers(hosts, args, reasons)
     mechanism = reasons.read("", _mechanism, args)
-    login = reasons.read(None, _login, user_info, args, mechanism) if mechanism != KERBEROS else None
+    login = None if mechanism in OWN_LOGINS else reasons.read(None, _login, user_info, args, mechanism)
     kerberos = reasons.read(None, _kerberos, args) if mechanism == KERBEROS else None
-    cluster = Cluster(brokers, login, reasons.read(None, _tls, args), kerberos)
+    bearer = reasons.read(None, _bearer, args) if mechanism == BEARER_MECHANISM else None
+    cluster = Cluster(brokers, login, reasons.read(None, _tls, args), kerberos, bearer)
     letters = reasons.read("", _letters, target.topic, args)
     remarks = reasons.read(tuple[str, ...](), lambda: tuple(_remarks(cluster, args, user_info, rest)))
     cloudevents = bool(reasons.read("", FORMAT.read, args))
@@ -205,8 +227,6 @@ def _port(text: str | None, which: str) -> int:
 
 def _mechanism(args: Mapping[str, str]) -> str:
     mechanism = MECHANISM.read(args).upper()
-    if mechanism in REFUSED_MECHANISMS:
-        raise EndpointMisconfigured(f"mechanism: {mechanism} is not supported: {REFUSED_MECHANISMS[mechanism]}")
     if mechanism not in MECHANISMS:
         raise EndpointMisconfigured(f"mechanism: only {', '.join(MECHANISMS)} can be used")
     return mechanism
@@ -235,6 +255,20 @@ def _kerberos(args: Mapping[str, str]) -> Kerberos:
     return Kerberos(service, principal, keytab)
 
 
+def _bearer(args: Mapping[str, str]) -> Bearer:
+    url, client_id, secret, scope = (each.read(args) for each in (TOKEN_URL, CLIENT_ID, CLIENT_SECRET, SCOPE))
+    for name, value in ((TOKEN_URL.name, url), (CLIENT_ID.name, client_id), (CLIENT_SECRET.name, secret)):
+        if not value:
+            raise EndpointMisconfigured(f"mechanism={BEARER_MECHANISM} needs {name}")
+    if any(not each.isprintable() for each in (client_id, secret, scope)):
+        raise EndpointMisconfigured("the sasl-oauthbearer arguments must not contain control characters")
+    try:
+        parse_place(url)
+    except ValueError as exc:
+        raise EndpointMisconfigured(f"{TOKEN_URL.name}: {exc}") from None
+    return Bearer(url, client_id, secret, scope, CA_LOCATION.read(args))
+
+
 def _tls(args: Mapping[str, str]) -> Tls | None:
     if not USE_SSL.read(args):
         VERIFY.read(args)
@@ -247,23 +281,33 @@ def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: st
         yield "kafka-ack-level=none: delivered with acks=all, which is stronger than asked"
     if rest.strip("/"):
         yield "what follows the brokers in the endpoint's URI is ignored"
+    yield from _login_remarks(cluster, args, user_info)
+    yield from _tls_remarks(cluster, args)
+    yield from remarks_on_others(args, "kafka")
+
+
+def _login_remarks(cluster: Cluster, args: Mapping[str, str], user_info: str) -> Iterator[str]:
     user, _, password = user_info.partition(":")
     if cluster.login and ((user and args.get("user-name")) or (password and args.get("password"))):
         yield "user-name and password of the arguments are used, not those of the URI"
     if cluster.login and not cluster.tls:
         yield "the password travels unencrypted, because use-ssl is not set"
-    if cluster.kerberos and (user_info or args.get("user-name") or args.get("password")):
-        yield f"user-name and password have no effect with mechanism={KERBEROS}"
+    if cluster.bearer and not cluster.tls:
+        yield "the token travels to the brokers unencrypted, because use-ssl is not set"
+    own = KERBEROS if cluster.kerberos else BEARER_MECHANISM if cluster.bearer else ""
+    if own and (user_info or args.get("user-name") or args.get("password")):
+        yield f"user-name and password have no effect with mechanism={own}"
     if not cluster.kerberos and any(args.get(name) for name in (KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB)):
         yield f"the sasl-kerberos arguments have no effect without mechanism={KERBEROS}"
-    if not cluster.login and not cluster.kerberos and args.get("mechanism"):
+    if not cluster.bearer and any(args.get(each.name) for each in BEARER):
+        yield f"the sasl-oauthbearer arguments have no effect without mechanism={BEARER_MECHANISM}"
+    if not cluster.login and not own and args.get("mechanism"):
         yield "mechanism has no effect without user-name and password"
-    yield from _tls_remarks(cluster.tls, args)
-    yield from remarks_on_others(args, "kafka")
 
 
-def _tls_remarks(tls: Tls | None, args: Mapping[str, str]) -> Iterator[str]:
-    if not tls and args.get("ca-location"):
+def _tls_remarks(cluster: Cluster, args: Mapping[str, str]) -> Iterator[str]:
+    tls = cluster.tls
+    if not tls and not cluster.bearer and args.get("ca-location"):
         yield "ca-location has no effect without use-ssl"
     if not tls and any(args.get(name) for name in CLIENT_CERTIFICATE):
         yield "the client certificate has no effect without use-ssl"

@@ -7,7 +7,9 @@ named; definitions and topics are read anew once before a topic counts as gone.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from remora.codec.event_copies import NO_TARGET, Original, copier, original_of
@@ -16,6 +18,7 @@ from remora.codec.speedups import shards
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
+from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
 from remora.ports.producing import FanningOut
@@ -40,12 +43,19 @@ class Match(NamedTuple):
 
 
 class Matching:
-    """Matches the events of a body, part by part. `by_topic` has what each topic gets, in order."""
+    """Matches the events of a body, part by part. `by_topic` has what each topic gets, in order.
+
+    Of each bucket `sent` has the places of the notifications that its events match, and `filtered` the last event that
+    matches none.
+    """
 
     def __init__(self, matcher: Matcher, sender: Grant, most_bytes: int) -> None:
         self.by_topic: dict[str, list[Match]] = {}
         self.accepted = self.unmatched = self.dropped = self.tests = 0
         self._unmatched_bucket = b""
+        self.refused_bucket = ""
+        self.sent: dict[bytes, set[int]] = {}
+        self.filtered: dict[bytes, Happening] = {}
         self._matcher = matcher
         self._sender = sender
         self._allowed: set[bytes] = set()
@@ -65,15 +75,20 @@ class Matching:
             bucket = event.happening.bucket
             if bucket not in self._allowed:
                 if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
+                    self.refused_bucket = name
                     raise Problem(FORBIDDEN, f"this token may not send events of bucket {name}")
                 self._allowed.add(bucket)
             places = matcher.matching(event.happening)
             if places:
                 self.accepted += 1
+                if (sent := self.sent.get(bucket)) is None:
+                    sent = self.sent[bucket] = set()
+                sent.update(places)
                 self._send(places, key, event, len(entry))
             else:
                 self.unmatched += 1
                 self._unmatched_bucket = bucket
+                self.filtered[bucket] = event.happening
         self.dropped += part.dropped
         self.tests += part.tests
 
@@ -138,6 +153,9 @@ class Distribution:
             if stored.repeated:
                 return self._repeated(stored)
             charges.count(found.dropped)
+        for bucket, places in found.sent.items():
+            ids = [matcher.notifications[each].id for each in places]
+            self._desk.telemetry.buckets.sent(_shown(bucket), ids, time.time())
         if found.tests:
             self._desk.telemetry.ingest_tested("", found.tests)
         if found.unmatched:
@@ -147,10 +165,22 @@ class Distribution:
     async def _matched(self, body: Body, matcher: Matcher, seed: bytes) -> Matching:
         settings = self._desk.settings
         found = Matching(matcher, self._sender, _MOST_COPIES * settings.max_request_bytes)
-        await placed(body, NO_TARGET, seed, settings.max_events, found.take)
+        try:
+            await placed(body, NO_TARGET, seed, settings.max_events, found.take)
+        finally:
+            self._tell(found, matcher)
         if found.unmatched and settings.unmatched == "refuse":
             raise Problem(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
         return found
+
+    def _tell(self, found: Matching, matcher: Matcher) -> None:
+        """Tell what of a request is sent nowhere, also where it is refused for that."""
+        news, at = self._desk.telemetry.buckets, time.time()
+        if found.refused_bucket:
+            news.refused(_shown(os.fsencode(found.refused_bucket)), self._sender.name, at)
+        for bucket, event in found.filtered.items():
+            rules = partial(_rules, matcher, event)
+            news.filtered(_shown(bucket), _shown(event.key), _shown(event.name), rules, at)
 
     def _repeated(self, before: FannedOut) -> FannedOut:
         for topic in before.topics:
@@ -168,6 +198,15 @@ class Distribution:
                 return await stored
         await in_task()
         return await self._store.fan_out(copies, answer, once)
+
+
+def _rules(matcher: Matcher, event: Happening) -> dict[str, str]:
+    """The first rule of each notification that the event does not keep."""
+    return dict(zip([each.id for each in matcher.notifications], matcher.refusals(event), strict=True))
+
+
+def _shown(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 def copies_for(topic: Topic, matches: Sequence[Match], created: Time, context: bytes) -> TopicCopies:
