@@ -154,7 +154,7 @@ class Spiller:
                 known.is_moving = True
                 self._telemetry.spill_began(self._label(token.shard), token.shard.queue)
             may_move = False
-            if should_guard(self._rules, seen.room, lasts_s):
+            if known.has_runs or should_guard(self._rules, seen.room, lasts_s):
                 known.is_guarded = True
                 may_move = await self._store.spill.guard(token)
             if known.is_moving and (may_move or seen.spill.entries):
