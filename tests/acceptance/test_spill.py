@@ -187,13 +187,14 @@ async def older_daemon(folder: Path, sections: Options, commit: str) -> AsyncIte
 
 
 def older(folder: Path, sections: Options, commit: str) -> Daemon:
-    """A daemon of that commit, which knows no control socket."""
+    """A daemon of that commit, which knows neither a control socket nor mends."""
     if program := os.environ.get("OLDER_REMORA"):
         folder.mkdir()
         daemon = Daemon(folder, sections, command=(program,))
     else:
         daemon = Daemon(folder, sections, env={"PYTHONPATH": str(older_code(folder, commit))})
     del daemon.sections["admin"]["control_socket"]
+    del daemon.sections["rados"]["heal"]
     daemon.rewrite()
     return daemon
 
@@ -220,6 +221,9 @@ def older_code(folder: Path, commit: str) -> Path:
     if archive.returncode:
         pytest.skip(f"this checkout has no commit {commit}")
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    named = folder / "daemon/remora-0.1.0.dist-info"  # the first release asks for its own version
+    named.mkdir()
+    (named / "METADATA").write_text("Metadata-Version: 2.1\nName: remora\nVersion: 0.1.0\n")
     return folder / "daemon"
 
 
