@@ -42,6 +42,7 @@ from remora.policy.eligible import Schemes
 from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 from remora.ports.log import Logs
+from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER, Tracer
@@ -182,7 +183,7 @@ async def open_tracer(settings: Settings, telemetry: Telemetry, worker: str) -> 
         yield tracer
 
 
-def make_store(
+def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     settings: Settings,
     on_state: Callable[[bool, str], None],
     *,
@@ -190,8 +191,10 @@ def make_store(
     waits: bool = False,
     tracer: Tracer = NO_TRACER,
     meter: StageMeter = NO_METER,
+    on_seam: OnSeam = seam_unseen,
 ) -> ShardStore:
-    """The store that the settings name; `on_state` is called whenever it comes or goes.
+    """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see
+    `ports.spill`.
 
     Where there is no embedded store yet it is made, but only with `make` and where the settings allow it; one that
     `waits` is used as soon as it is there, as a cluster always is. Only the chosen one's adapter is imported: a
@@ -210,7 +213,7 @@ def make_store(
             return RadosStore(
                 settings.rados, on_state, tracer=tracer, meter=meter,
                 reservation_age_s=ownership.reservation_age_s,
-                spill_pool=settings.spill.pool, guard_s=2 * ownership.discovery_interval_s,
+                spill_pool=settings.spill.pool, guard_s=2 * ownership.discovery_interval_s, on_seam=on_seam,
             )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 async def _round(clusters: Clusters, options: argparse.Namespace) -> SpillRates:
     payload = os.urandom(options.payload // 2).hex().encode()
     with clusters.queue_objects() as ioctx:
-        async with RadosStore(clusters.administrator) as store:
+        async with RadosStore(clusters.administrator, guard_s=0.0) as store:
             async with _queue(store, ioctx) as token:
                 written = await _write(store, token, payload, options.seconds)
             async with _queue(store, ioctx) as token:

@@ -143,7 +143,8 @@ class _Fleet:
         if options.without_exactly_once:
             modes = {"least": Mode(uri), "other": Mode(uri)}
         ends = await self._receivers(stack)
-        wanted = Wanted(self._run_id, modes | {name: Mode(each.uri, each.args) for name, each in ends.items()})
+        modes |= {name: Mode(each.uri, each.args) for name, each in ends.items()}
+        wanted = Wanted(self._run_id, modes, plan.Fault.SPILL in _faults(options))
         self._stand = await stack.enter_async_context(self._open(ceph, wanted))
         self._topics = self._stand.topics
         bootstrap = self._kafka.env["bootstrap"]
@@ -177,7 +178,8 @@ class _Fleet:
             raise ChaosError("no radosgw has topics at NATS: --endpoints nats goes with --store sqlite")
         if asked in ("http", "all"):
             chance = random.Random(f"{self._options.seed}/http")
-            ends["http"] = await stack.enter_async_context(receivers.over_http(chance))
+            ends["http"] = over_http = await stack.enter_async_context(receivers.over_http(chance))
+            self._hurtable.http = over_http
         if asked in ("amqp", "all"):
             ends["amqp"] = over_amqp = await stack.enter_async_context(receivers.over_amqp())
             self._hurtable.rabbitmq = over_amqp.broker

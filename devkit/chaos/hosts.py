@@ -18,6 +18,32 @@ from devkit.processes.processes import children
 CLOCK = Path(__file__).with_name("clock")
 
 
+STEPS = ("name", "store", "move")
+"""The operations of a move of entries: its run is named, stored, and takes the place of what leaves the ring."""
+
+
+class Moves:
+    """A file by which a worker is told to hurt itself at a step of its next move."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def hurt(self, step: str, moment: str, how: signal.Signals) -> None:
+        """Have the first worker that comes `before` or `after` a step send itself a signal."""
+        new = self.file.with_name(f"new-{self.file.name}")
+        new.write_text(f"{step}|{moment}|{how.value}")
+        new.rename(self.file)
+
+    def hurt_worker(self) -> int:
+        """The process that has done so; 0 while none has."""
+        return next((int(each.suffix[1:]) for each in self.file.parent.glob(f"{self.file.name}.[0-9]*")), 0)
+
+    def forget(self) -> None:
+        """Nobody is to be hurt, or was."""
+        for each in self.file.parent.glob(f"{self.file.name}*"):
+            each.unlink(missing_ok=True)
+
+
 class Host(Daemon):
     """One `remora run` with a clock of its own, which does not end by itself."""
 
@@ -32,7 +58,8 @@ class Host(Daemon):
             "kafka": {"client_id": self.name},
             "log": {"format": "json", "repeat_interval": "1s"},
         }
-        env = {"PYTHONPATH": str(CLOCK), "CHAOS_CLOCK": str(self._clock)}
+        self.moves = Moves(folder / f"moves-{number}")
+        env = {"PYTHONPATH": str(CLOCK), "CHAOS_CLOCK": str(self._clock), "CHAOS_MOVES": str(self.moves.file)}
         super().__init__(folder, merged(sections, own), env=env)
         self._serves_since_start = False
 

@@ -35,6 +35,7 @@ class Fault(Enum):
     KILL_NATS = "SIGKILL of the NATS server"
     FREEZE_NATS = "SIGSTOP of the NATS server"
     FILL_NATS = "a full NATS stream"
+    SPILL = "owners killed and frozen within moves of entries, while endpoints are away"
 
     @property
     def word(self) -> str:
@@ -67,6 +68,7 @@ WEIGHTS = {
     Fault.KILL_NATS: 3,
     Fault.FREEZE_NATS: 3,
     Fault.FILL_NATS: 3,
+    Fault.SPILL: 2,
 }
 
 DOUBLINGS = {
@@ -94,6 +96,7 @@ DOUBLINGS = {
     Fault.KILL_NATS: 0,
     Fault.FREEZE_NATS: 0,
     Fault.FILL_NATS: 0,
+    Fault.SPILL: 8,
 }
 """How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
 of an outage that lasts longer than `kafka.delivery_timeout`."""
@@ -118,10 +121,11 @@ _PARTS = {
     Fault.KILL_NATS: "nats",
     Fault.FREEZE_NATS: "nats",
     Fault.FILL_NATS: "nats",
+    Fault.SPILL: "moves",
 }
 OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq")
 OF_NATS = tuple(fault for fault, part in _PARTS.items() if part == "nats")
-_ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
+_ONLY_ON = {Fault.KILL_OSD: "rados", Fault.SPILL: "rados", Fault.FULL_DISK: "sqlite"}
 
 
 @dataclass(frozen=True)
@@ -168,14 +172,16 @@ def _round(chance: random.Random, faults: Sequence[Fault], demanded: Sequence[Fa
     return sorted(strokes, key=lambda each: each.after_s)
 
 
-_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic", "rabbitmq", "nats")
+_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic", "rabbitmq", "nats", "moves")
 """What stays whole while a host is frozen beyond its lease: the other one has to take over, and what was under way to
 the frozen one has to be acknowledged, or it would have nothing to remove."""
+
+_FREEZING = {Fault.FREEZE_HOST, Fault.SPILL}
 
 
 def _collide(one: Stroke, other: Stroke) -> bool:
     """Whether these two cannot be made side by side."""
-    if Fault.FREEZE_HOST in (one.fault, other.fault):
+    if _FREEZING & {one.fault, other.fault}:
         return all(each.part.startswith(_UNDISTURBED) for each in (one, other))
     return one.part == other.part
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import rados
 
 from devkit.chaos.clusters import ChaosError, Cluster
-from devkit.chaos.stands import QUEUE_BYTES, Fed, Stand, Wanted, own
+from devkit.chaos.stands import QUEUE_BYTES, Fed, Mode, Stand, Wanted, own
 from devkit.clusters.ceph import Gateway
 from devkit.entries.queues import Described, metadata
 from devkit.processes.daemon import rados_section
@@ -21,6 +21,13 @@ from remora.storage.rados import RadosStore
 POOL = "default.rgw.log"
 QUEUES_PER_MODE = 2
 CONNECT_S = 60.0
+SPILLS = "remora-spill=on"
+
+SMALL_BYTES = 400_000
+"""The ring of a queue that spills, or refuses: some seconds of its gateway's events."""
+
+SPILLED_BYTES = 3_000_000
+"""What spilled entries of a topic may take: a bound that a few of them reach."""
 
 
 @asynccontextmanager
@@ -42,22 +49,31 @@ async def in_rados(cluster: Cluster, wanted: Wanted) -> AsyncIterator[Stand]:
         await _connected(store)
         of_gateways = await asyncio.to_thread(_make_queues, cluster, wanted)
         topics = [await own(store, wanted, name) for name in wanted.modes]
-        sections: dict[str, dict[str, object]] = {"store": {"kind": "rados"}, "rados": rados_section(settings)}
+        sections: dict[str, dict[str, object]] = {
+            "store": {"kind": "rados"},
+            "rados": rados_section(settings),
+            "spill": {"topic_bytes": f"{SPILLED_BYTES}B"},
+        }
         yield Stand(store, sections, [*topics, *of_gateways])
 
 
 def _make_queues(cluster: Cluster, wanted: Wanted) -> list[Fed]:
-    """The radosgw's queues, and the metadata of their topics."""
+    """The radosgw's queues, and the metadata of their topics; of those that are small the first of each mode spills."""
     found = [
-        Fed(name, of.is_exact, [Shard(name)], takes_ingest=False, uri=of.uri, args=of.args, by_gateways=[Shard(name)])
+        _fed(f"{wanted.run}-gateway-{mode}-{number}", of, spills=wanted.spills and number == 0)
         for mode, of in wanted.modes.items()
-        for name in (f"{wanted.run}-gateway-{mode}-{number}" for number in range(QUEUES_PER_MODE))
+        for number in range(QUEUES_PER_MODE)
     ]
     with _client(cluster, wanted.run) as ioctx:
         for each in found:
-            Gateway(ioctx).make_queue(each.name, QUEUE_BYTES)
+            Gateway(ioctx).make_queue(each.name, SMALL_BYTES if wanted.spills else QUEUE_BYTES)
         ioctx.write_full("pubsub.", metadata([Described(each.name, each.uri, each.args) for each in found]))
     return found
+
+
+def _fed(name: str, of: Mode, *, spills: bool) -> Fed:
+    args = "&".join(filter(None, (of.args, SPILLS if spills else "")))
+    return Fed(name, of.is_exact, [Shard(name)], takes_ingest=False, uri=of.uri, args=args, by_gateways=[Shard(name)])
 
 
 def _empty(cluster: Cluster) -> None:

@@ -47,12 +47,12 @@ class OverHttp:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._seen: list[Copy] = []
-        self.uri = ""
+        self.uri, self.is_away = "", False
 
     def plan(self, arrival: Arrival) -> Reply:
         """What a request is answered with; it has arrived if that is a success."""
         drawn = self._chance.random()
-        if drawn < REFUSED_SHARE:
+        if drawn < REFUSED_SHARE or self.is_away:
             return status(503)
         if drawn < REFUSED_SHARE + DROPPED_SHARE:
             return DROPPED

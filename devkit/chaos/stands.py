@@ -67,6 +67,8 @@ class Wanted:
 
     run: str
     modes: Mapping[str, Mode]
+    spills: bool = False
+    """Whether gateways' queues are small, and some of them spill, where the store can."""
 
 
 @asynccontextmanager

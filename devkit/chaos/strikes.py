@@ -15,9 +15,10 @@ from pathlib import Path
 from devkit.chaos import leaders, limits, shaping
 from devkit.chaos.clusters import ChaosError, Cluster
 from devkit.chaos.hosts import Host
+from devkit.chaos.moves import hurt_moves
 from devkit.chaos.network import Network
 from devkit.chaos.plan import BROKERS, Fault, Stroke
-from devkit.chaos.receivers import NATS_WINDOW_S, OverNats
+from devkit.chaos.receivers import NATS_WINDOW_S, OverHttp, OverNats
 from devkit.chaos.stands import Stand
 from devkit.clusters.rabbitmq import RabbitMQ
 from remora.codec.topic import DEAD_LETTER_TOPIC
@@ -55,6 +56,7 @@ class Hurtable:
 
     rabbitmq: RabbitMQ | None = None
     nats: OverNats | None = None
+    http: OverHttp | None = None
 
 
 class Strikes:
@@ -75,7 +77,7 @@ class Strikes:
         self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, stand.topics, ceph
         self._topics = [each.name for each in stand.topics if each.is_in_kafka]
         self._network, self._ballast, self._rabbitmq = network, stand.ballast, receivers.rabbitmq
-        self._nats = receivers.nats
+        self._nats, self._http = receivers.nats, receivers.http
         self.thaws: list[int] = []
         self.surprises: list[str] = []
         self.mortal: set[str] = set()
@@ -104,6 +106,7 @@ class Strikes:
             Fault.KILL_NATS: self._kill_nats,
             Fault.FREEZE_NATS: self._freeze_nats,
             Fault.FILL_NATS: self._fill_nats,
+            Fault.SPILL: self._spill,
         }
 
     async def strike(self, stroke: Stroke) -> str:
@@ -316,6 +319,20 @@ class Strikes:
         finally:
             self._ballast.unlink()
         return "to the last byte"
+
+    async def _spill(self, stroke: Stroke) -> str:
+        """Kafka and the HTTP receiver are away while owners are hurt within moves."""
+        if self._http is not None:
+            self._http.is_away = True
+        try:
+            with self._network.cut():
+                done = await hurt_moves(self._hosts, random.Random(stroke.strength), LEASE_S)
+        finally:
+            if self._http is not None:
+                self._http.is_away = False
+        if not done:
+            self.surprises.append("no owner came to a move while endpoints were away")
+        return ", ".join(done)
 
     # --------------------------------------------------------------------------------------- commands
 

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from devkit.paths import ROOT
 from devkit.processes.daemon import Daemon, Options, merged, running_daemon
 from devkit.receivers.http_sink import HttpSink, http_sink
 from devkit.waits import until
+from remora.codec.lock_ops import encode_break
 from remora.model.shard import Shard
 
 pytestmark = pytest.mark.ceph
@@ -32,6 +35,7 @@ MORE: Options = {
     "delivery": {"retry_cap": "1s"},
 }
 AWAY_S, PER_S, AT_ONCE = 600.0, 200, 16
+"""`SPILL_TEST_SECONDS` and `SPILL_TEST_PER_S` have others, for a machine that has much else to do."""
 
 
 def numbers(sink: HttpSink) -> dict[str, list[int]]:
@@ -100,7 +104,8 @@ async def _is_left(queues: Queues, topic: str) -> bool:
 
 
 async def test_what_never_gets_delivered_is_exported_and_dropped(queues: Queues, tmp_path: Path) -> None:
-    """The file has the entries that were spilled, and only those leave, under a cause of their own."""
+    """The file has the entries that were spilled, and only those leave, under a cause of their own; a worker has the
+    queue when the command ends, since a radosgw would deliver behind what is left of them."""
     async with http_sink() as sink:
         topic, sent = queues.make(sink.url, ring_bytes=SMALL), 600
         async with running_daemon(tmp_path, merged(calm(queues), MORE)) as daemon:
@@ -112,47 +117,57 @@ async def test_what_never_gets_delivered_is_exported_and_dropped(queues: Queues,
             lines = gzip.decompress(file.read_bytes()).splitlines()
             dropped = await daemon.command("spill", "drop", topic, "--yes")
             assert dropped.code == 0, dropped.err
+            held = queues.gateway.lockers(topic)
             after = await balance(daemon, topic)
             await sink.open()
             await queues.drained(topic)
             done = await balance(daemon, topic)
 
+    assert [each.cookie.startswith("remora/") for each in held] == [True]
     assert after["exported"] == len(lines) > 0
     assert (after["pending"], after["unaccounted"]) == (sent - len(lines), 0)
     assert (done["delivered"], done["exported"], done["unaccounted"]) == (sent - len(lines), len(lines), 0)
 
 
-BEFORE_SPILL = "eabeb60e"
-"""A commit whose remora knows nothing of runs."""
+OLDER = [os.environ["OLDER_COMMIT"]] if "OLDER_COMMIT" in os.environ else ["c90864a", "eabeb60e"]
+"""Commits whose remoras know nothing of runs: the first release, 0.1.0, and the last one before spill. The wheel of
+`scripts/try-upgrade --store rados` is in OLDER_REMORA; without that their code runs with this checkout's packages."""
 
 
-@pytest.mark.full("runs the code of an older commit; the gate has what keeps it away, by itself")
-async def test_a_pool_with_older_hosts(queues: Queues, tmp_path: Path) -> None:
-    """A daemon of the time before spill takes no queue that has runs, though nobody holds it; one with spill switched
-    off delivers them first, and then the older one goes on."""
-    async with http_sink() as sink:
+@pytest.mark.full("runs the code of older commits; the gate has what keeps it away, by itself")
+@pytest.mark.parametrize("commit", OLDER)
+async def test_a_pool_with_older_hosts(queues: Queues, tmp_path: Path, commit: str) -> None:
+    """An older daemon beside one that spills delivers others' queues, and of one that has runs it takes no lock and
+    delivers nothing, also when the newer is killed, and says why; one with spill switched off delivers the runs first,
+    and when they are gone the older one has the queue again."""
+    async with http_sink() as sink, http_sink() as other:
         topic, sent = queues.make(sink.url, ring_bytes=SMALL), 600
+        await other.open()
         new, old = tmp_path / "new", tmp_path / "old"
         new.mkdir()
-        code = older_code(old)
+        plain = merged(calm(queues), {name: options for name, options in MORE.items() if name != "spill"})
         async with running_daemon(new, merged(calm(queues), MORE)) as daemon:
             await daemon.own(topic)
             await stored(queues, topic, sent)
-        await sink.open()
-        plain = {name: options for name, options in MORE.items() if name != "spill"}
-        older = merged(calm(queues), plain)
-        async with running_daemon(old, older, env={"PYTHONPATH": str(code)}) as daemon:
-            beside = queues.make(sink.url)
-            await daemon.own(beside)  # it delivers what it may
-            assert topic not in {each["queue"] for each in (await daemon.status())["shards"]}
-            assert not queues.gateway.lockers(topic)
-            assert not sink.bodies
-        async with running_daemon(new, older) as daemon:
-            await queues.drained(topic)
-            done = await balance(daemon, topic)
-        async with running_daemon(old, older, env={"PYTHONPATH": str(code)}) as daemon:
-            await queues.fill(topic, 20, start=sent)
-            await queues.drained(topic)
+            holder = queues.gateway.lockers(topic)
+            async with older_daemon(old, plain, commit) as beside:
+                await takes_others(queues, beside, other)
+                assert queues.gateway.lockers(topic) == holder
+                await daemon.kill_all()
+                for locker in holder:
+                    request = encode_break(f"{topic}_lock", locker.entity, locker.cookie)
+                    queues.gateway.ioctx.execute(topic, "lock", "break_lock", request)
+                await sink.open()
+                await takes_others(queues, beside, other)
+                said = [line for line in beside.logged(0).splitlines() if topic in line]
+                assert any("released to radosgw until it is claimed" in line for line in said), said
+                assert not queues.gateway.lockers(topic)
+                assert not sink.bodies
+                async with running_daemon(new, plain) as delivering:
+                    await queues.drained(topic)
+                    done = await balance(delivering, topic)
+                await queues.fill(topic, 20, start=sent)
+                await queues.drained(topic)
 
     assert (done["delivered"], done["unaccounted"]) == (sent, 0)
     found = numbers(sink)
@@ -160,19 +175,59 @@ async def test_a_pool_with_older_hosts(queues: Queues, tmp_path: Path) -> None:
     assert all(each == sorted(each) for each in found.values())
 
 
-def older_code(folder: Path) -> Path:
+@asynccontextmanager
+async def older_daemon(folder: Path, sections: Options, commit: str) -> AsyncIterator[Daemon]:
+    """A daemon of that commit when it is ready."""
+    daemon = older(folder, sections, commit)
+    try:
+        await daemon.start()
+        yield daemon
+    finally:
+        await daemon.close()
+
+
+def older(folder: Path, sections: Options, commit: str) -> Daemon:
+    """A daemon of that commit, which knows neither a control socket nor mends."""
+    if program := os.environ.get("OLDER_REMORA"):
+        folder.mkdir()
+        daemon = Daemon(folder, sections, command=(program,))
+    else:
+        daemon = Daemon(folder, sections, env={"PYTHONPATH": str(older_code(folder, commit))})
+    del daemon.sections["admin"]["control_socket"]
+    del daemon.sections["rados"]["heal"]
+    daemon.rewrite()
+    return daemon
+
+
+async def takes_others(queues: Queues, older: Daemon, sink: HttpSink) -> None:
+    """Wait until an older daemon has taken a queue that was made now: it has read the catalogue since."""
+    made: list[str] = []
+
+    async def has_one() -> bool:
+        made.append(queues.make(sink.url))
+        await asyncio.sleep(1)
+        return bool({each["queue"] for each in (await older.status())["shards"]} & set(made))
+
+    await until(has_one, "a queue of the older daemon's")
+
+
+def older_code(folder: Path, commit: str) -> Path:
     """The daemon's package as that commit has it."""
     folder.mkdir()
     archive = subprocess.run(
-        ["git", "-C", ROOT, "archive", BEFORE_SPILL, "daemon", "config", "systemd", "CHANGELOG.md"],
+        ["git", "-C", ROOT, "archive", commit, "daemon", "config", "systemd", "CHANGELOG.md"],
         capture_output=True, check=False,
     )  # fmt: skip
     if archive.returncode:
-        pytest.skip(f"this checkout has no commit {BEFORE_SPILL}")
+        pytest.skip(f"this checkout has no commit {commit}")
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    named = folder / "daemon/remora-0.1.0.dist-info"  # the first release asks for its own version
+    named.mkdir()
+    (named / "METADATA").write_text("Metadata-Version: 2.1\nName: remora\nVersion: 0.1.0\n")
     return folder / "daemon"
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.full("ten minutes of PUTs against a real radosgw, on both releases")
 async def test_radosgw_refuses_no_put_for_ten_minutes(zone: Zone, tmp_path: Path) -> None:
     """200 PUTs a second into a bucket whose queue has a ring of a megabyte, which lasts for seconds: none is refused
@@ -182,12 +237,13 @@ async def test_radosgw_refuses_no_put_for_ten_minutes(zone: Zone, tmp_path: Path
     with zone.ceph.client(namespace=zone.env["queue_namespace"]) as ioctx:
         Gateway(ioctx).make_queue(queue, RING)  # radosgw takes it as it is
     seconds = float(os.environ.get("SPILL_TEST_SECONDS", AWAY_S))
+    per_s = int(os.environ.get("SPILL_TEST_PER_S", PER_S))
     async with http_sink() as sink, zone.user() as user:
         bucket = await user.bucket(topic, await user.topic(topic, sink.url))
         async with running_daemon(tmp_path, merged(zone.sections, MORE)) as daemon:
             await daemon.command("shard", "claim", queue)
             await daemon.own(queue)
-            answers = await put_for(zone, bucket, seconds)
+            answers = await put_for(zone, bucket, seconds, per_s)
             waiting = await balance(daemon, topic)
             await sink.open()
             await daemon.until(lambda: _is_drained(daemon, topic), "an empty queue", 900)
@@ -206,7 +262,7 @@ async def _is_drained(daemon: Daemon, topic: str) -> bool:
     return not (await balance(daemon, topic))["pending"]
 
 
-async def put_for(zone: Zone, bucket: str, seconds: float) -> list[int]:
+async def put_for(zone: Zone, bucket: str, seconds: float, per_s: int) -> list[int]:
     """What radosgw answered to PUTs at a steady rate; each of some clients writes one key, a byte more each time."""
     answers: list[int] = []
     began = time.monotonic()
@@ -214,7 +270,7 @@ async def put_for(zone: Zone, bucket: str, seconds: float) -> list[int]:
     async def client(name: int) -> None:
         count = 0
         while (now := time.monotonic()) < began + seconds:
-            due = began + count * AT_ONCE / PER_S
+            due = began + count * AT_ONCE / per_s
             if due > now:
                 await asyncio.sleep(due - now)
             answers.append(await zone.raw("PUT", bucket, b"c%d" % name, b"x" * count))

@@ -80,6 +80,22 @@ async def test_a_release_waits_for_each_worker_that_takes_the_queue_meanwhile() 
 
 
 @in_virtual_time
+async def test_a_release_that_waits_for_spilled_entries_breaks_no_lock() -> None:
+    """A worker that spills entries while the release waits for it keeps its lock until they are delivered."""
+    store = a_store()
+    store.steal("t", "remora/h/b/w1")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(release(store, QUEUE))
+        await asyncio.sleep(1)
+        store.left_to_radosgw = frozenset()  # as of a queue with runs
+
+    holder = store.queues["t"].holder
+    assert holder is not None
+    assert holder.cookie == "remora/h/b/w1"
+
+
+@in_virtual_time
 async def test_a_release_leaves_a_claim_its_lock() -> None:
     """What somebody claims while a release waits is claimed: the lock of the claim is not broken."""
     store = a_store()

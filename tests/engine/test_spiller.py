@@ -37,6 +37,7 @@ class FilledRing:
     rate: float = 0.0
     used: float = 0.0
     spilled: int = 0
+    pinned: int = 0
     refused: float = 0.0
     guarded_at: float = -1.0
     guard_s: float = 4.0
@@ -51,7 +52,7 @@ class FilledRing:
         self.used += self.rate * (now - self.last)
         self.last = now
         self.refused += max(0.0, self.used - RING)
-        self.used = min(self.used, RING)
+        self.used = self.pinned or min(self.used, RING)
 
     async def look(self, token: LockToken) -> SpillLook:
         await asyncio.sleep(0.01)
@@ -135,6 +136,23 @@ async def test_nothing_is_moved_before_others_know() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize(("used", "a_second"), [(600_000, 20), (950_000, 33)])
+async def test_moves_leave_the_store_to_others_between_pages(used: int, a_second: int) -> None:
+    """After each page a move rests for as long as that took, and not at all while the ring is nearly full; what it
+    takes is timed as a stage."""
+    async with staged() as stage:
+        stage.ring.guarded_at, stage.ring.pinned, stage.ring.rate = 0.0, used, 1.0
+        await asyncio.sleep(10)
+        begun = len(stage.ring.moves)
+        await asyncio.sleep(10)
+        moves = len(stage.ring.moves)
+        timed = sample_value(stage.telemetry.registry, "remora_stage_seconds_count", {"stage": "spill", "at": "fake"})
+
+    assert (moves - begun) / 10 == pytest.approx(a_second, abs=2)
+    assert timed == pytest.approx(moves, abs=1)
+
+
+@in_virtual_time
 @pytest.mark.parametrize(
     ("away", "args", "enabled", "rate", "moves"),
     [
@@ -190,7 +208,7 @@ async def test_a_topic_that_is_delivered_again_is_spilled_on_while_it_has_runs()
         assert asyncio.get_running_loop().time() - stage.ring.moves[-1] < 10
         assert stage.ring.refused == 0
 
-        stage.ring.rate, stage.ring.spilled = 0, 0
+        stage.ring.rate, stage.ring.used, stage.ring.spilled = 0, 0, 0
         await asyncio.sleep(60)
 
         assert asyncio.get_running_loop().time() - stage.ring.moves[-1] > 40

@@ -56,6 +56,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.spill_near_bound("t", 0.5)
     telemetry.spill_refused("t", "t", "no room")
     telemetry.spill_ended("t", "t")
+    telemetry.spill_seam(Shard("t"), 3)
     telemetry.mended("t", "t", QueueRoom(1000, 0, 990, 0), QueueRoom(1000, 0, 0, 0))
     telemetry.mend_failed("t", "t", "other clients always came first")
     telemetry.in_flight(12, 3)

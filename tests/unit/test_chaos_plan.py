@@ -35,7 +35,7 @@ def test_a_round_hurts_each_part_once(seed: str, store: str) -> None:
             assert len([each for each in strokes if each.part not in ("store", "clock")]) == 1
 
 
-@pytest.mark.parametrize(("store", "others"), [("sqlite", {Fault.KILL_OSD}), ("rados", {Fault.FULL_DISK})])
+@pytest.mark.parametrize(("store", "others"), [("sqlite", {Fault.KILL_OSD, Fault.SPILL}), ("rados", {Fault.FULL_DISK})])
 def test_every_fault_is_drawn(store: str, others: set[Fault]) -> None:
     """Among a few hundred rounds each fault is drawn that the store can have, and no other."""
     drawn = {stroke.fault for strokes in rounds("1", 300, store) for stroke in strokes}

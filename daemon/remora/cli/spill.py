@@ -204,8 +204,9 @@ def drop_command(settings: Settings, queue: str, yes: bool, origin: Origin | Non
     async def work() -> int:
         async with app.store_of(settings) as store:
             found = await find_queue(store, queue, origin)
-            count = await drop_spilled(store, found)
-            trace("spill_drop", "spilled entries were given up", queue=queue, entries=count, **myself(settings).known)
+            by = myself(settings)
+            count = await drop_spilled(store, found, by)
+            trace("spill_drop", "spilled entries were given up", queue=queue, entries=count, **by.known)
             return count
 
     if not yes:

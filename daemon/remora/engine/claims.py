@@ -54,6 +54,10 @@ async def claim(store: DeliveryStore, shard: Shard, by: Caller) -> LockHolder:
     """
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=False)
+    return await _given_to_a_worker(store, shard, by)
+
+
+async def _given_to_a_worker(store: DeliveryStore, shard: Shard, by: Caller) -> LockHolder:
     holder, cookie = (await store.inspection.stats(shard)).holder, claim_cookie(by, str(uuid.uuid4()))
     token: LockToken | None = None
     try:
@@ -91,23 +95,34 @@ async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
         if shard not in await store.releases.released():
             return holder
         left = await _wait_while_held(store, shard)
+        if left is not None and shard not in await store.releases.released():
+            return holder  # entries were spilled meanwhile
     if left is not None:
         await store.locks.evict(shard, left)
     return holder
 
 
-async def drop_spilled(store: ShardStore, shard: Shard) -> int:
-    """Give up the spilled entries of a queue that were exported, under its lock, which a worker loses for that."""
+async def drop_spilled(store: ShardStore, shard: Shard, by: Caller) -> int:
+    """Give up the spilled entries of a queue that were exported, under its lock, which a worker loses for that.
+
+    A worker gets it back at once: one whose lock was broken would stay away, and a radosgw come in its place.
+    """
+    was_held = False
     cookie = f"{COMMAND_COOKIE}{uuid.uuid4()}"
     async with asyncio.timeout(CLAIM_S):
         while isinstance(answer := await store.locks.acquire(shard, cookie, CLAIM_S), LockHolder):
             if not member.is_workers(answer.cookie):
                 raise HeldElsewhere(f"{shard} is held by {answer.entity}, which is no worker of remora")
+            was_held = True
             await store.locks.evict(shard, answer)
     try:
-        return await store.spill.drop(answer)
+        count = await store.spill.drop(answer)
     finally:
         await store.locks.release(answer)
+    if was_held and shard not in await store.releases.released():
+        with contextlib.suppress(NobodyCame):
+            await _given_to_a_worker(store, shard, by)
+    return count
 
 
 async def _wait_while_held(store: DeliveryStore, shard: Shard) -> LockHolder | None:

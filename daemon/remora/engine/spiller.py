@@ -21,18 +21,20 @@ from remora.model.errors import CodecError, StoreError
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Topic
+from remora.policy.growth import Growth
 from remora.policy.retry import Failure
 from remora.policy.spill import (
     STALLED_S,
-    Inflow,
     SpillRules,
     look_again_s,
     near_bound,
+    rest_s,
     should_go_on,
     should_guard,
     should_start,
     why_refused,
 )
+from remora.policy.stages import EventStage
 from remora.ports.delivery import DeliveryStore
 
 _IDLE_S = 1.0
@@ -43,9 +45,12 @@ _AT_ONCE = 4
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of a queue that may be spilled."""
+    """What is known of a queue that may be spilled.
 
-    arrivals: Inflow = field(default_factory=Inflow)
+    What arrives are the bytes in ring and runs together, so that neither a move nor the end of one looks like growth.
+    """
+
+    arrivals: Growth = field(default_factory=Growth)
     due_at: float = 0.0
     is_moving: bool = False
     has_runs: bool = False
@@ -154,7 +159,7 @@ class Spiller:
                 known.is_moving = True
                 self._telemetry.spill_began(self._label(token.shard), token.shard.queue)
             may_move = False
-            if should_guard(self._rules, seen.room, lasts_s):
+            if known.has_runs or should_guard(self._rules, seen.room, lasts_s):
                 known.is_guarded = True
                 may_move = await self._store.spill.guard(token)
             if known.is_moving and (may_move or seen.spill.entries):
@@ -184,13 +189,17 @@ class Spiller:
             if why := why_refused(self._rules, of_topic, self._usage.total_bytes, self._usage.full):
                 self._telemetry.spill_refused(topic, queue, why)
                 return seen
+            began = asyncio.get_running_loop().time()
             count = await self._store.spill.move(token)
             if not count:
                 break
+            took_s = asyncio.get_running_loop().time() - began
             self._telemetry.spill_moved(topic, count)
+            self._telemetry.stage_took(EventStage.SPILL, self._store.kind, took_s)
             before, seen = seen, await self._store.spill.look(token)
             self._note(token, known, seen)
             self._count(token.shard, seen.spill.nbytes - before.spill.nbytes)
+            await asyncio.sleep(rest_s(seen.room, took_s))
         known.is_moving = False
         return seen
 

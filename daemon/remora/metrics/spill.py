@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from remora.metrics.events import EventGroup, say
 from remora.metrics.instruments import Instruments
 from remora.metrics.series import TopicLabels
+from remora.model.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,10 @@ class SpillEvents(EventGroup):
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
         self._moved = instruments.topic_counter("remora_spill_moved", "Entries moved from the topic's rings to runs.")
+        self._seams = instruments.counter(
+            "remora_spill_seams",
+            "Times that a queue was taken after others had delivered behind its spilled entries.",
+        )
         self._spilled = SpilledTopics(instruments.labels)
         instruments.registry.register(self._spilled)
 
@@ -100,6 +105,15 @@ class SpillEvents(EventGroup):
         self._say_seldom(
             logging.ERROR, "spill_refused", ("unspilled", queue), "entries stay in a queue that fills",
             topic=topic, queue=queue, reason=why,
+        )  # fmt: skip
+
+    def spill_seam(self, shard: Shard, entries: int) -> None:
+        """Somebody else delivered what stood behind spilled entries, before this worker took the queue."""
+        self._seams.inc()
+        say(
+            logging.WARNING, "spill_seam",
+            "somebody else, such as a radosgw, delivered behind spilled entries: order is broken there",
+            queue=shard.queue, entries=entries,
         )  # fmt: skip
 
     def spill_ended(self, topic: str, queue: str) -> None:

@@ -6,19 +6,16 @@ mended when nobody can write to it because it is full, or nobody does.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from remora.model.room import QueueRoom
+from remora.policy.growth import Growth
 
 Heal: TypeAlias = Literal["off", "full", "calm"]
 
 QUIET_S = 10.0
 """A queue in which nothing was reserved or committed for this long is calm."""
-
-WINDOW_S = 600.0
-"""Growth is that over this long."""
 
 _LITTLE_ROOM = 0.05
 _CALM_LEAK = 1_000_000
@@ -40,19 +37,17 @@ def should_mend(heal: Heal, room: QueueRoom, quiet_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RoomOverTime:
-    """What is known of a queue's room: looks of the last ten minutes, as times and bytes taken, and its last pulse."""
+    """What is known of a queue's room: its growth, and its last pulse."""
 
-    looks: tuple[tuple[float, int], ...] = ()
+    growth: Growth = Growth()  # noqa: RUF009 - frozen
     pulse: tuple[int, ...] = ()
     quiet_since: float = 0.0
 
     def after(self, room: QueueRoom, now: float) -> RoomOverTime:
-        """What is known after another look. One look older than the window stays, or a slow look would see nothing."""
-        looks = (*self.looks, (now, room.taken_bytes))
-        while len(looks) > 2 and looks[1][0] <= now - WINDOW_S:
-            looks = looks[1:]
-        is_quiet = bool(self.looks) and self.pulse == room.pulse
-        return RoomOverTime(looks, room.pulse, self.quiet_since if is_quiet else now)
+        """What is known after another look."""
+        is_quiet = bool(self.growth.looks) and self.pulse == room.pulse
+        growth = self.growth.after(now, room.taken_bytes)
+        return RoomOverTime(growth, room.pulse, self.quiet_since if is_quiet else now)
 
     def after_mend(self) -> RoomOverTime:
         """What is known after room was given back: growth begins anew, since its fall is nobody's delivery."""
@@ -60,14 +55,11 @@ class RoomOverTime:
 
     def quiet_s(self, now: float) -> float:
         """For how long nothing was reserved or committed, as far as was looked."""
-        return now - self.quiet_since if self.looks else 0.0
+        return now - self.quiet_since if self.growth.looks else 0.0
 
     def seconds_until_full(self, room: QueueRoom) -> float:
-        """How long the room lasts at this growth; infinite where it does not grow, 0 where there is none."""
-        if not room.room_bytes or not self.looks:
-            return math.inf if room.room_bytes else 0.0
-        (began, first), (ended, last) = self.looks[0], self.looks[-1]
-        return room.room_bytes * (ended - began) / (last - first) if last > first else math.inf
+        """How long the room lasts at this growth."""
+        return self.growth.lasts_s(room)
 
 
 SOON_S = 86_400.0

@@ -6,7 +6,6 @@ that stand still, or that have spilled entries already are looked at here.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from remora.model.room import QueueRoom
@@ -19,7 +18,7 @@ STALLED_S = 5.0
 SOON_S = 600.0
 """Entries are moved when the room lasts less than this."""
 
-_WINDOW_S = 300.0
+_URGENT = 0.9
 _LITTLE_ROOM = 0.06
 _SHORTEST_S, _LONGEST_S = 0.5, 10.0
 _FLOOD = 12_800_000
@@ -35,34 +34,6 @@ class SpillRules:
     stop: float = 0.25
     topic_bytes: int = 10_000_000_000
     total_bytes: int = 100_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Inflow:
-    """How fast a queue grows, as far as was seen: the first look of the window before this one, and that of this one.
-
-    What counts are the bytes in ring and runs together, so that neither a move nor the end of one looks like growth.
-    """
-
-    before: tuple[float, int] | None = None
-    since: tuple[float, int] | None = None
-    last: tuple[float, int] = (0.0, 0)
-
-    def after(self, now: float, nbytes: int) -> Inflow:
-        """What is known after another look."""
-        look = (now, nbytes)
-        if self.since is None:
-            return Inflow(None, look, look)
-        if now - self.since[0] >= _WINDOW_S:
-            return Inflow(self.since, look, look)
-        return Inflow(self.before, self.since, look)
-
-    def lasts_s(self, room: QueueRoom) -> float:
-        """How long the room lasts at this growth; infinite where it does not grow."""
-        first = self.before or self.since
-        if first is None or self.last[1] <= first[1]:
-            return math.inf
-        return room.room_bytes * (self.last[0] - first[0]) / (self.last[1] - first[1])
 
 
 def refuses_soon(room: QueueRoom) -> bool:
@@ -89,6 +60,14 @@ def should_guard(rules: SpillRules, room: QueueRoom, lasts_s: float) -> bool:
 def look_again_s(room: QueueRoom, lasts_s: float) -> float:
     """When to look at the queue again: four times in what its room lasts, and before a flood could fill it."""
     return min(_LONGEST_S, max(_SHORTEST_S, min(lasts_s / 4, room.room_bytes / _FLOOD)))
+
+
+def rest_s(room: QueueRoom, took_s: float) -> float:
+    """For how long a queue's other readers and writers come first after a page was moved, which took so long.
+
+    Moves get half of the time, unless the ring is nearly full: then senders are refused next, and nothing is as urgent.
+    """
+    return 0.0 if room.taken_bytes > _URGENT * room.capacity_bytes else took_s
 
 
 def near_bound(rules: SpillRules, topic_bytes: int, all_bytes: int) -> float:

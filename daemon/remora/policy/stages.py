@@ -35,6 +35,7 @@ class EventStage(StrEnum):
     WAIT_TURN = "wait_turn"
     PUSH = "push"
     REMOVE = "remove"
+    SPILL = "spill"
 
 
 BOUNDS_S = (
@@ -81,6 +82,7 @@ _E = EventStage
 
 OF_STORE = frozenset({
     _E.COMMIT, _E.COMMIT_QUEUE, _E.COMMIT_WRITE, _E.COMMIT_SYNC, _E.REGISTER, _E.CHECKPOINT, _E.LIST, _E.REMOVE,
+    _E.SPILL,
 })  # fmt: skip
 """The stages that take place at a store; the others are of deliveries to an endpoint."""
 
@@ -116,6 +118,7 @@ WHAT_TO_DO: Mapping[EventStage, str] = MappingProxyType({
     _E.WAIT_TURN: "more events have one key or one lane than the endpoint takes one after the other",
     _E.PUSH: "the endpoint answers slowly: look at it, and at the network to it",
     _E.REMOVE: "the store writes slowly: look at the disk, or at the OSDs",
+    _E.SPILL: "the pool of spilled entries writes slowly: ceph osd perf",
 })  # fmt: skip
 """What an operator looks at where a stage is the cause."""
 

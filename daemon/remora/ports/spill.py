@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpilledRun, SpillLook, SpillUsage
+
+OnSeam: TypeAlias = Callable[[Shard, int], None]
+"""Called with a queue that is taken after somebody else delivered behind so many of its spilled entries."""
+
+
+def seam_unseen(_shard: Shard, _entries: int) -> None:
+    """Nobody wants to know."""
 
 
 class Spilling(Protocol):

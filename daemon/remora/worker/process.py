@@ -161,7 +161,15 @@ class Process:
         made, state = not self._was_used(), self._report.store_state
         async with (
             open_tracer(settings, telemetry, self._start.cookie) as self._tracer,
-            make_store(settings, state, make=made, waits=True, tracer=self._tracer, meter=telemetry) as self._store,
+            make_store(
+                settings,
+                state,
+                make=made,
+                waits=True,
+                tracer=self._tracer,
+                meter=telemetry,
+                on_seam=telemetry.spill_seam,
+            ) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
             self._note_use()

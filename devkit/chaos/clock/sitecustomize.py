@@ -1,12 +1,17 @@
-"""Lets a daemon's wall clock be stepped from outside, without a line for that in the daemon.
+"""Lets a daemon's wall clock be stepped from outside, and its workers be hurt within a move of entries, without a line
+for that in the daemon.
 
 Python imports this module by its name before anything else when its folder is in PYTHONPATH. The eight bytes of the
 file in CHAOS_CLOCK say by how many nanoseconds `time.time` and `time.time_ns` are wrong, at any moment anew. Clocks
 that leases count on are others, and stay right.
+
+The file in CHAOS_MOVES, where there is one, says at which operation of a move a signal is due, and whether before or
+after it: the first worker that comes there takes the file away, under its own id, and sends the signal to itself.
 """
 
 import mmap
 import os
+import sys
 import time
 
 if _file := os.environ.get("CHAOS_CLOCK"):
@@ -21,3 +26,48 @@ if _file := os.environ.get("CHAOS_CLOCK"):
         return _stepped_ns() / 1e9
 
     time.time_ns, time.time = _stepped_ns, _stepped
+
+_moves = os.environ.get("CHAOS_MOVES", "")
+if _moves and "worker" in sys.orig_argv:
+    from typing import Any
+
+    from remora.storage.librados import WriteOp
+    from remora.storage.rados.connection import ClusterConnection
+
+    _run = ClusterConnection.run
+    _stored = set[str]()
+
+    def _hurt(step: str, moment: str) -> None:
+        """Send oneself the signal that is due here, if it is this one's turn."""
+        try:
+            with open(_moves) as due:
+                wanted, when, number = due.read().split("|")
+            if step == wanted and when == moment:
+                os.rename(_moves, f"{_moves}.{os.getpid()}")
+                os.kill(os.getpid(), int(number))
+        except (FileNotFoundError, ValueError):
+            pass  # nothing is due, or another one came first
+
+    def _step(operation: object, what: str) -> str:
+        """Which step of a move an operation is; none where it is of no move."""
+        if not isinstance(operation, WriteOp):
+            return ""
+        shard = what.rpartition(" ")[2]
+        if what.startswith("storing spilled entries of "):
+            _stored.add(shard)
+            return "store"
+        if what.startswith("removing from ") and shard in _stored:
+            _stored.discard(shard)
+            return "move"
+        return "name" if what == "writing to remora.runs" else ""
+
+    async def _watched(self: Any, operation: Any, oid: str, what: str, *rest: Any, **named: Any) -> int:
+        step = _step(operation, what)
+        if step:
+            _hurt(step, "before")
+        answer = await _run(self, operation, oid, what, *rest, **named)
+        if step:
+            _hurt(step, "after")
+        return answer
+
+    ClusterConnection.run = _watched  # type: ignore[method-assign]  # that is what this is for

@@ -8,10 +8,10 @@ import pytest
 
 from remora.model.room import QueueRoom
 from remora.policy.spill import (
-    Inflow,
     SpillRules,
     look_again_s,
     near_bound,
+    rest_s,
     should_go_on,
     should_guard,
     should_start,
@@ -49,15 +49,10 @@ def test_when_entries_are_moved(
     assert should_go_on(RULES, seen) is goes_on
 
 
-def test_growth_counts_over_some_minutes() -> None:
-    """The room lasts as long as it would at the growth since the first look of the window before, moves left out."""
-    arrivals = Inflow()
-    assert math.isinf(arrivals.lasts_s(room(0)))
-    for second in range(0, 1200, 10):
-        arrivals = arrivals.after(second, second * 100)
-
-    assert arrivals.lasts_s(room(50_000)) == pytest.approx(500)
-    assert math.isinf(Inflow().after(0, 5).after(10, 5).lasts_s(room(50_000)))
+@pytest.mark.parametrize(("used", "rests_s"), [(0, 0.5), (90_000, 0.5), (91_000, 0.0)])
+def test_others_come_first_between_two_pages(used: int, rests_s: float) -> None:
+    """After each page the queue is left alone for as long as that took, unless its ring is nearly full."""
+    assert rest_s(room(used), 0.5) == rests_s
 
 
 @pytest.mark.parametrize(("used", "lasts_s", "pause_s"), [(0, math.inf, 0.5), (0, 8.0, 0.5), (99_000, 0.1, 0.5)])

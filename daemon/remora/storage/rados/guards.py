@@ -78,11 +78,19 @@ class Guards(RadosPart):
         found = await self._registry.find(name)
         if found is None or found.stored.state != "spilling":
             return
-        for each in as_topic(name, found.stored).all_shards():
-            if await has_runs(self._connection, each, self._locator(each)):
-                return
+        if await self._has_runs(name, found):
+            return
         with contextlib.suppress(MismatchError):
             await self._registry.swap(name, found, replace(found.stored, state="ready"))
+            if await self._has_runs(name, found):  # the first came between; its mover saw the guard still
+                await self._guard_topic(name, await self._registry.find(name))
+
+    async def _has_runs(self, name: str, found: TopicRecord) -> bool:
+        """Whether any queue of a topic has runs."""
+        for each in as_topic(name, found.stored).all_shards():
+            if await has_runs(self._connection, each, self._locator(each)):
+                return True
+        return False
 
     async def run(self, runs: Runs) -> None:
         """Now and then delete runs that no queue names, and lift guards that nobody needs, until cancelled."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from remora.codec.queue_state import encode_state
 from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import LockHolder, LockToken, Shard
+from remora.ports.spill import OnSeam
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import ClusterConnection
@@ -40,8 +40,6 @@ from remora.storage.rados.part import (
 )
 from remora.storage.rados.refusals import HELD, Refusals
 from remora.storage.rados.state import STATE, stored_state
-
-_log = logging.getLogger(__name__)
 
 _AT_ONCE = 32
 
@@ -76,10 +74,13 @@ class Locks(RadosPart):
         catalog: Catalog,
         old_heads: OldHeads,
         on_taken: Callable[[LockToken], None],
+        on_seam: OnSeam,
     ) -> None:
-        """`on_taken` is called with each lock that was acquired, before anything is done under it."""
+        """`on_taken` is called with each lock that was acquired, before anything is done under it; `on_seam` with
+        those that have a seam, see `ports.spill`.
+        """
         super().__init__(connection)
-        self._catalog, self._old_heads, self._on_taken = catalog, old_heads, on_taken
+        self._catalog, self._old_heads, self._on_taken, self._on_seam = catalog, old_heads, on_taken, on_seam
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this client holds already; else return its holder."""
@@ -178,11 +179,7 @@ class Locks(RadosPart):
         known = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
         stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
         await self._old_heads.settle(shard, stored.head)
-        if stored.state.spill.entries and stored.state.unaccounted_bytes(stored.head) > 0:
-            _log.warning(
-                "%s: somebody else, such as a radosgw, delivered behind %d spilled entries: order is broken there",
-                shard, stored.state.spill.entries,
-            )  # fmt: skip
+        has_seam = stored.state.spill.entries > 0 and stored.state.unaccounted_bytes(stored.head) > 0
         incarnation, value = known or secrets.token_hex(8), encode_state(stored.state.settled(stored.head))
         if known and value == stored.value:
             return known
@@ -191,6 +188,8 @@ class Locks(RadosPart):
         )
         marking.set_xattr(INCARNATION, incarnation).set_xattr(STATE, value)
         await self._run(marking, shard, what, _MARKED)
+        if has_seam:
+            self._on_seam(shard, stored.state.spill.entries)
         return incarnation
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Origin, Shard
@@ -48,7 +49,7 @@ class Releases(RadosPart):
         """
         try:
             names = await all_values(self._connection, _OBJECT, self._own)
-            found = frozenset([Shard(each) for each, value in names.items() if await self._is_released(each, value)])
+            found = frozenset([Shard(each) for each, value in names.items() if await self._is_left(each, value)])
         except StoreError as exc:
             if self._known is None and not isinstance(exc, StoreMisconfigured):
                 raise
@@ -59,12 +60,23 @@ class Releases(RadosPart):
             self._known = found
         return self._known
 
-    async def _is_released(self, queue: str, value: bytes) -> bool:
+    async def _is_left(self, queue: str, value: bytes) -> bool:
+        """Whether a queue of this value is radosgw's; one with runs is not, whoever released it.
+
+        One that is read as released for the first time is looked at, too: the first run may have come just after
+        another worker saw none, and older remoras release without a look.
+        """
         if value.startswith(_GUARDED):
             return False
-        if not value.startswith(_LEAVING):
+        if value.startswith(_LEAVING):
+            return not await self._has_runs(queue) and await self._replace(queue, value, _RELEASED)
+        if self._known is not None and Shard(queue) in self._known:
             return True
-        return not await self._has_runs(queue) and await self._swap(queue, value, _RELEASED)
+        with suppress(StoreError):  # what cannot be looked at stays as the operator wants it
+            if await self._has_runs(queue):
+                await self._swap(queue, value, _LEAVING)
+                return False
+        return True
 
     async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
         """Release queues to radosgw, or take them back. Raises ValueError for queues of remora's own.
@@ -110,13 +122,26 @@ class Releases(RadosPart):
         """A queue has no runs any more: older remoras may take it."""
         value = await self._value(queue)
         if value.startswith(_GUARDED):
-            await self._swap(queue, value, b"")
+            await self._replace(queue, value, b"")
 
     async def lift_stale(self) -> None:
         """Lift guards of queues in which nothing is spilled: who set them has stopped, or sets them again."""
         for queue, value in (await all_values(self._connection, _OBJECT, self._own)).items():
             if value.startswith(_GUARDED) and not await self._has_runs(queue):
-                await self._swap(queue, value, b"")
+                await self._replace(queue, value, b"")
+
+    async def _replace(self, queue: str, value: bytes, new: bytes) -> bool:
+        """End a guard or a wait for runs since a queue has none; False where one has come meanwhile, or another value.
+
+        Who moves entries looks at the value after the first run, and this looks for runs after the value: so one of
+        both sees the other, in whichever order they come.
+        """
+        if not await self._swap(queue, value, new):
+            return False
+        if not await self._has_runs(queue):
+            return True
+        await self.guard_again(queue)
+        return False
 
     async def _has_runs(self, queue: str) -> bool:
         return await has_runs(self._connection, Shard(queue), self._locator(Shard(queue)))

@@ -96,6 +96,9 @@ class RadosSpills(Queue):
         await self._old_heads.settle(token.shard)
         if asyncio.get_running_loop().time() - began > _SEND_WITHIN_S:
             raise StoreUnavailable(f"spilling of {token.shard}: storing a run took too long")
+        if is_first and not await self._guards.set(token.shard):  # it may have been released since
+            await self._runs.discard([run])
+            return 0
         progress.is_spilled = True
         operation = held_write(token).assert_xattr(STATE, stored.value)
         operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(str(end).encode(), run.entries))

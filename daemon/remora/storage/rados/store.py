@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from remora.config import RadosSettings
+from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.rados.arrivals import NoArrivals
@@ -48,7 +49,7 @@ class RadosStore:
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. A reservation that
     keeps others from being made is given up when it has been seen for `reservation_age_s`. Spilled entries go to
     `spill_pool`, else to the queues' pool; workers of any host have read what is released `guard_s` after it was
-    written.
+    written. `on_seam`: see `ports.spill`.
     """
 
     def __init__(  # noqa: PLR0913 - each is an option's, or an observer
@@ -61,6 +62,7 @@ class RadosStore:
         reservation_age_s: float = 120.0,
         spill_pool: str = "",
         guard_s: float = 5.0,
+        on_seam: OnSeam = seam_unseen,
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
@@ -79,7 +81,7 @@ class RadosStore:
         guards = Guards(connection, self.releases, registry, guard_s)
         parts = QueueParts(old_heads, runs, guards)
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
-        self.locks = Locks(connection, self.catalog, old_heads, self.queue.taken)
+        self.locks = Locks(connection, self.catalog, old_heads, self.queue.taken, on_seam)
         self.arrivals, self.notifications = NoArrivals(), NoNotifications()
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues)
