@@ -30,7 +30,7 @@ from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, beginnings
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, extent
 from remora.replay.layout import ReplayRun, RunDirectory
 from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
@@ -39,6 +39,7 @@ from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import VerdictRules
 from remora.replay.verify.kafka import FreezeWait, Frozen
 from remora.replay.verify.question import Findings, JudgedWindow, Question
+from remora.replay.verify.record_frames import SMALL
 
 _CODES = {FAIL: 3, INVALID: 4}
 
@@ -196,10 +197,14 @@ def verify(run: Path | None, asked: _Options) -> None:
     with told() as tell:
         tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
         with _quiet("aiokafka"):
-            beginnings(question.source)  # Spark takes long to start, and nothing can be judged without the topic
+            # Spark takes long to start, and nothing can be judged without the topic.
+            light = extent(question.source) <= SMALL
         tell("starting Spark")
         question = replace(question, tell=tell)
-        with _quiet("aiokafka"), session("replay verify", master=asked.master, kafka=True, settings=settings) as spark:
+        with (
+            _quiet("aiokafka"),
+            session("replay verify", master=asked.master, kafka=True, light=light, settings=settings) as spark,
+        ):
             found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := asked.out or run) is not None:
         files = RunDirectory(directory)

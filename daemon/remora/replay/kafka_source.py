@@ -6,6 +6,7 @@ that: from the first such record of a partition on, tasks read with a client of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -102,6 +103,17 @@ def first_far(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
 def beginnings(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
     """The first offset that each partition still has. Raises ReplayError when no broker answers for this long."""
     return patiently(lambda: _beginnings(source), patience_s)
+
+
+def extent(source: KafkaSource) -> int:
+    """How many records there may be in the topic. Raises ReplayError."""
+    return asyncio.run(_extent(source))
+
+
+async def _extent(source: KafkaSource) -> int:
+    async with consumer(source) as (client, places):
+        ends, firsts = await client.end_offsets(places), await client.beginning_offsets(places)
+    return sum(ends.values()) - sum(firsts.values())
 
 
 async def _first_far(source: KafkaSource) -> dict[int, int]:

@@ -66,8 +66,8 @@ def findings(
 
 def gaps_of(topic: FrozenTopic, elsewhere: DataFrame | None = None) -> DataFrame:
     """Where the chain of positions breaks; `elsewhere` are records beside those that were read."""
-    links = chain.links(_placed(topic, elsewhere), topic.letters)
-    return chain.gaps(links).filter(topic.question.window.holds())
+    breaks = topic.keep(chain.breaks(_placed(topic, elsewhere), topic.letters))
+    return topic.keep(chain.gaps(breaks).filter(topic.question.window.holds()))
 
 
 def _placed(topic: FrozenTopic, elsewhere: DataFrame | None) -> DataFrame:
@@ -95,9 +95,9 @@ def numbers_of(topic: FrozenTopic, numbered: int, elsewhere: DataFrame | None = 
         return Numbers({"numbered": 0, **dict.fromkeys(names, 0)}, {})
     topic.question.tell("looking for gaps in the numbers")
     placed, holds = _placed(topic, elsewhere), topic.question.window.holds()
-    every = numbers.entries(placed, topic.letters)
+    every = topic.keep(numbers.entries(placed, topic.letters))
     judged, repeated = every.filter(holds), numbers.repeated(every).filter(holds)
-    gaps = numbers.gaps(placed, topic.letters).filter(holds)
+    gaps = topic.keep(chain.gaps(topic.keep(numbers.breaks(placed, topic.letters))).filter(holds))
     wrong, missing = aggregates.row(aggregates.count_numbers(judged)), aggregates.row(aggregates.count_gaps(gaps))
     explained = missing.chain_gaps_explained
     if unexplained := missing.chain_gaps - explained:

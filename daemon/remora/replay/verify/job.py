@@ -44,6 +44,4 @@ def verify_topic(spark: SparkSession, question: Question) -> Findings:
     """The verdict on a topic alone. Raises ReplayError."""
     with ExitStack() as kept:
         topic = opened(spark, question, 0, kept)
-        with sized(spark, topic.size):
-            itself = kept_on_disk(kept, alone.itself(topic.records))
-            return judged_alone(topic, itself)
+        return judged_alone(topic, kept_on_disk(kept, alone.itself(topic.records)))
