@@ -32,6 +32,7 @@ from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
 from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, extent
 from remora.replay.layout import ReplayRun, RunDirectory
+from remora.replay.loop import ReplayLoop
 from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
 from remora.replay.steps import told
@@ -273,6 +274,8 @@ def _show(found: Findings, *, as_json: bool) -> None:
     click.echo(f"{verdict.verdict}: {_headline(verdict)}")
     for reason in verdict.reasons:
         click.echo(f"  {reason}")
+    if verdict.loop is not None:
+        click.echo(f"  (loop: {ReplayLoop(verdict.loop, verdict.requests)})")
     for caveat in verdict.caveats:
         click.echo(f"  (not known: {caveat})")
     click.echo()

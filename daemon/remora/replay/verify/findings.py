@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from remora.replay.layout import ReplayRun
+from remora.replay.loop import loop_of
 from remora.replay.results import Example, TimelineMark, TopicVerdict
 from remora.replay.verify import aggregates, chain, examples, numbers, series
 from remora.replay.verify.caveats import caveats
@@ -37,6 +38,7 @@ def findings(
     question.tell("picking examples")
     found = judge(counts, measured.latencies.get(series.LATENESS), mean_gap_us, question.rules)
     window, rules = question.window, question.rules
+    loop = loop_of(run) if run else None
     verdict = TopicVerdict(
         verdict=found.verdict,
         reasons=found.reasons,
@@ -60,6 +62,8 @@ def findings(
         latencies=measured.latencies,
         caveats=caveats(run.target if run else None, counts),
         undecided={str(number): span for number, span in sorted(topic.frozen.undecided.items())},
+        loop=loop.kind if loop else None,
+        requests=loop.requests if loop else None,
     )
     return Findings(verdict, measured.series, topic.frozen.is_quiet)
 
