@@ -11,6 +11,8 @@ import msgspec
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
 from remora.replay.pipeline.inventory import Plan, take
+from remora.replay.spark_stages import running_stage
+from remora.replay.steps import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ def inventory(landed: Path, asked: _Options) -> None:
       remora pipeline inventory landed --out inventory
     """
     plan = Plan(landed, asked.out, asked.buckets, asked.keep, asked.memory)
-    found, is_new = take(plan, master=asked.master)
+    with told(far=running_stage) as tell:
+        tell(f"reading {landed}")
+        found, is_new = take(plan, master=asked.master)
     if asked.as_json:
         print_json(msgspec.to_builtins(found) | {"new": is_new})
         return

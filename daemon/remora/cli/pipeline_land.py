@@ -17,6 +17,8 @@ from remora.replay import properties
 from remora.replay.pipeline.directory import Commit, LandedDirectory
 from remora.replay.pipeline.land import Plan
 from remora.replay.pipeline.land import land as run
+from remora.replay.spark_stages import running_stage
+from remora.replay.steps import told
 
 
 def _interval(_context: click.Context, _option: click.Parameter, value: str) -> str | None:
@@ -117,7 +119,9 @@ def land(asked: _Options) -> None:
     directory = LandedDirectory(asked.out)
     before = directory.commit()
     stop = Event()
-    run(plan, master=asked.master, told=_told if asked.interval else lambda _: None, noted=_note, stop=stop)
+    with told(far=running_stage) as tell:
+        tell(f"landing {asked.topic}")
+        run(plan, master=asked.master, told=_told if asked.interval else lambda _: None, noted=_note, stop=stop)
     if stop.is_set() and not asked.interval:
         click.echo("remora: interrupted; what is missing lands next time", err=True)
         sys.exit(Exit.FAILURE)

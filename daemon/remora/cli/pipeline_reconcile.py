@@ -33,6 +33,7 @@ from remora.replay.pipeline.reconcile import reconcile as run
 from remora.replay.pipeline.reconciled_page import sentence
 from remora.replay.pipeline.reconciling import Reconcile, ReconciledDirectory
 from remora.replay.run.targets.s3 import Gateway
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
@@ -134,7 +135,7 @@ def reconcile(bucket: str, asked: _Options) -> None:
     Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
     """
     plan = _plan(bucket, asked)
-    with told() as tell:
+    with told(far=running_stage) as tell:
         found = run(plan, master=asked.master, tell=tell)
         sent = _sent(plan, found, asked, tell) if asked.topic else None
     _report(found, sent, asked)

@@ -25,6 +25,7 @@ from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
 from remora.replay.prepare.task import printable
 from remora.replay.session import session
 from remora.replay.shape import WRITES
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
 _SHOWN_CHARS = 110
@@ -218,7 +219,7 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
         size_cap=asked.size_cap,
     )
     given = inspect(files, asked.out, options)
-    with told() as tell:
+    with told(far=running_stage) as tell:
         tell("starting Spark, then reading the logs")
         with session("replay prepare", master=asked.master) as spark:
             prepared = prepare(spark, given, asked.out, options)

@@ -35,6 +35,7 @@ from remora.replay.layout import ReplayRun, RunDirectory
 from remora.replay.loop import ReplayLoop
 from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import VerdictRules
@@ -195,7 +196,7 @@ def verify(run: Path | None, asked: _Options) -> None:
         draws=asked.draws,
     )
     settings = {"spark.driver.memory": asked.memory}
-    with told() as tell:
+    with told(far=running_stage) as tell:
         tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
         with _quiet("aiokafka"):
             # Spark takes long to start, and nothing can be judged without the topic.

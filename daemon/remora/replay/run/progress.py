@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from remora.replay import steps
 from remora.replay.errors import ReplayError
 from remora.replay.layout import RunDirectory
 from remora.replay.run.journal import FinalOutcome, Line, SendIntent, Tail, journals
@@ -87,10 +88,12 @@ class Reading:
 
 @contextmanager
 def shown(reading: Reading, total: int) -> Iterator[None]:
-    """A bar on standard error while the block runs, where that is a terminal."""
+    """A bar on standard error while the block runs, where that is a terminal; elsewhere a line now and then."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield
+        with steps.told(far=lambda: _far(reading, total)) as tell:
+            tell(f"sending {total:,} events")
+            yield
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
     ended = threading.Event()
@@ -113,6 +116,19 @@ def shown(reading: Reading, total: int) -> Iterator[None]:
         finally:
             ended.set()
             follower.join()
+
+
+def _far(reading: Reading, total: int) -> str:
+    """How far the sending is, with the time left."""
+    try:
+        counts = reading.look()
+    except ReplayError:  # the job itself says so
+        return ""
+    if not counts.attempted:
+        return ""
+    left_s = int((total - counts.final) / counts.rate) if counts.rate else 0
+    left = f", about {left_s // 60:02}:{left_s % 60:02} left" if counts.rate else ""
+    return f"{counts.final:,} of {total:,}, {told(counts)}{left}"
 
 
 def told(counts: JournalCounts) -> str:
