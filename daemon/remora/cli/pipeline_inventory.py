@@ -10,6 +10,7 @@ import msgspec
 
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
+from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.inventory import Plan, take
 from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
@@ -23,6 +24,7 @@ class _Options:
     buckets: tuple[str, ...]
     keep: int
     memory: str
+    is_dry: bool
     master: str | None
     as_json: bool
 
@@ -34,6 +36,7 @@ class _Options:
 @click.option(
     "--keep", type=click.IntRange(1), default=2, show_default=True, help="Snapshots to keep, the new one included."
 )
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and make nothing.")
 @memory_option
 @master_option
 @json_option
@@ -50,6 +53,11 @@ def inventory(landed: Path, asked: _Options) -> None:
       remora pipeline inventory landed --out inventory
     """
     plan = Plan(landed, asked.out, asked.buckets, asked.keep, asked.memory)
+    if asked.is_dry:
+        commit = LandedDirectory(landed).commit()
+        chosen = f" of {', '.join(asked.buckets)}" if asked.buckets else ""
+        click.echo(f"{landed}: would read the events{chosen} up to batch {commit.whole}; {commit.events:,} in all")
+        return
     with told(far=running_stage) as tell:
         tell(f"reading {landed}")
         found, is_new = take(plan, master=asked.master)

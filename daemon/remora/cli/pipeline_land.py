@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -14,9 +15,12 @@ from remora.cli.output import print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
 from remora.replay import properties
+from remora.replay.errors import ReplayError
+from remora.replay.job_telemetry import JobTelemetry, LandingState
 from remora.replay.pipeline.directory import Commit, LandedDirectory
 from remora.replay.pipeline.land import Plan
 from remora.replay.pipeline.land import land as run
+from remora.replay.pipeline.landing_state import landing_state
 from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
@@ -49,6 +53,8 @@ class _Options:
     batch: int
     isolation: str
     skip_lost: bool
+    metrics: str | None
+    is_dry: bool
     kafka_config: Path | None
     master: str | None
     as_json: bool
@@ -89,6 +95,12 @@ class _Options:
     help="Whether records of open and aborted transactions are left out.",
 )
 @click.option("--skip-lost", is_flag=True, help="Go on where Kafka has removed records before they landed.")
+@click.option(
+    "--metrics",
+    metavar="FILE|URL",
+    help="Write metrics to this file (*.prom) after each batch and at the end, or push them to this Pushgateway.",
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would land, and land nothing.")
 @kafka_config_option
 @master_option
 @json_option
@@ -116,12 +128,22 @@ def land(asked: _Options) -> None:
         skip_lost=asked.skip_lost,
         security=properties.read(asked.kafka_config) if asked.kafka_config else {},
     )
+    if asked.is_dry:
+        _say_what_would_land(landing_state(plan.source, plan.out, plan.checkpoint), as_json=asked.as_json)
+        return
     directory = LandedDirectory(asked.out)
     before = directory.commit()
-    stop = Event()
+    stop, began = Event(), time.monotonic()
+
+    def landed(commit: Commit) -> None:
+        if asked.interval:
+            _told(commit)
+        _export(plan, asked.metrics, began)
+
     with told(far=running_stage) as tell:
         tell(f"landing {asked.topic}")
-        run(plan, master=asked.master, told=_told if asked.interval else lambda _: None, noted=_note, stop=stop)
+        run(plan, master=asked.master, told=landed, noted=_note, stop=stop)
+    _export(plan, asked.metrics, began)
     if stop.is_set() and not asked.interval:
         click.echo("remora: interrupted; what is missing lands next time", err=True)
         sys.exit(Exit.FAILURE)
@@ -130,6 +152,32 @@ def land(asked: _Options) -> None:
 
 def _told(commit: Commit) -> None:
     click.echo(f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True)
+
+
+def _export(plan: Plan, target: str | None, began: float) -> None:
+    """Export what has landed; a receiver that is away is remarked on, and keeps nothing from landing."""
+    if target is None:
+        return
+    try:
+        telemetry = JobTelemetry()
+        telemetry.landing(landing_state(plan.source, plan.out, plan.checkpoint), began)
+        telemetry.export(target, plan.topic)
+    except ReplayError as exc:
+        _note(str(exc))
+
+
+def _say_what_would_land(state: LandingState, *, as_json: bool) -> None:
+    spans = {
+        str(number): (state.landed.get(number, 0), end)
+        for number, end in sorted(state.ends.items())
+        if state.landed.get(number, 0) < end
+    }
+    if as_json:
+        print_json({"topic": state.topic, "records": state.lag, "offsets": spans})
+        return
+    click.echo(f"{state.topic}: {state.lag:,} records would land")
+    for number, (first, end) in spans.items():
+        click.echo(f"  partition {number}: offsets {first} to {end - 1}")
 
 
 def _note(text: str) -> None:

@@ -60,6 +60,7 @@ class _Options:
     token_file: Path | None
     ca_file: Path | None
     rate: float
+    is_dry: bool
     memory: str
     master: str | None
     as_json: bool
@@ -110,6 +111,7 @@ class _Options:
     show_default=True,
     help="Most events a second.",
 )
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and read and send nothing.")
 @memory_option
 @master_option
 @json_option
@@ -135,6 +137,11 @@ def reconcile(bucket: str, asked: _Options) -> None:
     Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
     """
     plan = _plan(bucket, asked)
+    if asked.is_dry:
+        events = "no events (--backfill)" if plan.inventory is None else f"the inventory in {plan.inventory}"
+        listing = plan.listing or plan.manifest or asked.s3
+        click.echo(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
+        return
     with told(far=running_stage) as tell:
         found = run(plan, master=asked.master, tell=tell)
         sent = _sent(plan, found, asked, tell) if asked.topic else None

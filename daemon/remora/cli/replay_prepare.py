@@ -136,6 +136,7 @@ class _Options:
     spread: str | None
     seed: int
     size_cap: int | None
+    is_dry: bool
     master: str | None
     as_json: bool
 
@@ -180,6 +181,7 @@ class _Options:
 )
 @click.option("--seed", type=click.IntRange(0, (1 << 31) - 1), default=1, show_default=True, help="Of --spread random.")
 @click.option("--size-cap", type=click.IntRange(0), metavar="BYTES", help="No object is larger.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and make nothing.")
 @master_option
 @json_option
 @gathered_into(_Options)
@@ -219,6 +221,11 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
         size_cap=asked.size_cap,
     )
     given = inspect(files, asked.out, options)
+    if asked.is_dry:
+        nbytes = size(sum(each.nbytes for each in given.files))
+        click.echo(f"{given.name}: would read {len(given.files):,} files, {nbytes}, as {given.format.title}")
+        _print_unread({str(each.path): each.reason for each in given.unread})
+        return
     with told(far=running_stage) as tell:
         tell("starting Spark, then reading the logs")
         with session("replay prepare", master=asked.master) as spark:

@@ -87,6 +87,7 @@ class _Options:
     create_buckets: bool
     region: str
     resume: bool
+    is_dry: bool
     master: str | None
     as_json: bool
 
@@ -165,6 +166,7 @@ class _Options:
 )
 @region_option
 @click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be sent, and send nothing.")
 @master_option
 @json_option
 @gathered_into(_Options)
@@ -223,6 +225,10 @@ def run_command(prepared: Path, asked: _Options) -> None:
         plan, parts = job.resumed(plan, run, trace, parts)
     else:
         job.refuse_used(run)
+    if asked.is_dry:
+        where = " ".join(filter(None, (target, address)))
+        click.echo(f"{prepared}: would send {trace.events:,} events of {trace.keys:,} keys to {where}")
+        return
     buckets = buckets_of(source) if target == S3 else set()
     copies = COPY in trace.operations
     plan = asyncio.run(checked(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))

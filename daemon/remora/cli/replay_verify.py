@@ -41,7 +41,7 @@ from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import VerdictRules
 from remora.replay.verify.kafka import FreezeWait, Frozen
 from remora.replay.verify.question import Findings, JudgedWindow, Question
-from remora.replay.verify.record_frames import SMALL
+from remora.replay.verify.record_frames import SMALL, frozen_now
 
 _CODES = {FAIL: 3, INVALID: 4}
 
@@ -81,6 +81,7 @@ class _Options:
     master: str | None
     memory: str
     draws: bool
+    is_dry: bool
     as_json: bool
 
 
@@ -151,6 +152,7 @@ class _Options:
     default=True,
     help="Leave out what only the report needs: faster.",
 )
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and judge nothing.")
 @json_option
 @gathered_into(_Options)
 def verify(run: Path | None, asked: _Options) -> None:
@@ -195,6 +197,9 @@ def verify(run: Path | None, asked: _Options) -> None:
         ),
         draws=asked.draws,
     )
+    if asked.is_dry:
+        _say_what_would_be_read(question, run)
+        return
     settings = {"spark.driver.memory": asked.memory}
     with told(far=running_stage) as tell:
         tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
@@ -215,6 +220,17 @@ def verify(run: Path | None, asked: _Options) -> None:
         layout.write(files.verdict, found.verdict)
     _show(found, as_json=asked.as_json)
     sys.exit(_CODES.get(found.verdict.verdict, Exit.OK))
+
+
+def _say_what_would_be_read(question: Question, run: Path | None) -> None:
+    source, window = question.source, question.window
+    since_us = layout.read(RunDirectory(run).run, ReplayRun).started_us if run else None
+    with _quiet("aiokafka"):
+        offsets = (question.recalled or frozen_now(source, window.opened_by(since_us))).offsets
+    click.echo(f"{source.topic}: would read {sum(end - first for first, end in offsets.values()):,} records")
+    for number, (first, end) in sorted(offsets.items()):
+        if first < end:
+            click.echo(f"  partition {number}: offsets {first} to {end - 1}")
 
 
 @contextmanager

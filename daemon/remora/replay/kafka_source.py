@@ -107,13 +107,18 @@ def beginnings(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
 
 def extent(source: KafkaSource) -> int:
     """How many records there may be in the topic. Raises ReplayError."""
-    return asyncio.run(_extent(source))
+    return sum(end - first for first, end in ends_of(source).values())
 
 
-async def _extent(source: KafkaSource) -> int:
+def ends_of(source: KafkaSource) -> Offsets:
+    """The first offset that each partition has and the one behind the last. Raises ReplayError."""
+    return asyncio.run(_ends_of(source))
+
+
+async def _ends_of(source: KafkaSource) -> Offsets:
     async with consumer(source) as (client, places):
         ends, firsts = await client.end_offsets(places), await client.beginning_offsets(places)
-    return sum(ends.values()) - sum(firsts.values())
+    return {place.partition: (firsts[place], ends[place]) for place in places}
 
 
 async def _first_far(source: KafkaSource) -> dict[int, int]:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import UNCOMMITTED, read
+from remora.replay.kafka_source import UNCOMMITTED, KafkaSource, read
 from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory
 from remora.replay.paths import pattern
 from remora.replay.prepared import read_events
@@ -26,7 +26,7 @@ from remora.replay.shape import JOURNAL, PUT
 from remora.replay.verify import chain, kafka
 from remora.replay.verify.deletes import with_deletes
 from remora.replay.verify.kafka import FreezeWait, Frozen
-from remora.replay.verify.question import Question
+from remora.replay.verify.question import JudgedWindow, Question
 from remora.replay.verify.records import records
 
 ROWS_A_TASK = 300_000
@@ -62,9 +62,7 @@ def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack
     if question.recalled is not None:
         frozen = kafka.recall(source, question.recalled)
     else:
-        first = None if window.from_us is None else window.from_us - window.edge_us
-        last = None if window.to_us is None else window.to_us + window.edge_us
-        frozen = kafka.freeze(source, first, last, replace(question.patience, enough=enough))
+        frozen = _frozen(source, window, replace(question.patience, enough=enough))
     if not frozen.is_quiet and not enough:
         question = replace(question, window=replace(window, to_us=int(time.time() * 1e6) - window.edge_us))
     size = sum(end - first for first, end in frozen.offsets.values())
@@ -75,6 +73,17 @@ def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack
     question.tell(f"reading {size:,} records of {source.topic}")
     undecided = _undecided(spark, question, frozen, kept)
     return FrozenTopic(question, frozen, found, letters, size, undecided, partial(kept_on_disk, kept))
+
+
+def frozen_now(source: KafkaSource, window: JudgedWindow) -> Frozen:
+    """The records that a verification would read now, without waiting for more. Raises ReplayError."""
+    return _frozen(source, window, FreezeWait(0, 0, 0))
+
+
+def _frozen(source: KafkaSource, window: JudgedWindow, patience: FreezeWait) -> Frozen:
+    first = None if window.from_us is None else window.from_us - window.edge_us
+    last = None if window.to_us is None else window.to_us + window.edge_us
+    return kafka.freeze(source, first, last, patience)
 
 
 def _undecided(spark: SparkSession, question: Question, frozen: Frozen, kept: ExitStack) -> DataFrame | None:
