@@ -250,7 +250,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
                 ],
             },
             {
-                "expr": 'sort_by_label(ALERTS{alertname="RemoraLandingBehind",alertstate="firing"}, "topic")',
+                "expr": 'sort(ALERTS{alertname="RemoraLandingBehind",alertstate="firing"})',
                 "eval_time": "90m",
                 "exp_samples": [
                     {
