@@ -24,6 +24,7 @@ from remora import config
 from remora.config.known import class_of, options_of, part_of, unit_of
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
+from remora.replay.job_telemetry import JobTelemetry
 
 COMMON = frozenset({
     "admin.listen", "admin.control_tokens", "credentials.directory", "delivery.drain_timeout", "delivery.mode",
@@ -47,8 +48,9 @@ HEAD_OF_METRICS = """\
 <!-- Made by scripts/reference from the registry. Do not edit. -->
 
 `/metrics` on `admin.listen` has those of the daemon, summed over its workers; on `sequencer.admin_listen` are
-those of `remora sequencer`. [operations.md](operations.md#health-metrics-and-alerts) says which to look at first,
-[runbooks.md](runbooks.md) what to do for each alert. A histogram has the series `_bucket`, `_sum` and `_count`.
+those of `remora sequencer`, and `remora pipeline land --metrics` writes or pushes its own.
+[operations.md](operations.md#health-metrics-and-alerts) says which to look at first, [runbooks.md](runbooks.md) what to
+do for each alert. A histogram has the series `_bucket`, `_sum` and `_count`.
 """
 
 SUBJECTS = MappingProxyType({
@@ -64,6 +66,7 @@ SUBJECTS = MappingProxyType({
     "The store": ("remora_store", "remora_discovery"),
     "Traffic shaping": ("remora_shaping",),
     "Shared logs": ("remora_sequencer", "remora_log"),
+    "The jobs behind Kafka": ("remora_landing", "remora_job"),
     "The process": ("",),
 })  # fmt: skip
 """Headings, with the beginnings of the names of their metrics; the first that fits counts."""
@@ -196,10 +199,11 @@ def metrics_page(alerts: str) -> str:
     """docs/metrics.md."""
     daemons = {each.name: each for each in families(Telemetry().registry)}
     sequencers = {each.name: each for each in families(SequencerTelemetry().registry)}
+    jobs = {each.name: each for each in families(JobTelemetry().registry)}
     found = {subject: list[Family]() for subject in SUBJECTS}
-    for each in {**sequencers, **daemons}.values():
+    for each in {**sequencers, **daemons, **jobs}.values():
         fitting = (name for name, starts in SUBJECTS.items() if each.name.startswith(starts))
-        found["Shared logs" if each.name not in daemons else next(fitting)].append(each)
+        found["Shared logs" if each.name not in {**daemons, **jobs} else next(fitting)].append(each)
     pieces = [HEAD_OF_METRICS]
     for subject, members in found.items():
         pieces += [f"\n## {subject}\n\n| metric | kind, labels | what it says | alerts |\n|---|---|---|---|\n"]

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from devkit.bench.clusters import BenchError, running_clusters
 from devkit.clusters.kafka import create_topic
 from devkit.clusters.spark import connector_jars
-from remora.replay.kafka_source import KafkaSource, beginnings, ends, read
+from remora.replay.kafka_source import KafkaSource, read, spans
 from remora.replay.pipeline.iceberg.catalog import LakeAddress
 from remora.replay.pipeline.iceberg.inventory import take_in_lake
 from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
@@ -82,8 +82,7 @@ def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int) ->
     plan = LakePlan(bootstrap, topic, lake)
     _fill(spark, bootstrap, topic, range(events), events // EVENTS_A_KEY)
     source = KafkaSource(bootstrap, topic, "read_committed", {})
-    first, last = beginnings(source), ends(source)
-    count_s = _timed(lambda: read(spark, source, {each: (first[each], last[each]) for each in first}).count())
+    count_s = _timed(lambda: read(spark, source, spans(source)).count())
     land_s = _timed(lambda: land_in_lake(plan))
     sizes = [file.stat().st_size for file in (folder / "warehouse/remora/events").rglob("*.parquet")]
     whole_s = _timed(lambda: take_in_lake(lake))

@@ -230,6 +230,48 @@ def test_two_runs_stand_side_by_side(failed: RunDirectory, tmp_path: Path) -> No
     assert read(run.report / "summary.json", Summary) == summary
 
 
+def test_a_change_stands_beside_the_noise(tmp_path: Path) -> None:
+    """What two replays of one trace differ by without faults, without a sign, stands below each change of a third."""
+    first, again, run = (
+        simulate(tmp_path / name, events=FEW, seconds=1, interval_us=LESS_US, seed=seed, slow=slow, run_id=name)
+        for name, seed, slow in (("a", 1, 1), ("b", 2, 1), ("c", 3, 2))
+    )
+
+    summary = report(run.path, first.path, again.path)
+
+    a, b = (read(each.verdict, TopicVerdict).latencies["response"] for each in (first, again))
+    found = page_of(run)
+    assert [v for v, _ in found.numbers["response-noise"]] == [
+        abs(getattr(a, each) - getattr(b, each)) for each in PERCENTILES
+    ]
+    assert " · noise" in found.words
+    assert summary.noise is not None
+    assert set(summary.noise.latencies) == {"lateness", "service", "response", "to_log"}
+    assert read(run.report / "summary.json", Summary) == summary
+    assert report(run.path, first.path).noise is None
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"speed": 30.0}, "--speed is another one"),
+        ({"faults": [fault("broker down", 0.2, 0.5)]}, "has faults"),
+        ({"events": FEW}, ""),
+    ],
+)
+def test_noise_is_of_replays_of_the_same(change: dict[str, object], told: str, tmp_path: Path) -> None:
+    """Two replays at another speed, or one with a fault, have no noise between them: the report is refused."""
+    same: dict[str, object] = {"events": FEW, "seconds": 1, "interval_us": LESS_US}
+    run, first = simulate(tmp_path / "run", **same), simulate(tmp_path / "first", **same)  # type: ignore[arg-type]
+    again = simulate(tmp_path / "again", **same | change)  # type: ignore[arg-type]
+
+    if not told:
+        assert report(run.path, first.path, again.path).noise is not None
+        return
+    with pytest.raises(ReplayRefused, match=told):
+        report(run.path, first.path, again.path)
+
+
 # ------------------------------------------------------------------------------------------ the page and its files
 
 

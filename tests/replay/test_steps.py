@@ -40,6 +40,22 @@ def test_a_step_that_lasts_is_told_again_and_again() -> None:
     assert lines[-1].endswith("comparing")
 
 
+def test_how_far_a_step_is_stands_behind_it() -> None:
+    """The further lines of a step say how far it is by then; its first one, and those where nobody knows, do not."""
+    log, far = Log(4), iter(["1 of 9 tasks", "", "9 of 9 tasks"])
+
+    with told(log, every_s=0.01, far=lambda: next(far, "9 of 9 tasks")) as tell:
+        tell("reading")
+        assert log.is_long.wait(60)
+
+    assert [line.split(" ", 2)[2] for line in log.getvalue().splitlines()[:4]] == [
+        "reading",
+        "reading (1 of 9 tasks)",
+        "reading",
+        "reading (9 of 9 tasks)",
+    ]
+
+
 def test_a_step_is_told_as_it_begins() -> None:
     """A step has its line at once, however long the next one of the clock is away."""
     log = Log(1)

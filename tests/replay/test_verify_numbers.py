@@ -145,7 +145,7 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Foun
 
 def _found(read: DataFrame, letters: DataFrame) -> Found:
     every = numbers.entries(read, letters).cache()
-    gaps = numbers.gaps(read, letters).cache()
+    gaps = chain.gaps(numbers.breaks(read, letters)).cache()
 
     def by_topic(rows: DataFrame, name: str = "shard") -> dict[str, int]:
         counted = rows.groupBy(F.substring_index(name, ".", 1).alias("id")).agg(F.count("*").alias("n"))

@@ -12,6 +12,7 @@ from remora.model.shard import Shard
 from remora.model.traffic import Meter
 from remora.policy.condition import Condition, Outage, State
 from remora.policy.stages import EventStage
+from remora.replay.job_telemetry import JobTelemetry, LandingState
 
 NOW_NS = 1_795_227_938_000_000_000
 
@@ -142,6 +143,13 @@ def exercise_sequencer(telemetry: SequencerTelemetry) -> None:
     )
 
 
-def exported(telemetry: Telemetry | SequencerTelemetry) -> set[str]:
+def landed() -> JobTelemetry:
+    """What a landing exports."""
+    telemetry = JobTelemetry()
+    telemetry.landing(LandingState("photos", {0: 5}, {0: 7}, 1_790_000_000_000_000, 4, 1), 0.0)
+    return telemetry
+
+
+def exported(telemetry: Telemetry | SequencerTelemetry | JobTelemetry) -> set[str]:
     """The name of every sample that is exported now."""
     return {sample.name for metric in telemetry.registry.collect() for sample in metric.samples}

@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from devkit.processes.programs import program
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
-from support.telemetry import exercise, exercise_sequencer, exported
+from support.telemetry import exercise, exercise_sequencer, exported, landed
 
 CONFIG = Path(__file__).parents[2] / "config"
 PANELS = json.loads((CONFIG / "grafana-dashboard.json").read_text())["panels"]
@@ -31,12 +31,12 @@ def promtool(*arguments: str) -> None:
 
 @pytest.fixture
 def names() -> set[str]:
-    """Every sample that the daemon can export."""
+    """Every sample that the daemon, the sequencer and the jobs can export."""
     telemetry = Telemetry()
     exercise(telemetry)
     sequencer = SequencerTelemetry()
     exercise_sequencer(sequencer)
-    return exported(telemetry) | exported(sequencer)
+    return exported(telemetry) | exported(sequencer) | exported(landed())
 
 
 def expressions(value: object) -> Iterator[str]:
@@ -62,7 +62,7 @@ def test_promtool_accepts_the_configuration_with_its_rules() -> None:
 
 
 def test_alerts_ask_only_for_metrics_that_exist(names: set[str]) -> None:
-    """Every metric that the alerts name is exported by the daemon."""
+    """Every metric that the alerts name is exported."""
     asked = set(METRIC.findall((CONFIG / "alerts.yml").read_text()))
 
     assert len(asked) >= 12
@@ -85,6 +85,10 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert(names: set[str]) -> Non
         "remora_discovery_failures",
         "remora_lock_renewals",
         "remora_progress_timestamp_seconds",
+        "remora_landing_bad_values",
+        "remora_landing_events",
+        "remora_landing_offset",
+        "remora_job_duration_seconds",
     }
 
     families = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in names if name.startswith("remora_")}
@@ -158,7 +162,8 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
     """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner, a lost
-    lock, a log that is not served or changes its epoch and a change by command that lasts for an hour are seen."""
+    lock, a log that is not served or changes its epoch, a change by command that lasts for an hour and a landing
+    that is behind are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -201,6 +206,17 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_sequencer_waiting_logs{job="remora-sequencer",instance="x"}', "0x5 1x30"),
             series('remora_sequencer_epoch{log="p/a",job="remora-sequencer",instance="x"}', "1x5 2 3 4 5x30"),
             series('remora_sequencer_epoch{log="p/b",job="remora-sequencer",instance="x"}', "1x5 2x30"),
+            # Ends each minute, while its newest event stays at minute 0 and records wait; and one without any.
+            series('remora_landing_timestamp_seconds{topic="slow",instance="x"}', "0+60x200"),
+            series('remora_landing_event_time_seconds{topic="slow",instance="x"}', "0x200"),
+            series('remora_landing_lag_records{topic="slow",instance="x"}', "5x200"),
+            series('remora_landing_timestamp_seconds{topic="idle",instance="x"}', "0+60x200"),
+            series('remora_landing_event_time_seconds{topic="idle",instance="x"}', "0x200"),
+            series('remora_landing_lag_records{topic="idle",instance="x"}', "0x200"),
+            # The one host has not landed since minute 10, and another one has.
+            series('remora_landing_timestamp_seconds{topic="moved",instance="x"}', "600x200"),
+            series('remora_landing_timestamp_seconds{topic="moved",instance="y"}', "0+60x200"),
+            series('remora_landing_timestamp_seconds{topic="ended",instance="x"}', "600x200"),
         ],
         "alert_rule_test": [
             quiet(0, "RemoraTopicStopped"),
@@ -216,6 +232,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             quiet(7, "RemoraSequencerEpochsChange"),
             quiet(30, "RemoraSequencerEpochsChange"),
             quiet(64, "RemoraShapingOverridden"),
+            quiet(74, "RemoraLandingBehind"),
         ],
         "promql_expr_test": [
             fires(2, "RemoraTopicStopped", "critical", 'topic="a"'),
@@ -230,6 +247,18 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
                         "value": 1,
                     }
                     for topic in ("a", "gone")
+                ],
+            },
+            {
+                "expr": 'sort(ALERTS{alertname="RemoraLandingBehind",alertstate="firing"})',
+                "eval_time": "90m",
+                "exp_samples": [
+                    {
+                        "labels": 'ALERTS{alertname="RemoraLandingBehind",alertstate="firing",severity="warning",'
+                        f'topic="{topic}"}}',
+                        "value": 1,
+                    }
+                    for topic in ("ended", "slow")
                 ],
             },
             fires(8, "RemoraSequencerLogNotServed", "critical", 'instance="x",job="remora-sequencer"'),

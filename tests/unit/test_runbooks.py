@@ -11,7 +11,7 @@ import yaml
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
 from remora.policy.stages import EventStage
-from support.telemetry import exercise, exercise_sequencer, exported
+from support.telemetry import exercise, exercise_sequencer, exported, landed
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = (ROOT / "docs/runbooks.md").read_text()
@@ -46,7 +46,10 @@ def test_the_metrics_of_the_runbooks_exist() -> None:
     named = set(re.findall(r"\bremora_[a-z_]+", RUNBOOKS))
 
     assert len(named) >= 12
-    families = {re.sub(r"_(bucket|count|sum)$", "", each) for each in exported(telemetry) | exported(sequencer)}
+    families = {
+        re.sub(r"_(bucket|count|sum)$", "", each)
+        for each in exported(telemetry) | exported(sequencer) | exported(landed())
+    }
     assert named <= families
 
 

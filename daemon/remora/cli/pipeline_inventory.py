@@ -12,7 +12,9 @@ import msgspec
 from remora.cli.lake import lake_options
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
+from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.inventory import Plan, take
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class _Options:
     keep: int
     whole: bool
     memory: str
+    is_dry: bool
     master: str | None
     as_json: bool
 
@@ -42,6 +45,7 @@ class _Options:
 )
 @click.option("--whole", is_flag=True, help="Of a catalog's table: from all events, not from what is new.")
 @lake_options
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and make nothing.")
 @memory_option
 @master_option
 @json_option
@@ -69,8 +73,15 @@ def inventory(asked: _Options, lake: LakeAddress | None) -> None:
     if asked.whole:
         raise click.UsageError("--whole is for a catalog's table; without one all events are read each time")
     plan = Plan(asked.landed, asked.out, asked.buckets, asked.keep, asked.memory)
-    with told() as tell:
-        tell("starting Spark, then reading what has landed")
+    if asked.is_dry:
+        commit = LandedDirectory(asked.landed).commit()
+        chosen = f" of {', '.join(asked.buckets)}" if asked.buckets else ""
+        click.echo(
+            f"{asked.landed}: would read the events{chosen} up to batch {commit.whole}; {commit.events:,} in all"
+        )
+        return
+    with told(far=running_stage) as tell:
+        tell(f"reading {asked.landed}")
         found, is_new = take(plan, master=asked.master)
     if asked.as_json:
         print_json(msgspec.to_builtins(found) | {"new": is_new})
@@ -80,10 +91,17 @@ def inventory(asked: _Options, lake: LakeAddress | None) -> None:
 
 
 def _take_in_lake(asked: _Options, lake: LakeAddress) -> None:
-    from remora.replay.pipeline.iceberg.inventory import take_in_lake  # its libraries take a second to load
+    # The libraries of these take a second to load.
+    from remora.replay.pipeline.iceberg.inventory import take_in_lake
+    from remora.replay.pipeline.iceberg.lag import journal_totals
 
     if asked.landed or asked.out or asked.buckets:
         raise click.UsageError("LANDED, --out and --bucket are for folders; with --catalog all is in its tables")
+    if asked.is_dry:
+        landed = journal_totals(lake)
+        what = f"would read the events of {lake.named('events')} up to batch {landed.batch}; {landed.events:,} in all"
+        click.echo(f"{lake.named('inventory')}: {what}")
+        return
     found = take_in_lake(lake, whole=asked.whole, memory=asked.memory, master=asked.master)
     if asked.as_json:
         print_json(asdict(found))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -16,9 +18,13 @@ from remora.cli.output import print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
 from remora.replay import properties
+from remora.replay.errors import ReplayError
+from remora.replay.job_telemetry import JobTelemetry, LandingState
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.land import Plan
 from remora.replay.pipeline.land import land as run
+from remora.replay.pipeline.landing_state import landing_state
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
 if TYPE_CHECKING:
@@ -52,6 +58,8 @@ class _Options:
     batch: int
     isolation: str
     skip_lost: bool
+    metrics: str | None
+    is_dry: bool
     kafka_config: Path | None
     master: str | None
     as_json: bool
@@ -93,6 +101,12 @@ class _Options:
 )
 @click.option("--skip-lost", is_flag=True, help="Go on where Kafka has removed records before they landed.")
 @lake_options
+@click.option(
+    "--metrics",
+    metavar="FILE|URL",
+    help="Write metrics to this file (*.prom) after each batch and at the end, or push them to this Pushgateway.",
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would land, and land nothing.")
 @kafka_config_option
 @master_option
 @json_option
@@ -129,22 +143,23 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
         skip_lost=asked.skip_lost,
         security=properties.read(asked.kafka_config) if asked.kafka_config else {},
     )
+    if asked.is_dry:
+        _say_what_would_land(landing_state(plan.source, plan.out, plan.checkpoint), as_json=asked.as_json)
+        return
     directory = LandedDirectory(asked.out)
     before = directory.commit()
-    stop = Event()
-    if asked.interval_s is not None:
-        _note("starting Spark")
-        run(plan, master=asked.master, told=_told, noted=_note, stop=stop)
-    else:
-        with told() as tell:
-            tell("starting Spark, then landing what is there")
-            run(plan, master=asked.master, noted=_note, stop=stop)
-    _end_where_interrupted(asked, stop)
+    telling = _Telling(asked, lambda: landing_state(plan.source, plan.out, plan.checkpoint))
+    with told(far=running_stage) as tell:
+        tell(f"landing {asked.topic}")
+        run(plan, master=asked.master, told=telling.landed, noted=_note, stop=telling.stop)
+    telling.end()
     _report(str(asked.out), before, directory.commit(), as_json=asked.as_json)
 
 
 def _land_in_lake(asked: _Options, lake: LakeAddress) -> None:
-    from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake  # its libraries take a second to load
+    # The libraries of these take a second to load.
+    from remora.replay.pipeline.iceberg.lag import lake_state
+    from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
 
     if asked.out is not None or asked.checkpoint is not None:
         raise click.UsageError("--out and --checkpoint are for folders; with --catalog both are the catalog's")
@@ -158,22 +173,47 @@ def _land_in_lake(asked: _Options, lake: LakeAddress) -> None:
         skip_lost=asked.skip_lost,
         security=properties.read(asked.kafka_config) if asked.kafka_config else {},
     )
-    stop = Event()
-    if asked.interval_s is not None:
-        _note("starting Spark")
-        before, after = land_in_lake(plan, master=asked.master, told=_told, stop=stop)
-    else:
-        with told() as tell:
-            tell("starting Spark, then landing what is there")
-            before, after = land_in_lake(plan, master=asked.master, told=lambda _: None, stop=stop)
-    _end_where_interrupted(asked, stop)
+    if asked.is_dry:
+        _say_what_would_land(lake_state(plan.source, lake), as_json=asked.as_json)
+        return
+    telling = _Telling(asked, lambda: lake_state(plan.source, lake))
+    with told(far=running_stage) as tell:
+        tell(f"landing {asked.topic}")
+        before, after = land_in_lake(plan, master=asked.master, told=telling.landed, stop=telling.stop)
+    telling.end()
     _report(lake.named("events"), before, after, as_json=asked.as_json)
 
 
-def _end_where_interrupted(asked: _Options, stop: Event) -> None:
-    if stop.is_set() and asked.interval_s is None:
-        click.echo("remora: interrupted; what is missing lands next time", err=True)
-        sys.exit(Exit.FAILURE)
+class _Telling:
+    """What is said of each batch and exported, and of the end; `look` finds how far the landing is."""
+
+    def __init__(self, asked: _Options, look: Callable[[], LandingState]) -> None:
+        self.stop = Event()
+        self._asked, self._look, self._began = asked, look, time.monotonic()
+
+    def landed(self, commit: _Totals) -> None:
+        """A batch has landed."""
+        if self._asked.interval_s is not None:
+            _told(commit)
+        self._export()
+
+    def end(self) -> None:
+        """Nothing more lands. Ends the command with a failure where a landing of what is there was interrupted."""
+        self._export()
+        if self.stop.is_set() and self._asked.interval_s is None:
+            click.echo("remora: interrupted; what is missing lands next time", err=True)
+            sys.exit(Exit.FAILURE)
+
+    def _export(self) -> None:
+        """Export what has landed; a receiver that is away is remarked on, and keeps nothing from landing."""
+        if self._asked.metrics is None:
+            return
+        try:
+            telemetry = JobTelemetry()
+            telemetry.landing(self._look(), self._began)
+            telemetry.export(self._asked.metrics, self._asked.topic)
+        except ReplayError as exc:
+            _note(str(exc))
 
 
 class _Totals(Protocol):
@@ -194,6 +234,20 @@ class _Totals(Protocol):
 
 def _told(commit: _Totals) -> None:
     click.echo(f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True)
+
+
+def _say_what_would_land(state: LandingState, *, as_json: bool) -> None:
+    spans = {
+        str(number): (state.landed.get(number, 0), end)
+        for number, end in sorted(state.ends.items())
+        if state.landed.get(number, 0) < end
+    }
+    if as_json:
+        print_json({"topic": state.topic, "records": state.lag, "offsets": spans})
+        return
+    click.echo(f"{state.topic}: {state.lag:,} records would land")
+    for number, (first, end) in spans.items():
+        click.echo(f"  partition {number}: offsets {first} to {end - 1}")
 
 
 def _note(text: str) -> None:

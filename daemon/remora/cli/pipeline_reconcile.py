@@ -35,6 +35,7 @@ from remora.replay.pipeline.reconcile import reconcile as run
 from remora.replay.pipeline.reconciled_page import sentence
 from remora.replay.pipeline.reconciling import Reconcile, ReconciledDirectory
 from remora.replay.run.targets.s3 import Gateway
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class _Options:
     token_file: Path | None
     ca_file: Path | None
     rate: float
+    is_dry: bool
     memory: str
     master: str | None
     as_json: bool
@@ -115,6 +117,7 @@ class _Options:
     help="Most events a second.",
 )
 @catalog_options
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and read and send nothing.")
 @memory_option
 @master_option
 @json_option
@@ -141,7 +144,13 @@ def reconcile(bucket: str, asked: _Options, lake: LakeAddress | None) -> None:
     Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
     """
     plan = replace(_plan(bucket, asked, is_in_lake=lake is not None), lake=lake)
-    with told() as tell:
+    if asked.is_dry:
+        where = lake.named("inventory") if lake is not None else plan.inventory
+        events = "no events (--backfill)" if where is None else f"the inventory in {where}"
+        listing = plan.listing or plan.manifest or asked.s3
+        click.echo(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
+        return
+    with told(far=running_stage) as tell:
         found = run(plan, master=asked.master, tell=tell)
         sent = _sent(plan, found, asked, tell) if asked.topic else None
     _report(found, sent, asked)

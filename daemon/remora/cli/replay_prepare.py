@@ -25,6 +25,7 @@ from remora.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
 from remora.replay.prepare.task import printable
 from remora.replay.session import session
 from remora.replay.shape import WRITES
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
 _SHOWN_CHARS = 110
@@ -135,6 +136,7 @@ class _Options:
     spread: str | None
     seed: int
     size_cap: int | None
+    is_dry: bool
     master: str | None
     as_json: bool
 
@@ -179,6 +181,7 @@ class _Options:
 )
 @click.option("--seed", type=click.IntRange(0, (1 << 31) - 1), default=1, show_default=True, help="Of --spread random.")
 @click.option("--size-cap", type=click.IntRange(0), metavar="BYTES", help="No object is larger.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and make nothing.")
 @master_option
 @json_option
 @gathered_into(_Options)
@@ -217,9 +220,14 @@ def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
         seed=asked.seed,
         size_cap=asked.size_cap,
     )
-    with told() as tell:
+    with told(far=running_stage) as tell:
         tell("looking at the files")
         given = inspect(files, asked.out, options)
+        if asked.is_dry:
+            nbytes = size(sum(each.nbytes for each in given.files))
+            click.echo(f"{given.name}: would read {len(given.files):,} files, {nbytes}, as {given.format.title}")
+            _print_unread({str(each.path): each.reason for each in given.unread})
+            return
         tell("starting Spark, then reading the logs")
         with session("replay prepare", master=asked.master) as spark:
             prepared = prepare(spark, given, asked.out, options)

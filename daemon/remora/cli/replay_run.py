@@ -52,8 +52,8 @@ def _run_id(_context: click.Context, _option: click.Parameter, value: str | None
     return value
 
 
-def _speed(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
+def _speed(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a number of times")
     return value
 
@@ -71,7 +71,8 @@ class _Options:
 
     out: Path
     topic: str
-    speed: float
+    speed: float | None
+    closed_loop: int | None
     ingest: str | None
     s3: str | None
     null: bool
@@ -88,6 +89,7 @@ class _Options:
     create_buckets: bool
     region: str
     resume: bool
+    is_dry: bool
     master: str | None
     as_json: bool
 
@@ -100,9 +102,13 @@ class _Options:
     "--speed",
     type=click.FloatRange(min=0),
     callback=_speed,
-    default=1.0,
-    show_default=True,
-    help="Times the trace's own; 0: as fast as allowed.",
+    help="Times the trace's own; 0: as fast as allowed.  [default: 1]",
+)
+@click.option(
+    "--closed-loop",
+    type=click.IntRange(1, 1 << 20),
+    metavar="N",
+    help="As clients that wait: no schedule, and at most N requests under way, of all tasks together.",
 )
 @click.option(
     "--ingest",
@@ -162,6 +168,7 @@ class _Options:
 )
 @region_option
 @click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be sent, and send nothing.")
 @master_option
 @json_option
 @gathered_into(_Options)
@@ -181,13 +188,15 @@ def run_command(prepared: Path, asked: _Options) -> None:
       remora replay run trace --out run-1 --topic photos --speed 60
       remora replay run trace --out run-2 --topic photos --speed 0 --ingest http://127.0.0.1:9751
       remora replay run trace --out run-3 --topic photos --speed 10 --s3 http://127.0.0.1:8000
+      remora replay run trace --out run-4 --topic photos --closed-loop 16
 
     Exit codes: 0 all events are answered for, whatever the answers; 1 failed or interrupted; 2 wrong usage.
     """
     target, address = _target(asked.ingest, asked.s3, null=asked.null)
     if target != NULL and not asked.topic:
         raise click.UsageError("--topic is missing: say where events go to")
-    if asked.overload != WAIT and not asked.speed:
+    speed = _pace(asked)
+    if asked.overload != WAIT and not speed:
         raise click.UsageError(f"--overload {asked.overload} needs a --speed: with 0 everything is due at once")
     concurrency = asked.concurrency or (32 if target == S3 else 8)
     plan = Plan(
@@ -197,18 +206,19 @@ def run_command(prepared: Path, asked: _Options) -> None:
         target=target,
         address=address,
         topic=asked.topic,
-        speed=asked.speed,
+        speed=speed,
         batch=asked.batch,
         size_cap=asked.size_cap,
         region=asked.region,
         ca_file=str(asked.ca_file.absolute()) if asked.ca_file else None,
         limits=TaskLimits(concurrency, asked.window, asked.overload, asked.retry_s),
+        closed_loop=asked.closed_loop,
         credentials=_credentials(target, asked.token_file, os.environ),
     )
     options: Options = {
         "batch": asked.batch, "concurrency": concurrency, "window": asked.window, "overload": asked.overload,
         "retry_for_s": asked.retry_s, "size_cap": asked.size_cap, "create_buckets": asked.create_buckets,
-        "master": asked.master,
+        "master": asked.master, "closed_loop": asked.closed_loop,
     }  # fmt: skip
     source, run = PreparedDirectory(prepared), RunDirectory(asked.out)
     trace = trace_of(source)
@@ -217,6 +227,10 @@ def run_command(prepared: Path, asked: _Options) -> None:
         plan, parts = job.resumed(plan, run, trace, parts)
     else:
         job.refuse_used(run)
+    if asked.is_dry:
+        where = " ".join(filter(None, (target, address)))
+        click.echo(f"{prepared}: would send {trace.events:,} events of {trace.keys:,} keys to {where}")
+        return
     buckets = buckets_of(source) if target == S3 else set()
     copies = COPY in trace.operations
     with ExitStack() as stack:
@@ -226,7 +240,7 @@ def run_command(prepared: Path, asked: _Options) -> None:
             tell("starting Spark")
             spark = stack.enter_context(session("replay run", master=asked.master, light=True))
         reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
-        parts = parts or job.default_parts(spark)
+        parts = parts or min(job.default_parts(spark), asked.closed_loop or 4096)
         if not asked.resume:
             job.begin(source, run, trace, plan, parts, options)
         try:
@@ -239,6 +253,17 @@ def run_command(prepared: Path, asked: _Options) -> None:
             _report(plan.run_id, trace, reading, None, as_json=asked.as_json)
             raise
     _report(plan.run_id, trace, reading, punctuality, as_json=asked.as_json)
+
+
+def _pace(asked: _Options) -> float:
+    """The speed. A closed loop has no schedule."""
+    if asked.closed_loop is None:
+        return 1.0 if asked.speed is None else asked.speed
+    if asked.speed or asked.concurrency:
+        raise click.UsageError("--closed-loop says how many requests wait: leave --speed and --concurrency out")
+    if asked.parts and asked.parts > asked.closed_loop:
+        raise click.UsageError("--closed-loop must be --parts or more: each task has a request under way")
+    return 0.0
 
 
 def _target(ingest: str | None, s3: str | None, *, null: bool) -> tuple[str, str]:

@@ -30,15 +30,18 @@ from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, beginnings
+from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, extent
 from remora.replay.layout import ReplayRun, RunDirectory
+from remora.replay.loop import ReplayLoop
 from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
+from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import VerdictRules
 from remora.replay.verify.kafka import FreezeWait, Frozen
 from remora.replay.verify.question import Findings, JudgedWindow, Question
+from remora.replay.verify.record_frames import SMALL, frozen_now
 
 _CODES = {FAIL: 3, INVALID: 4}
 
@@ -78,6 +81,7 @@ class _Options:
     master: str | None
     memory: str
     draws: bool
+    is_dry: bool
     as_json: bool
 
 
@@ -148,6 +152,7 @@ class _Options:
     default=True,
     help="Leave out what only the report needs: faster.",
 )
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and judge nothing.")
 @json_option
 @gathered_into(_Options)
 def verify(run: Path | None, asked: _Options) -> None:
@@ -192,14 +197,21 @@ def verify(run: Path | None, asked: _Options) -> None:
         ),
         draws=asked.draws,
     )
+    if asked.is_dry:
+        _say_what_would_be_read(question, run)
+        return
     settings = {"spark.driver.memory": asked.memory}
-    with told() as tell:
+    with told(far=running_stage) as tell:
         tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
         with _quiet("aiokafka"):
-            beginnings(question.source)  # Spark takes long to start, and nothing can be judged without the topic
+            # Spark takes long to start, and nothing can be judged without the topic.
+            light = extent(question.source) <= SMALL
         tell("starting Spark")
         question = replace(question, tell=tell)
-        with _quiet("aiokafka"), session("replay verify", master=asked.master, kafka=True, settings=settings) as spark:
+        with (
+            _quiet("aiokafka"),
+            session("replay verify", master=asked.master, kafka=True, light=light, settings=settings) as spark,
+        ):
             found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := asked.out or run) is not None:
         files = RunDirectory(directory)
@@ -214,6 +226,17 @@ def _kafka_topic(run: RunDirectory) -> str:
     """Where the events of a run went in Kafka; remora's own topic is called so, too, where the run does not know."""
     told_of = layout.read(run.run, ReplayRun)
     return told_of.kafka_topic or told_of.topic
+
+
+def _say_what_would_be_read(question: Question, run: Path | None) -> None:
+    source, window = question.source, question.window
+    since_us = layout.read(RunDirectory(run).run, ReplayRun).started_us if run else None
+    with _quiet("aiokafka"):
+        offsets = (question.recalled or frozen_now(source, window.opened_by(since_us))).offsets
+    click.echo(f"{source.topic}: would read {sum(end - first for first, end in offsets.values()):,} records")
+    for number, (first, end) in sorted(offsets.items()):
+        if first < end:
+            click.echo(f"  partition {number}: offsets {first} to {end - 1}")
 
 
 @contextmanager
@@ -274,6 +297,8 @@ def _show(found: Findings, *, as_json: bool) -> None:
     click.echo(f"{verdict.verdict}: {_headline(verdict)}")
     for reason in verdict.reasons:
         click.echo(f"  {reason}")
+    if verdict.loop is not None:
+        click.echo(f"  (loop: {ReplayLoop(verdict.loop, verdict.requests)})")
     for caveat in verdict.caveats:
         click.echo(f"  (not known: {caveat})")
     click.echo()

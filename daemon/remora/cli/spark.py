@@ -10,6 +10,7 @@ import click
 
 from remora.cli.groups import Group
 from remora.replay.errors import named_by_path
+from remora.replay.termination import ended_by_sigterm
 
 _EXTRA = frozenset({
     "aiobotocore", "botocore", "jinja2", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyiceberg",
@@ -25,8 +26,8 @@ class SparkCommands(Group):
         self._modules = modules
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what the file system refuses is one line with the file's name."""
-        with named_by_path("a file"):
+        """Run a command; what the file system refuses is one line with the file's name, and SIGTERM ends it by one."""
+        with ended_by_sigterm(), named_by_path("a file"):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -104,12 +104,17 @@ def beginnings(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
     return patiently(lambda: _beginnings(source), patience_s)
 
 
-def ends(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
-    """The offset behind the last record of each partition that the source's isolation shows.
+def extent(source: KafkaSource) -> int:
+    """How many records there may be in the topic. Raises ReplayError."""
+    return sum(end - first for first, end in spans(source).values())
+
+
+def spans(source: KafkaSource, patience_s: float = 0.0) -> Offsets:
+    """The first offset that each partition has, and the one behind the last record that the source's isolation shows.
 
     Raises ReplayError when no broker answers for this long.
     """
-    return patiently(lambda: _ends(source), patience_s)
+    return patiently(lambda: _spans(source), patience_s)
 
 
 async def _first_far(source: KafkaSource) -> dict[int, int]:
@@ -124,9 +129,10 @@ async def _beginnings(source: KafkaSource) -> dict[int, int]:
         return {place.partition: offset for place, offset in (await client.beginning_offsets(places)).items()}
 
 
-async def _ends(source: KafkaSource) -> dict[int, int]:
+async def _spans(source: KafkaSource) -> Offsets:
     async with consumer(source) as (client, places):
-        return {place.partition: offset for place, offset in (await client.end_offsets(places)).items()}
+        ends, firsts = await client.end_offsets(places), await client.beginning_offsets(places)
+    return {place.partition: (firsts[place], ends[place]) for place in places}
 
 
 @asynccontextmanager

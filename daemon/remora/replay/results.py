@@ -65,7 +65,8 @@ class TopicVerdict(msgspec.Struct, frozen=True):
     `latencies` are lateness (sent - due, without waits for limits), service (done - sent), response (done - due) and
     to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time: what is sent counts as due then and there
     is no lateness; without a journal there is only age (Kafka's time stamp - the event's time). `caveats` name what was
-    not compared, because its right value is unknown.
+    not compared, because its right value is unknown. `loop` is that of the run (loop.ReplayLoop), and `requests` how
+    many it had under way at most; None where nobody knows.
     """
 
     verdict: Literal["PASS", "FAIL", "INVALID"]
@@ -81,6 +82,8 @@ class TopicVerdict(msgspec.Struct, frozen=True):
     latencies: dict[str, Percentiles]
     caveats: tuple[str, ...] = ()
     undecided: dict[str, tuple[int, int]] = {}
+    loop: Literal["open", "closed"] | None = None
+    requests: int | None = None
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socketserver import BaseServer
+from subprocess import TimeoutExpired
 
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
@@ -37,6 +39,7 @@ _RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S
 """What stands behind the indented lines of a traceback of Python's."""
 
 _CAUSED = re.compile(r"^Caused by: (?:\w+\.)*(\S.*)", re.MULTILINE)
+_JAVA_ENDS_S = 30.0
 _NO_ANSWER = "Answer from Java side is empty"
 
 _LOCAL = {
@@ -72,7 +75,8 @@ def session(
 
     `master` is Spark's, by default what spark-submit gave, else all processors of this host. With `kafka`, Spark's
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
-    `light` is for a job that has little to compute and must be punctual.
+    `light` is for a job that has little to compute: Java compiles less, which suits what must be punctual, and what
+    would end before its compilers do.
     """
     if (running := _running()) is not None:
         with in_one_line():
@@ -98,9 +102,25 @@ def session(
     try:
         with in_one_line():
             yield spark
+    except (Exception, KeyboardInterrupt) as exc:
+        if isinstance(exc, KeyboardInterrupt) or isinstance(exc.__context__, KeyboardInterrupt):
+            _end_java()
+        raise
     finally:
         with suppress(Py4JError, ConnectionError):  # the Java may have gone
             spark.stop()
+
+
+def _end_java() -> None:
+    """End Spark's Java by a signal: it stops its jobs and removes its files.
+
+    A signal that interrupts a call leaves its answer in the connection, and the next call would take that for its own.
+    """
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001  # the only way; None where Java started us
+    if process is not None:
+        process.terminate()
+        with suppress(TimeoutExpired):
+            process.wait(_JAVA_ENDS_S)
 
 
 @contextmanager

@@ -14,15 +14,19 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 EVERY_S = 10.0
+_LOOK_S = 1.0
 SILENT_S = 1.0
 """What a command may take that says nothing meanwhile."""
 
 
 @contextmanager
 def told(
-    stream: TextIO | None = None, every_s: float = EVERY_S, after_s: float = 0.0
+    stream: TextIO | None = None,
+    every_s: float = EVERY_S,
+    after_s: float = 0.0,
+    far: Callable[[], str] = lambda: "",
 ) -> Iterator[Callable[[str], None]]:
-    """A function to be called with the name of each step as it begins.
+    """A function to be called with the name of each step as it begins. `far` says how far the step is, by now.
 
     On a terminal one line shows the step, and goes when the block ends. Elsewhere each step makes a line, and one more
     each `every_s` seconds while it lasts, so that a log shows a job that is alive. What ends within `after_s` is not
@@ -30,7 +34,7 @@ def told(
     """
     with (
         _own(stream or sys.stderr) as own,
-        _on_terminal(own) if own.isatty() else _in_lines(own, every_s, after_s) as tell,
+        _on_terminal(own, far) if own.isatty() else _in_lines(own, every_s, after_s, far) as tell,
     ):
         yield tell
 
@@ -48,38 +52,64 @@ def _own(stream: TextIO) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _on_terminal(stream: TextIO) -> Iterator[Callable[[str], None]]:
+def _on_terminal(stream: TextIO, far: Callable[[], str]) -> Iterator[Callable[[str], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=stream), transient=True) as progress:
         task = progress.add_task("starting", total=None)
-        yield lambda step: progress.update(task, description=step)
+        current = ["starting"]
+
+        def tell(step: str) -> None:
+            current[0] = step
+            progress.update(task, description=step)
+
+        with _again_and_again(_LOOK_S, lambda: progress.update(task, description=_line(current[0], far()))):
+            yield tell
 
 
 @contextmanager
-def _in_lines(stream: TextIO, every_s: float, after_s: float) -> Iterator[Callable[[str], None]]:
-    began, ended, lock, current = time.monotonic(), threading.Event(), threading.Lock(), ["starting"]
+def _in_lines(
+    stream: TextIO, every_s: float, after_s: float, far: Callable[[], str]
+) -> Iterator[Callable[[str], None]]:
+    began, lock, current = time.monotonic(), threading.Lock(), ["starting"]
 
-    def say() -> None:
+    def say(state: str) -> None:
         passed = int(time.monotonic() - began)
-        print(f"remora: {passed // 60:02}:{passed % 60:02} {current[0]}", file=stream, flush=True)
+        print(f"remora: {passed // 60:02}:{passed % 60:02} {_line(current[0], state)}", file=stream, flush=True)
 
     def tell(step: str) -> None:
         with lock:
             current[0] = step
             if not after_s:
-                say()
+                say("")
+
+    def repeat() -> None:
+        state = far()
+        with lock:
+            say(state)
+
+    with _again_and_again(every_s, repeat, after_s):
+        yield tell
+
+
+@contextmanager
+def _again_and_again(every_s: float, what: Callable[[], None], after_s: float = 0.0) -> Iterator[None]:
+    """Do it each `every_s` seconds in a thread while the block runs, the first time after `after_s` if that is set."""
+    ended = threading.Event()
 
     def repeat() -> None:
         wait_s = after_s or every_s
         while not ended.wait(wait_s):
             wait_s = every_s
-            with lock:
-                say()
+            what()
 
     repeater = threading.Thread(target=repeat, name="steps", daemon=True)
     repeater.start()
     try:
-        yield tell
+        yield
     finally:
         ended.set()
         repeater.join()
+
+
+def _line(step: str, far: str) -> str:
+    return f"{step} ({far})" if far else step

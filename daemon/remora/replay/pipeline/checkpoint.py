@@ -23,6 +23,11 @@ def offsets_of(checkpoint: Path, topic: str, batch: int, beginnings: dict[int, i
     return {number: (begun.get(number, beginnings.get(number, 0)), end) for number, end in sorted(ends.items())}
 
 
+def reached(checkpoint: Path, topic: str, batch: int) -> dict[int, int]:
+    """The offset behind the last one of each partition up to a batch. Raises ReplayError as `offsets_of` does."""
+    return _ends(checkpoint / "offsets" / str(batch), topic)
+
+
 def named(offsets: Offsets) -> str:
     """The offsets in words, of the first partitions that have any: `partition 0 offsets 5 to 9`."""
     some = {number: span for number, span in offsets.items() if span[0] < span[1]}

@@ -13,14 +13,16 @@ from remora.replay.report.subject import ReportSubject, load
 from remora.replay.report.summary import Summary, summarise
 
 
-def report(run: Path, against: Path | None = None) -> Summary:
-    """Make RUN/report anew, and say what is in its summary.
+def report(run: Path, against: Path | None = None, again: Path | None = None) -> Summary:
+    """Make RUN/report anew, and say what is in its summary. `again` is a second replay of the same as `against`.
 
     Raises ReplayRefused for a run that was not verified, and for a folder that cannot be written; what was there
     before is then still there. The page is written last: when it is there, all of it is.
     """
-    subjects = [load(each) for each in (run, against) if each is not None]
-    summary = summarise(*subjects)
+    first, second, third = (None if each is None else load(each) for each in (run, against, again))
+    assert first is not None
+    subjects = [each for each in (first, second) if each is not None]
+    summary = summarise(first, second, third)
     folder = _folder(subjects[0])
     panels = list(pictures(subjects))
     page = render(subjects, summary, panels)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from remora.replay.errors import ReplayRefused
 from remora.replay.layout import Fault
+from remora.replay.loop import loop_of
 from remora.replay.report.subject import ReportSubject
 from remora.replay.results import Interval, Percentiles
 
@@ -32,7 +34,8 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `rates` are of events that were due (with speed 0: sent), acked and in Kafka; `backlogs` are of those that were due
     and are not acked, or not in Kafka, the largest at the end of any interval. `against` is the run that this one was
-    compared with, and `change` what is different.
+    compared with, and `change` what is different. `noise` is by how much two replays without faults differ, of the
+    trace of that one.
     """
 
     name: str
@@ -55,15 +58,51 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     caveats: tuple[str, ...] = ()
     against: Summary | None = None
     change: RunDifference | None = None
+    noise: RunDifference | None = None
 
 
-def summarise(subject: ReportSubject, against: ReportSubject | None = None) -> Summary:
-    """The numbers of a run, and of the one that it is compared with."""
+def summarise(
+    subject: ReportSubject, against: ReportSubject | None = None, again: ReportSubject | None = None
+) -> Summary:
+    """The numbers of a run, and of the one that it is compared with; `again` is another replay of the same as that.
+
+    Raises ReplayRefused where `again` is a replay of something else, or one of the two had a fault.
+    """
     plain = _summary(subject)
     if against is None:
         return plain
     other = _summary(against)
-    return msgspec.structs.replace(plain, against=other, change=_change(plain, other))
+    found = msgspec.structs.replace(plain, against=other, change=_change(plain, other))
+    return found if again is None else msgspec.structs.replace(found, noise=_noise(against, again))
+
+
+def _noise(one: ReportSubject, other: ReportSubject) -> RunDifference:
+    """By how much two replays differ that should not, without a sign."""
+    for each in (one, other):
+        if each.faults:
+            raise ReplayRefused(
+                f"{each.directory.faults}: has faults: noise is what differs between replays without any"
+            )
+    for what, of_one, of_other in zip(_SAME, _conditions(one), _conditions(other), strict=True):
+        if of_one != of_other:
+            raise ReplayRefused(
+                f"{other.directory.path}: is no replay of the same as {one.directory.path}: {what} is another one"
+            )
+    found = _change(_summary(one), _summary(other))
+    return RunDifference(
+        counts={name: abs(number) for name, number in found.counts.items()},
+        latencies={
+            name: {each: abs(us) for each, us in differences.items()} for name, differences in found.latencies.items()
+        },
+    )
+
+
+_SAME = ("the trace", "the target", "--speed", "the loop", "--parts")
+
+
+def _conditions(subject: ReportSubject) -> tuple[object, ...]:
+    run = subject.run
+    return (None,) * len(_SAME) if run is None else (run.trace.sha256, run.target, run.speed, loop_of(run), run.parts)
 
 
 PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")

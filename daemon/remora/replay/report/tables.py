@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from remora.replay.layout import Trace
+from remora.replay.loop import loop_of
 from remora.replay.report import counts
 from remora.replay.report.counts import Count, Tone
 from remora.replay.report.latencies import FEW_TOLD, ORDER, clock_us, is_few, label
@@ -19,6 +20,9 @@ _BACKLOGS = {"acked": "not acked", "in_log": "not in Kafka"}
 _EPOCH_US = 1_000_000_000_000_000
 """What is above is no duration: of moments only those after 2001 are meant."""
 _PERCENTILE_NAMES = ("p50", "p90", "p99", "p99.9", "largest")
+
+
+_NOISE = "how much two replays of the same trace differ, neither of which had a fault: a smaller change says nothing"
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,10 @@ def latency_table(summary: Summary) -> ReportTable:
             shown = [Cell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
             words = label(name, has_schedule=bool(summary.speed))
             rows.append(TableRow(f"{words} · change", [Cell(""), *shown], "", f"{name}-change"))
+        if summary.noise is not None and (differences := summary.noise.latencies.get(name)) is not None:
+            shown = [Cell(latency(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
+            words = label(name, has_schedule=bool(summary.speed))
+            rows.append(TableRow(f"{words} · noise", [Cell(""), *shown], _NOISE, f"{name}-noise"))
     return ReportTable("Latencies", ("samples", *_PERCENTILE_NAMES), rows)
 
 
@@ -217,6 +225,7 @@ def _replay(subject: ReportSubject) -> dict[str, str]:
         "topic": run.topic,
         "speed": f"×{run.speed:g}" if run.speed else "as fast as allowed",
         "tasks": str(run.parts),
+        "loop": str(loop_of(run)),
         "overload": run.overload,
         "started": moment(run.started_us),
         "host": f"{run.host}, {run.cores} cores",

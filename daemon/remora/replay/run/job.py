@@ -56,6 +56,11 @@ def resumed(plan: Plan, run: RunDirectory, trace: Trace, parts: int | None) -> t
         raise ReplayRefused(f"{run.path}: there is nothing to resume: it has no {run.run.name}")
     earlier = layout.read(run.run, layout.ReplayRun)
     now = {"trace": trace, "target": plan.target, "topic": plan.topic, "speed": plan.speed}
+    closed_loop = earlier.options.get("closed_loop")
+    if closed_loop != plan.closed_loop:
+        raise ReplayRefused(
+            f"{run.run}: --closed-loop was {closed_loop or 'none'}: a replay is resumed with what it was begun with"
+        )
     for name in _MUST_AGREE:
         if now[name] != getattr(earlier, name):
             what = "the trace" if name == "trace" else f"--{name}"
@@ -113,7 +118,7 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
         parted = frames.not_attempted(parted, read_journals(spark, run))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS)
     folder = run.tasks / str(time.time_ns())
-    sent = frames.ordered(parted, parts).mapInArrow(sending(plan), SUMMARY, barrier=True)
+    sent = frames.ordered(parted, parts).mapInArrow(sending(plan, parts), SUMMARY, barrier=True)
     with in_one_line():
         sent.write.parquet(location(folder))
     rows = pq.read_table(folder, columns=["lateness"]).to_pylist()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from remora.replay.loop import share
 from remora.replay.run.sender import TaskLimits
 from remora.replay.run.targets import OpenTarget
 from remora.replay.run.targets.ingest import Records, Server, check_ingest, ingest_target
@@ -35,7 +36,8 @@ class Plan:
 
     `lead_s` is how long after the tasks have met the first event is due: long enough for the slowest of them to hear
     of it. `is_numbered` says whether the topic numbers its events, and `kafka_topic` where they go in Kafka, where that
-    is known.
+    is known. `closed_loop` is how many requests all tasks together may have under way; None where each has its `limits`
+    alone.
     """
 
     run: str
@@ -53,7 +55,14 @@ class Plan:
     lead_s: float = 2.0
     is_numbered: bool | None = None
     kafka_topic: str = ""
+    closed_loop: int | None = None
     credentials: TargetSecrets = field(default_factory=TargetSecrets)
+
+    def of_part(self, part: int, parts: int) -> Plan:
+        """The plan for one of so many tasks, with its share of the requests under way."""
+        if self.closed_loop is None:
+            return self
+        return replace(self, limits=replace(self.limits, concurrency=share(self.closed_loop, parts, part)))
 
 
 @asynccontextmanager

@@ -88,13 +88,12 @@ class Reading:
 
 @contextmanager
 def shown(reading: Reading, total: int) -> Iterator[None]:
-    """On standard error while the block runs: a bar where that is a terminal, else a line at once and every 10 s."""
+    """A bar on standard error while the block runs, where that is a terminal; elsewhere a line now and then."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        with steps.told(every_s=threading.TIMEOUT_MAX) as tell:
+        with steps.told(far=lambda: _far(reading, total)) as tell:
             tell(f"sending {total:,} events")
-            with _followed(reading, steps.EVERY_S, lambda counts: tell(f"sending {total:,} events: {told(counts)}")):
-                yield
+            yield
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -104,17 +103,17 @@ def shown(reading: Reading, total: int) -> Iterator[None]:
             what = "sending" if counts.attempted else "starting"
             progress.update(task, description=what, completed=counts.final, told=told(counts))
 
-        with _followed(reading, _LOOK_S, update):
+        with _followed(reading, update):
             yield
 
 
 @contextmanager
-def _followed(reading: Reading, every_s: float, show: Callable[[JournalCounts], None]) -> Iterator[None]:
+def _followed(reading: Reading, show: Callable[[JournalCounts], None]) -> Iterator[None]:
     """Look again and again while the block runs, until a journal cannot be read."""
     ended = threading.Event()
 
     def follow() -> None:
-        while not ended.wait(every_s):
+        while not ended.wait(_LOOK_S):
             try:
                 counts = reading.look()
             except ReplayError:
@@ -128,6 +127,19 @@ def _followed(reading: Reading, every_s: float, show: Callable[[JournalCounts], 
     finally:
         ended.set()
         follower.join()
+
+
+def _far(reading: Reading, total: int) -> str:
+    """How far the sending is, with the time left."""
+    try:
+        counts = reading.look()
+    except ReplayError:  # the job itself says so
+        return ""
+    if not counts.attempted:
+        return ""
+    left_s = int((total - counts.final) / counts.rate) if counts.rate else 0
+    left = f", about {left_s // 60:02}:{left_s % 60:02} left" if counts.rate else ""
+    return f"{counts.final:,} of {total:,}, {told(counts)}{left}"
 
 
 def told(counts: JournalCounts) -> str:

@@ -59,11 +59,12 @@ class Meeting(Protocol):
         """What each of them says, when all have said something."""
 
 
-def sending(plan: Plan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def sending(plan: Plan, parts: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What mapInArrow is to run over batches of events, in the order of the trace, one partition a part."""
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield send_part(iter(batches), plan, BarrierTaskContext.get())
+        meeting = BarrierTaskContext.get()
+        yield send_part(iter(batches), plan.of_part(meeting.partitionId(), parts), meeting)
 
     return send
 

@@ -97,18 +97,49 @@ def _next() -> list[Column]:
     return [F.col("next_turn").alias("turn"), F.col("next_place").alias("place")]
 
 
-def gaps(links: DataFrame) -> DataFrame:
+def breaks(records: DataFrame, letters: DataFrame | None) -> DataFrame:
+    """The positions at which the chain may break, few of one that is whole: shard, incarnation, turn, place, log_us,
+    spot, is_gap (no record leads to this one), is_open (neither does a letter) and is_torn.
+
+    One pass over the links, since these are as many as records. Positions before the first record's are passed over.
+    """
+    position, first = F.struct("turn", "place"), F.col("first")
+    is_behind = position > first
+    is_gap = is_behind & F.col("record") & ~F.col("record_next")
+    is_open = is_behind & (F.col("record") | F.col("letter")) & ~F.col("record_next") & ~F.col("letter_next")
+    is_torn = F.col("record") & F.coalesce(F.col("least_next") < F.col("most_next"), F.lit(False))
+    found = links(records, letters).join(F.broadcast(_firsts(records)), on=list(_QUEUE), how="inner")
+    return found.select(
+        *_QUEUE,
+        "turn",
+        "place",
+        "log_us",
+        "spot",
+        is_gap.alias("is_gap"),
+        is_open.alias("is_open"),
+        is_torn.alias("is_torn"),
+    ).filter("is_gap or is_open or is_torn")
+
+
+def _firsts(records: DataFrame) -> DataFrame:
+    """The first position of each queue that records say is one of theirs: shard, incarnation, first."""
+    own = records.select(*_QUEUE, "turn", "place").union(ends_of_parents(records).select(*_QUEUE, "turn", "place"))
+    # Of each turn first: the least of two numbers at once would have all records sorted.
+    of_turns = own.groupBy(*_QUEUE, "turn").agg(F.min("place").alias("place"))
+    return of_turns.groupBy(*_QUEUE).agg(F.min(F.struct("turn", "place")).alias("first"))
+
+
+def gaps(breaks: DataFrame) -> DataFrame:
     """Where the chain breaks: shard, incarnation, turn, place and log_us, partition, offset of a record.
 
     The break is before that record, and `explained` tells whether dead letters fill it; or, where it `is_torn`, behind
-    it: its copies name different next ones.
+    it: its copies name different next ones. `breaks` is read more than once.
     """
-    return _before(links).unionByName(_torn(links))
+    return _before(breaks).unionByName(_torn(breaks))
 
 
-def _torn(links: DataFrame) -> DataFrame:
-    rows = links.filter(F.col("record") & (F.col("least_next") < F.col("most_next")))
-    return rows.select(
+def _torn(breaks: DataFrame) -> DataFrame:
+    return breaks.filter("is_torn").select(
         *_QUEUE,
         "turn",
         "place",
@@ -119,15 +150,8 @@ def _torn(links: DataFrame) -> DataFrame:
     )
 
 
-def _before(links: DataFrame) -> DataFrame:
-    span = links.filter("record").groupBy(*_QUEUE).agg(F.min(F.struct("turn", "place")).alias("first"))
-    position = F.struct("turn", "place")
-    inner = links.join(F.broadcast(span), on=list(_QUEUE), how="inner").filter(position > F.col("first"))
-    is_gap = F.col("record") & ~F.col("record_next")
-    is_open = (F.col("record") | F.col("letter")) & ~F.col("record_next") & ~F.col("letter_next")
-    bounds = inner.select(
-        *_QUEUE, "turn", "place", "log_us", "spot", is_gap.alias("is_gap"), is_open.alias("is_open")
-    ).filter("is_gap or is_open")
+def _before(breaks: DataFrame) -> DataFrame:
+    bounds = breaks.filter("is_gap or is_open")
     before = Window.partitionBy(*_QUEUE).orderBy("turn", "place").rowsBetween(Window.unboundedPreceding, -1)
     numbered = bounds.select("*", F.coalesce(F.sum(F.col("is_gap").cast("long")).over(before), F.lit(0)).alias("gap"))
     each = numbered.groupBy(*_QUEUE, "gap").agg(

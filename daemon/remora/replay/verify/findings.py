@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from remora.replay.layout import ReplayRun
+from remora.replay.loop import loop_of
 from remora.replay.results import Example, TimelineMark, TopicVerdict
 from remora.replay.verify import aggregates, chain, examples, numbers, series
 from remora.replay.verify.caveats import caveats
@@ -37,6 +38,7 @@ def findings(
     question.tell("picking examples")
     found = judge(counts, measured.latencies.get(series.LATENESS), mean_gap_us, question.rules)
     window, rules = question.window, question.rules
+    loop = loop_of(run) if run else None
     verdict = TopicVerdict(
         verdict=found.verdict,
         reasons=found.reasons,
@@ -60,14 +62,16 @@ def findings(
         latencies=measured.latencies,
         caveats=caveats(run.target if run else None, counts),
         undecided={str(number): span for number, span in sorted(topic.frozen.undecided.items())},
+        loop=loop.kind if loop else None,
+        requests=loop.requests if loop else None,
     )
     return Findings(verdict, measured.series, topic.frozen.is_quiet)
 
 
 def gaps_of(topic: FrozenTopic, elsewhere: DataFrame | None = None) -> DataFrame:
     """Where the chain of positions breaks; `elsewhere` are records beside those that were read."""
-    links = chain.links(_placed(topic, elsewhere), topic.letters)
-    return chain.gaps(links).filter(topic.question.window.holds())
+    breaks = topic.keep(chain.breaks(_placed(topic, elsewhere), topic.letters))
+    return topic.keep(chain.gaps(breaks).filter(topic.question.window.holds()))
 
 
 def _placed(topic: FrozenTopic, elsewhere: DataFrame | None) -> DataFrame:
@@ -95,9 +99,9 @@ def numbers_of(topic: FrozenTopic, numbered: int, elsewhere: DataFrame | None = 
         return Numbers({"numbered": 0, **dict.fromkeys(names, 0)}, {})
     topic.question.tell("looking for gaps in the numbers")
     placed, holds = _placed(topic, elsewhere), topic.question.window.holds()
-    every = numbers.entries(placed, topic.letters)
+    every = topic.keep(numbers.entries(placed, topic.letters))
     judged, repeated = every.filter(holds), numbers.repeated(every).filter(holds)
-    gaps = numbers.gaps(placed, topic.letters).filter(holds)
+    gaps = topic.keep(chain.gaps(topic.keep(numbers.breaks(placed, topic.letters))).filter(holds))
     wrong, missing = aggregates.row(aggregates.count_numbers(judged)), aggregates.row(aggregates.count_gaps(gaps))
     explained = missing.chain_gaps_explained
     if unexplained := missing.chain_gaps - explained:

@@ -105,9 +105,7 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
 
     `expected` has a `digest` too (sent.with_digests). `is_outside` and `is_undecided` are false here: see `found_in`.
     """
-    record = named.select("seq", *[F.col(name).alias(f"k_{name}") for name in named.columns if name != "seq"])
-    joined = expected.join(record, on="seq", how="full")
-    kinds = joined.select("*", _kind().alias("kind"))
+    kinds = _paired(expected, named).select("*", _kind().alias("kind"))
     place = (F.col("kind") != THERE, F.col("k_partition"), F.col("k_offset"))
     entry = F.struct("k_shard", "k_incarnation", "k_turn", "k_place")
     of_event = Window.partitionBy("seq").orderBy(*place)
@@ -156,6 +154,32 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
         F.when(late, F.col("seen") - F.col("kseq")).alias("depth"),
         F.coalesce(is_before, F.lit(False)).alias("is_before"),
     )
+
+
+def _paired(expected: DataFrame, named: DataFrame) -> DataFrame:
+    """Each record (`k_` and its columns) with the event that it names, and each event that no record names.
+
+    It is their full join by `seq`. Of such a join Spark does not know where its rows lie, and would send all of them
+    round once more for what follows.
+    """
+    of_event = [F.col(name) for name in expected.columns if name != "seq"]
+    of_record = [F.col(name).alias(f"k_{name}") for name in named.columns if name != "seq"]
+    events = expected.select("seq", F.struct(*of_event).alias("event"))
+    records = named.repartition("seq").select("seq", F.struct(*of_record).alias("record"))
+    no_event = F.lit(None).cast(events.schema["event"].dataType)
+    no_record = F.lit(None).cast(records.schema["record"].dataType)
+    rows = events.select("seq", "event", no_record.alias("record")).union(
+        records.select("seq", no_event.alias("event"), "record")
+    )
+    of_seq = Window.partitionBy("seq")
+    paired = rows.select(
+        "seq",
+        F.first("event", ignorenulls=True).over(of_seq).alias("event"),
+        "record",
+        F.count("record").over(of_seq).alias("records"),
+    )
+    is_whole = F.col("record").isNotNull() | (F.col("records") == 0)
+    return paired.filter(is_whole).select("seq", "event.*", "record.*")
 
 
 def _kind() -> Column:

@@ -22,8 +22,7 @@ from remora.replay.verify.sent import with_digests
 def verify_run(spark: SparkSession, directory: RunDirectory, question: Question) -> Findings:
     """The verdict on a replay. Raises ReplayError; nothing is written."""
     run = layout.read(directory.run, ReplayRun)
-    if question.window.from_us is None:
-        question = replace(question, window=replace(question.window, from_us=run.started_us))
+    question = replace(question, window=question.window.opened_by(run.started_us))
     with sized(spark, run.trace.events), ExitStack() as kept:
         question.tell("reading the journals")
         journal = journal_of(spark, directory)
@@ -44,6 +43,4 @@ def verify_topic(spark: SparkSession, question: Question) -> Findings:
     """The verdict on a topic alone. Raises ReplayError."""
     with ExitStack() as kept:
         topic = opened(spark, question, 0, kept)
-        with sized(spark, topic.size):
-            itself = kept_on_disk(kept, alone.itself(topic.records))
-            return judged_alone(topic, itself)
+        return judged_alone(topic, kept_on_disk(kept, alone.itself(topic.records)))

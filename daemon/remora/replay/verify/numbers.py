@@ -14,15 +14,16 @@ from remora.replay.verify import chain
 _ENTRY = ("shard", "incarnation", "turn", "place")
 
 
-def gaps(records: DataFrame, letters: DataFrame | None) -> DataFrame:
-    """Where numbers are missing: `shard` (the topic's id), `place` (a number), and log_us, partition and offset of the
-    record that has it. Those before it are missing, and `explained` tells whether dead letters have all of them.
+def breaks(records: DataFrame, letters: DataFrame | None) -> DataFrame:
+    """Where numbers may be missing, for chain.gaps. That gives `shard` (the topic's id), `place` (a number), log_us,
+    partition and offset of the record that has it. Those before it are missing, and `explained` tells whether dead
+    letters have all of them.
 
     It is the chain once more, of each topic with its numbers as positions.
     """
     none = F.lit(None).cast("string").alias("after")
     own = _numbered(records).select(*_as_positions(), "log_us", "partition", "offset", none)
-    return chain.gaps(chain.links(own, None if letters is None else _numbered(letters).select(*_as_positions())))
+    return chain.breaks(own, None if letters is None else _numbered(letters).select(*_as_positions()))
 
 
 def _numbered(rows: DataFrame) -> DataFrame:

@@ -53,7 +53,7 @@ def judged_run(
         outside = compared.filter(frames.is_missing() & F.col("is_outside") & ~F.col("is_undecided")).count()
     tell("counting the order of keys and the chain of positions")
     of_others = aggregates.row(aggregates.count_others(others, is_judged))
-    keys = frames.of_keys(compared, len(topic.frozen.offsets))
+    keys = topic.keep(frames.of_keys(compared, len(topic.frozen.offsets)))
     gaps, numbered = gaps_of(topic, elsewhere), numbers_of(topic, log.numbered, elsewhere)
     counts = {
         "in_trace": events.in_trace,

@@ -19,7 +19,7 @@ def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
     """The verdict on a topic whose records, compared with each other, are `itself`."""
     is_judged, tell = topic.question.window.holds(), topic.question.tell
     judged, bad = itself.filter(is_judged), topic.records.filter(F.col("problem").isNotNull() & is_judged)
-    keys = alone.of_keys(judged, len(topic.frozen.offsets))
+    keys = topic.keep(alone.of_keys(judged, len(topic.frozen.offsets)))
     gaps = gaps_of(topic)
     log, all_ = aggregates.log(topic.records), aggregates.row(aggregates.count_others(topic.records, is_judged))
     numbered = numbers_of(topic, log.numbered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -22,6 +22,10 @@ class JudgedWindow:
     from_us: int | None
     to_us: int | None
     edge_us: int
+
+    def opened_by(self, since_us: int | None) -> JudgedWindow:
+        """The window, from then on where it has no beginning of its own."""
+        return self if self.from_us is not None else replace(self, from_us=since_us)
 
     def holds(self) -> Column:
         """Whether a record is judged."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -16,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import UNCOMMITTED, read
+from remora.replay.kafka_source import UNCOMMITTED, KafkaSource, read
 from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory
 from remora.replay.paths import pattern
 from remora.replay.prepared import read_events
@@ -25,24 +26,33 @@ from remora.replay.shape import JOURNAL, PUT
 from remora.replay.verify import chain, kafka
 from remora.replay.verify.deletes import with_deletes
 from remora.replay.verify.kafka import FreezeWait, Frozen
-from remora.replay.verify.question import Question
+from remora.replay.verify.question import JudgedWindow, Question
 from remora.replay.verify.records import records
 
 ROWS_A_TASK = 300_000
 """The records that one task sorts at a time; more spill to disk."""
 
+_LEAST_A_TASK = 20_000
+"""Fewer records are not worth a task of their own on a cluster."""
+
+SMALL = 100_000
+"""Records that are worked through before the code for them would be compiled."""
+
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 @dataclass(frozen=True)
 class FrozenTopic:
     """A topic between fixed offsets, its `size` records among them, and the dead letters beside it; `undecided` are the
-    records behind open transactions, None without any."""
+    records behind open transactions, None without any. `keep` is kept_on_disk for as long as the topic is judged."""
 
     question: Question
     frozen: Frozen
     records: DataFrame
     letters: DataFrame | None
     size: int
-    undecided: DataFrame | None = None
+    undecided: DataFrame | None
+    keep: Callable[[DataFrame], DataFrame]
 
 
 def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack) -> FrozenTopic:
@@ -52,16 +62,28 @@ def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack
     if question.recalled is not None:
         frozen = kafka.recall(source, question.recalled)
     else:
-        first = None if window.from_us is None else window.from_us - window.edge_us
-        last = None if window.to_us is None else window.to_us + window.edge_us
-        frozen = kafka.freeze(source, first, last, replace(question.patience, enough=enough))
+        frozen = _frozen(source, window, replace(question.patience, enough=enough))
     if not frozen.is_quiet and not enough:
         question = replace(question, window=replace(window, to_us=int(time.time() * 1e6) - window.edge_us))
-    found = kept_on_disk(kept, records(read(spark, source, frozen.offsets)))
     size = sum(end - first for first, end in frozen.offsets.values())
+    if not enough:  # without a run nothing was known of the size before
+        kept.enter_context(sized(spark, size))
+    found = kept_on_disk(kept, records(read(spark, source, frozen.offsets)))
     letters = _letters(spark, question)
     question.tell(f"reading {size:,} records of {source.topic}")
-    return FrozenTopic(question, frozen, found, letters, size, _undecided(spark, question, frozen, kept))
+    undecided = _undecided(spark, question, frozen, kept)
+    return FrozenTopic(question, frozen, found, letters, size, undecided, partial(kept_on_disk, kept))
+
+
+def frozen_now(source: KafkaSource, window: JudgedWindow) -> Frozen:
+    """The records that a verification would read now, without waiting for more. Raises ReplayError."""
+    return _frozen(source, window, FreezeWait(0, 0, 0))
+
+
+def _frozen(source: KafkaSource, window: JudgedWindow, patience: FreezeWait) -> Frozen:
+    first = None if window.from_us is None else window.from_us - window.edge_us
+    last = None if window.to_us is None else window.to_us + window.edge_us
+    return kafka.freeze(source, first, last, patience)
 
 
 def _undecided(spark: SparkSession, question: Question, frozen: Frozen, kept: ExitStack) -> DataFrame | None:
@@ -147,14 +169,30 @@ def kept_on_disk(kept: ExitStack, frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def sized(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Sets enough tasks after each shuffle that none has too much to sort. Times are written in UTC."""
-    key, zone = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"
-    before = {name: spark.conf.get(name) for name in (key, zone)}
-    spark.conf.set(key, str(max(int(before[key] or 1), -(-rows // ROWS_A_TASK))))
-    spark.conf.set(zone, "UTC")
+    """Sets what suits so many rows: the tasks after each shuffle, and whether code is compiled. Times are in UTC."""
+    key = "spark.sql.shuffle.partitions"
+    wanted = {key: str(_tasks(spark, rows, key)), "spark.sql.session.timeZone": "UTC"}
+    if rows <= SMALL:
+        wanted |= _INTERPRETED
+    before = {name: spark.conf.get(name) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            assert value is not None
-            spark.conf.set(name, value)
+        for name, old in before.items():
+            assert old is not None
+            spark.conf.set(name, old)
+
+
+def _tasks(spark: SparkSession, rows: int, key: str) -> int:
+    context = spark.sparkContext
+    told = context.getConf().get(key)  # Spark's own default is none that anybody chose
+    return tasks(rows, context.defaultParallelism, int(told) if told else None)
+
+
+def tasks(rows: int, slots: int, least: int | None) -> int:
+    """Into how many tasks a shuffle divides its rows, where `slots` run at a time: enough that none has too much to
+    sort, and no more than have something to do. `least` is what somebody set."""
+    busy = min(slots, -(-rows // _LEAST_A_TASK)) if least is None else least
+    return max(1, busy, -(-rows // ROWS_A_TASK))

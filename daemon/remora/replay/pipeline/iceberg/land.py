@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.kafka_source import KafkaSource, Offsets, beginnings, ends, read
+from remora.replay.kafka_source import KafkaSource, Offsets, read, spans
 from remora.replay.patience import patiently
 from remora.replay.pipeline.checkpoint import named
 from remora.replay.pipeline.columns import BAD
@@ -89,7 +89,7 @@ def land_in_lake(
     catalog = plan.lake.connected()
     tables = _Tables(*(_bound(catalog, plan, name, identity) for name in (EVENTS, ASIDE)))
     before = landed_in(tables.events)
-    last = None if plan.interval_s is not None else ends(plan.source)
+    last = None if plan.interval_s is not None else _ends(spans(plan.source))
     with (
         session("pipeline land", master=master, kafka=True, settings=AGAIN) as spark,
         writing(spark),
@@ -131,7 +131,8 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
     tables.events.refresh()
     tables.aside.refresh()
     before, aside = landed_in(tables.events), landed_in(tables.aside)
-    first = beginnings(plan.source, PATIENCE_S)
+    there = spans(plan.source, PATIENCE_S)
+    first = {number: begin for number, (begin, _) in there.items()}
     if (lost := gone(before.ends, first)) and not plan.skip_lost:
         number, (end, begin) = min(lost.items())
         raise ReplayRefused(
@@ -140,8 +141,12 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
         )
     if aside.batch > before.batch:  # killed between its two commits: the same records once more
         return _Batch(next_offsets(before.ends, first, aside.ends, sys.maxsize), before, is_aside_there=True)
-    offsets = next_offsets(before.ends, first, last or ends(plan.source, PATIENCE_S), plan.batch)
+    offsets = next_offsets(before.ends, first, last or _ends(there), plan.batch)
     return _Batch(offsets, before) if offsets else None
+
+
+def _ends(offsets: Offsets) -> dict[int, int]:
+    return {number: end for number, (_, end) in offsets.items()}
 
 
 def _land(spark: SparkSession, plan: LakePlan, tables: _Tables, batch: _Batch) -> LandedOffsets:
@@ -151,7 +156,7 @@ def _land(spark: SparkSession, plan: LakePlan, tables: _Tables, batch: _Batch) -
     _see_the_topic(plan, tables)
     after = LandedOffsets(
         number,
-        {**batch.before.ends, **{each: end for each, (_, end) in batch.offsets.items()}},
+        {**batch.before.ends, **_ends(batch.offsets)},
         batch.before.events + sum(file.record_count for file in events),
         batch.before.bad + sum(file.record_count for file in aside),
     )
