@@ -48,7 +48,9 @@ def test_each_block_of_a_shell_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "read"), [("toml", tomllib.loads), ("json", json.loads), ("python", ast.parse)], ids=lambda each: str(each)
+    ("kind", "read"),
+    [("toml", tomllib.loads), ("json", json.loads), ("python", ast.parse)],
+    ids=["toml", "json", "python"],
 )
 def test_each_block_of_a_language_can_be_read(kind: str, read: object) -> None:
     """TOML, JSON and Python in blocks that say so are whole."""
