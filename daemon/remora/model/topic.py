@@ -157,6 +157,12 @@ def own_topic_name(queue: str) -> str:
     return queue.partition(".")[0].partition(GENERATION_MARK)[0]
 
 
+def generation_of(queue: str) -> int:
+    """The generation of a queue of remora's own, as its name alone says."""
+    number = queue.partition(".")[0].partition(GENERATION_MARK)[2]
+    return int(number) if number.isdecimal() else 0
+
+
 @lru_cache(maxsize=4096)
 def _redacted(uri: str) -> str:
     """An URI without its secrets, once worked out: each push and each look at thousands of shards asks for it."""
