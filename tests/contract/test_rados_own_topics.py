@@ -137,7 +137,7 @@ async def test_topic_of_a_newer_version(
         return
     assert made.first_shard not in topics
     assert "topic t in remora.topics is a newer remora's: version 2, not 1" in caplog.text
-    with pytest.raises(StoreError, match="topic t in remora.topics is a newer remora's"):
+    with pytest.raises(StoreError, match=r"topic t in remora\.topics is a newer remora's"):
         await store.own_topics.change(made)
 
 
