@@ -15,13 +15,15 @@ import pytest
 
 from devkit.chaos.reading import copy_of
 from devkit.clusters.kafka import Kafka, create_topic
-from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
+from devkit.processes.daemon import PATIENT, Daemon, merged, rados_section, running_daemon
 from devkit.readers.consumer import raw_records
 from devkit.verdicts.verdict import Arrived, Fate, Request, judge
 from remora.model.exits import Exit
 from support.ingest import Answer, record
 
 SENDERS = 4
+
+ON_RADOS = [pytest.mark.long("two daemons on a real cluster"), pytest.mark.full("the embedded store guards the engine")]
 
 
 class Senders:
@@ -83,18 +85,25 @@ async def until_delivered(kafka: Kafka, topic: str, due: set[str], *, committed:
 
 @pytest.mark.guarantee("order-per-object")
 @pytest.mark.parametrize(
-    ("mode", "numbers"),
+    ("kind", "mode", "numbers"),
     [
-        pytest.param("exactly-once", (11, 4), marks=pytest.mark.long("two daemons under load through two changes")),
-        pytest.param("at-least-once", (11, 64, 4, 7, 13, 1), marks=pytest.mark.full("more changes, the other mode")),
+        pytest.param("sqlite", "exactly-once", (11, 4), marks=pytest.mark.long("two daemons through two changes")),
+        pytest.param("sqlite", "at-least-once", (11, 64, 4, 7, 13, 1), marks=pytest.mark.full("more changes")),
+        pytest.param("rados", "at-least-once", (4, 11, 3), marks=[pytest.mark.ceph, *ON_RADOS]),
+        pytest.param("rados", "exactly-once", (11, 4), marks=[pytest.mark.ceph, *ON_RADOS]),
     ],
 )
-async def test_shards_are_changed_under_load(kafka: Kafka, folder: Path, mode: str, numbers: tuple[int, ...]) -> None:
+async def test_shards_are_changed_under_load(
+    request: pytest.FixtureRequest, kafka: Kafka, folder: Path, kind: str, mode: str, numbers: tuple[int, ...]
+) -> None:
     """Senders notice nothing of changes that two daemons carry on with: no request is refused, each event arrives
     once and each key in order over all generations, and every shard's chain leads to where it ended."""
     topic = await create_topic(kafka.address, f"re-{uuid.uuid4().hex[:10]}")
-    store: dict[str, dict[str, object]] = {"store": {"kind": "sqlite"}}
-    store["sqlite"] = {"directory": str(folder / "queues"), "files": 1}
+    store: dict[str, dict[str, object]] = {"store": {"kind": kind}}
+    if kind == "sqlite":
+        store["sqlite"] = {"directory": str(folder / "queues"), "files": 1}
+    else:
+        store["rados"] = rados_section(request.getfixturevalue("settings"))
     places = [folder / name for name in ("one", "two")]
     for place in places:
         place.mkdir()

@@ -27,7 +27,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import Page, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Endpoint, LateEndpoint, Route
+from remora.ports.endpoint import Endpoint, LateEndpoint, Route, SucceedingRoute
 from support.file_sink import FileEndpoint, FileRoute
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
 from support.offered import offer
@@ -135,6 +135,28 @@ async def test_everything_once_in_order_and_with_its_place(outlet: Outlet) -> No
         Arrived("q.2", f"inc:{r.position.decode()}", f"inc:{r.next_position.decode()}", r.event_id, r.body)
         for r in records["q.2"]
     }
+
+
+async def test_the_first_record_says_where_the_shards_before_its_own_ended(outlet: Outlet) -> None:
+    """It has the header also when it is packed again, and no other record has it; with ends that are too many for the
+    receiver's headers it names their generation in their place."""
+    to, records = await outlet.topic(), make_records(0, 30)
+    many = b",".join(b"orders@3.%d=0123456789abcdef:0/12345" % number for number in range(400))
+
+    async with asyncio.timeout(PATIENT_S), outlet.running() as endpoint:
+        for shard, after in ((SHARD, b"t=i:0/7,t.1=i:0/9"), (Shard("many"), many)):
+            async with endpoint.route(shard, INCARNATION, to) as route:
+                if not isinstance(route, SucceedingRoute):
+                    pytest.skip("it sends no headers that not every record has")
+                route.succeeds(after)
+                route.pack(records[:20])
+                for some in (records[:20], records[20:]):
+                    assert await push_all(route, some) == []
+
+    told = {(each.shard, each.position): each.after for each in await outlet.arrivals(to) if each.after}
+    assert told.pop((SHARD.queue, "inc:0/0")) == "t=i:0/7,t.1=i:0/9"
+    assert told.pop(("many", "inc:0/0")) in ("generation=3", many.decode())
+    assert not told
 
 
 @pytest.mark.guarantee("radosgws-bytes")

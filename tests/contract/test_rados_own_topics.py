@@ -12,7 +12,7 @@ import rados
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.config import RadosSettings
-from remora.model.errors import NotSequenced, TopicClosed, TopicRefused
+from remora.model.errors import NotSequenced, StoreError, TopicClosed, TopicRefused
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
@@ -113,21 +113,32 @@ async def test_more_topics_than_one_page(ceph: Ceph, settings: RadosSettings) ->
     assert len(topics) == 2_500
 
 
-async def test_topic_of_a_newer_version(ceph: Ceph, store: RadosStore) -> None:
-    """What a later version adds to a topic's entry in the registry does not keep this one from reading it."""
+@pytest.mark.parametrize("version", [1, 2])
+async def test_topic_of_a_newer_version(
+    ceph: Ceph, store: RadosStore, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    """What a later remora adds to a topic's entry in the registry does not keep this one from reading it; an entry of
+    another version does, and is named: its topic is neither delivered nor changed here."""
     made = await store.own_topics.create(own_topic("t", 2))
     with ceph.client(namespace="remora") as ioctx:
         with rados.ReadOpCtx() as op:
             found, _ = ioctx.get_omap_vals(op, "", "", 10)
             ioctx.operate_read_op(op, "remora.topics")
             ((_, value),) = found
-        newer = msgspec.msgpack.encode(msgspec.msgpack.decode(value) | {"version": 2, "colour": "red"})
+        newer = msgspec.msgpack.encode(msgspec.msgpack.decode(value) | {"version": version, "colour": "red"})
         with rados.WriteOpCtx() as op:
             ioctx.set_omap(op, ("t",), (newer,))
             ioctx.operate_write_op(op, "remora.topics")
 
-    assert await store.own_topics.find("t") == made
-    assert (await store.catalog.topics())[made.first_shard] == made
+    topics = await store.catalog.topics()
+
+    if version == 1:
+        assert topics[made.first_shard] == made == await store.own_topics.find("t")
+        return
+    assert made.first_shard not in topics
+    assert "topic t in remora.topics is a newer remora's: version 2, not 1" in caplog.text
+    with pytest.raises(StoreError, match=r"topic t in remora\.topics is a newer remora's"):
+        await store.own_topics.change(made)
 
 
 async def test_what_another_topic_left_behind(ceph: Ceph, store: RadosStore) -> None:
@@ -244,17 +255,3 @@ async def test_closed_and_opened_side_by_side(settings: RadosSettings, store: Ra
                     await store.ingest.publish(topic, spread(topic, 2))
             else:
                 await store.ingest.publish(topic, spread(topic, 2))
-
-
-async def test_another_number_of_shards_is_refused(store: RadosStore) -> None:
-    """It is refused with why and what to do instead, and changes nothing; the number that it has is no change."""
-    topic = await store.own_topics.create(own_topic("t", 2))
-    await store.ingest.publish(topic, spread(topic, 6))
-
-    with pytest.raises(TopicRefused, match="re-sharding needs the embedded store"):
-        await store.own_topics.reshard(topic, 4)
-
-    assert await store.own_topics.reshard(topic, 2) == topic == await store.own_topics.find("t")
-    assert await store.own_topics.former_queues(topic) == ()
-    assert not await store.own_topics.forget_former(topic)
-    assert sorted(await store.catalog.shards()) == sorted(topic.all_shards())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,7 +10,6 @@ from random import Random
 import pytest
 
 from devkit.waits import until
-from remora.codec.shard_hash import shard as shard_number
 from remora.config import SqliteSettings
 from remora.model.errors import (
     QueueFull,
@@ -21,30 +18,19 @@ from remora.model.errors import (
     TopicMoved,
     TopicRefused,
 )
-from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
+from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.checking import check_directory
+from support.layout_machine import LayoutMachine, rooms, routed
 from support.sqlite import append, configured, held, store
-from support.stores import QUIET_S, own_topic
+from support.stores import own_topic
 
 __all__ = ["configured", "store"]
-
-
-def routed(topic: Topic, *keys: int, mark: str = "") -> list[RoutedEvent]:
-    """An event of each of these keys, where the topic has it by its hash; its payload tells its key."""
-    return [
-        RoutedEvent(shard_number(b"b:%d" % key, topic.shards), b"b:%d" % key, b"%d%b" % (key, mark.encode()))
-        for key in keys
-    ]
-
-
-def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
-    return [ReservedRoom(event.shard, event.key, len(event.payload)) for event in events]
 
 
 async def changed(store: SqliteStore, topic: Topic, shards: int) -> Topic:
@@ -372,90 +358,6 @@ def problems(configured: SqliteSettings) -> list[object]:
     return [each for report in check_directory(Path(configured.directory)) for each in report.problems]
 
 
-class Machine:
-    """Writers and owners of a real store, whose views of the topic are as old as chance has it."""
-
-    def __init__(self, store: SqliteStore, topic: Topic, rng: Random) -> None:
-        self.store, self.name, self.rng = store, topic.name, rng
-        self.views = [topic] * 3
-        self.committed: defaultdict[int, int] = defaultdict(int)
-        self.sent: defaultdict[int, list[int]] = defaultdict(list)
-        self.reserved: list[tuple[str, list[int]]] = []
-        self.generations = 0
-
-    async def now(self) -> Topic:
-        topic = await self.store.own_topics.find(self.name)
-        assert topic is not None
-        return topic
-
-    async def shards(self) -> Sequence[Shard]:
-        return (await self.now()).all_shards()
-
-    def events(self, topic: Topic, keys: Sequence[int]) -> list[RoutedEvent]:
-        return [
-            RoutedEvent(shard_number(b"b:%d" % key, topic.shards), b"b:%d" % key, b"%d %d" % (key, self.committed[key]))
-            for key in keys
-        ]
-
-    async def publish(self) -> None:
-        keys = self.rng.sample(range(30), self.rng.randint(1, 5))
-        who = self.rng.randrange(3)
-        for _ in range(2):
-            try:
-                await self.store.ingest.publish(self.views[who], self.events(self.views[who], keys))
-                break
-            except TopicMoved:
-                self.views[who] = await self.now()
-        for key in keys:
-            self.committed[key] += 1
-
-    async def reserve(self) -> None:
-        keys, topic = self.rng.sample(range(30), self.rng.randint(1, 5)), await self.now()
-        asked = [each._replace(nbytes=20) for each in rooms(self.events(topic, keys))]
-        self.reserved.append((await self.store.ingest.reserve(topic, asked), keys))
-
-    async def commit(self) -> None:
-        if self.reserved:
-            reservation, keys = self.reserved.pop(self.rng.randrange(len(self.reserved)))
-            topic = await self.now()
-            if self.rng.random() < 0.2:
-                await self.store.ingest.abort(topic, reservation)
-                return
-            await self.store.ingest.commit(topic, reservation, self.events(topic, keys), b"d")
-            for key in keys:
-                self.committed[key] += 1
-
-    async def change(self) -> None:
-        try:
-            await self.store.own_topics.reshard(await self.now(), self.rng.choice([1, 2, 3, 4, 7, 11]))
-        except TopicRefused:
-            return
-        self.generations += 1
-
-    async def forget(self) -> None:
-        await self.store.own_topics.forget_former(await self.now())
-
-    async def deliver(self) -> None:
-        shard = self.rng.choice(await self.shards())
-        token = await self.store.locks.acquire(shard, "w", QUIET_S)
-        assert isinstance(token, LockToken)
-        page = await self.store.queue.read(token, b"", self.rng.randint(1, 9))
-        for entry in page.entries:
-            key, number = map(int, entry.split())
-            if number >= len(self.sent[key]):
-                self.sent[key].append(number)
-        if page.entries and self.rng.random() < 0.8:
-            count = len(page.entries)
-            await self.store.queue.remove(token, page.positions[-1], count, Tally(delivered=count))
-
-    async def run(self, steps: int) -> None:
-        actions = [self.publish] * 5 + [self.reserve, self.commit, self.forget] + [self.deliver] * 8 + [self.change]
-        for _ in range(steps):
-            await self.rng.choice(actions)()
-        while any(each.entries for each in await self.store.inspection.backlog(await self.shards())):
-            await self.deliver()
-
-
 @pytest.mark.guarantee("order-per-object")
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 104), marks=pytest.mark.full("100 schedules more"))])
 async def test_no_schedule_reorders_a_key(configured: SqliteSettings, store: SqliteStore, seeds: range) -> None:
@@ -463,7 +365,7 @@ async def test_no_schedule_reorders_a_key(configured: SqliteSettings, store: Sql
     commits and none is lost; the books are right over all generations, and a check of the files finds nothing."""
     for seed in seeds:
         topic = await store.own_topics.create(own_topic(f"t{seed}", 3))
-        machine = Machine(store, topic, Random(seed))
+        machine = LayoutMachine(store, topic, Random(seed))
         await machine.run(150)
 
         assert machine.generations

@@ -56,17 +56,18 @@ async def test_a_shard_waits_for_those_before_it(exact: bool) -> None:
 
 
 @in_virtual_time
-async def test_a_shard_that_nobody_tells_looks_again() -> None:
-    """On a store that cannot tell, and where what would have told was killed, it is found within seconds."""
-    store, _ = a_resharded_store(tells=False)
+@pytest.mark.parametrize(("tells", "reads", "within_s"), [(False, 250, 1.0), (True, 70, 3.0)])
+async def test_a_shard_that_nobody_tells_looks_again(tells: bool, reads: int, within_s: float) -> None:
+    """On a store that cannot tell it is found within a second, and where what would have told was killed within two."""
+    store, _ = a_resharded_store(tells=tells)
     endpoint = FakeEndpoint()
     store.queues["t"].append(raw_entry("k", 1))
 
     async with running(a_worker(store, endpoint)):
         await asyncio.sleep(100)
-        assert store.calls["read"] < 70
+        assert store.calls["read"] < reads
         del store.held_back["t"]
-        await drained(store, within_s=3)
+        await drained(store, within_s=within_s)
 
 
 @in_virtual_time

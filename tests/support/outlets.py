@@ -51,6 +51,7 @@ class Arrived(NamedTuple):
     next_position: str
     event_id: bytes
     body: bytes
+    after: str = ""
 
 
 class Outlet(Protocol):
@@ -143,7 +144,7 @@ def judge(arrived: Sequence[Arrived], sent: Mapping[str, Sequence[Record]]) -> V
 
 def _arrived(headers: Mapping[str, str], body: bytes) -> Arrived:
     shard, place, next_place, event_id = [headers[f"remora-{each}"] for each in ("shard", "pos", "next", "event-id")]
-    return Arrived(shard, place, next_place, event_id.encode(), body)
+    return Arrived(shard, place, next_place, event_id.encode(), body, headers.get("remora-after", ""))
 
 
 # ---------------------------------------------------------------------------------------------- Kafka

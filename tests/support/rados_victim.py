@@ -25,6 +25,8 @@ from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore, recovery
 from support.stores import own_topic, spread
 
+MORE_SHARDS = 5
+
 EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", IdempotencyKey("key", b"digest")
 
 Act = Callable[[], Awaitable[object]]
@@ -56,6 +58,32 @@ def after_write(store: RadosStore, number: int, act: Callable[[], object]) -> No
         return version
 
     connection.run = counting
+
+
+class Frozen(NamedTuple):
+    """A process that stands still before a write. `is_there` is set when it has come so far, or has ended before."""
+
+    is_there: asyncio.Event
+    thaw: asyncio.Event
+
+
+def freeze_before(store: RadosStore, number: int) -> Frozen:
+    """Have what runs `armed` stand still before its write of this number, until it is thawed."""
+    connection: Any = store._connection
+    run, seen, frozen = connection.run, 0, Frozen(asyncio.Event(), asyncio.Event())
+
+    async def counting(operation: object, *arguments: Any, **named: Any) -> int:
+        nonlocal seen
+        if isinstance(operation, WriteOp) and _armed.get():
+            seen += 1
+            if seen >= number:
+                frozen.is_there.set()
+                await frozen.thaw.wait()
+        version: int = await run(operation, *arguments, **named)
+        return version
+
+    connection.run = counting
+    return frozen
 
 
 async def armed(act: Awaitable[object]) -> object:
@@ -101,6 +129,9 @@ async def _prepare(store: RadosStore, kind: str, name: str) -> tuple[Act, str]:
         return lambda: store.ingest.publish(topic, events, ONCE), ""
     if kind == "reserve":
         return lambda: store.ingest.reserve(topic, rooms(events)), ""
+    if kind == "reshard":
+        await store.ingest.publish(topic, events)
+        return lambda: store.own_topics.reshard(topic, MORE_SHARDS), ""
     if kind == "remove":
         await store.ingest.publish(topic, events)
         return lambda: store.own_topics.remove(topic, discard=True), ""

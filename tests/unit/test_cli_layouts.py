@@ -12,15 +12,13 @@ import pytest
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import write_config
 from remora import app
-from remora.cli.apply_topics import NotSame, plan
-from remora.cli.declared import Declared
 from remora.config import load
 from remora.model.exits import Exit
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
-from support.stores import QUIET_S, own_topic
+from support.stores import QUIET_S
 
 __all__ = ["config", "remora"]
 
@@ -152,9 +150,3 @@ def test_options_that_belong_together(run: Callable[..., Any], words: list[str])
 
     assert done.code == Exit.USAGE
     assert "--wait is for --shards, and --timeout for --wait" in done.err
-
-
-def test_a_file_is_refused_where_the_store_cannot_change_shards() -> None:
-    """A file with another number is refused as a whole where the store cannot change it, before anything is done."""
-    with pytest.raises(NotSame, match="re-sharding needs the embedded store: t has 3 shards, not 4"):
-        plan([own_topic("t", 3)], [Declared(own_topic("t", 4), None, [])], prune=False, reshards=False)

@@ -77,14 +77,13 @@ class NotSame(RemoraError):
     """A topic cannot become what the file says."""
 
 
-def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool, reshards: bool = True) -> Plan:
+def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool) -> Plan:
     """The steps from the topics of remora's own that are there to those that are declared; removals come last.
 
-    Raises NotSame, with all topics that differ in what stays for good: whether there is a sequence, and in a store that
-    does not `reshards` the number of shards.
+    Raises NotSame, with all topics that differ in what stays for good: whether there is a sequence.
     """
     found = {topic.name: topic for topic in present}
-    steps, alike, refused, renumbered = [], 0, [], []
+    steps, alike, renumbered = [], 0, []
     for each in declared:
         was = found.pop(each.topic.name, None)
         if was is None:
@@ -99,16 +98,12 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool,
             closed=was.closed if each.closed is None else each.closed,
             shards=was.shards if each.keeps_shards else each.topic.shards,
         )
-        if was.shards != to.shards and not reshards:
-            refused.append(f"{to.name} has {several(was.shards, 'shard', 'shards')}, not {to.shards}")
-        elif was.is_sequenced != to.is_sequenced:
+        if was.is_sequenced != to.is_sequenced:
             renumbered.append(f"{to.name} has {'one' if was.is_sequenced else 'none'}")
         elif differences(was, to):
             steps.append(Step(was, to))
         else:
             alike += 1
-    if refused:
-        raise NotSame(f"re-sharding needs the embedded store: {', '.join(refused)}; nothing was changed")
     if renumbered:
         raise NotSame(f"whether a topic has a sequence stays for good: {', '.join(renumbered)}; nothing was changed")
     if prune:
@@ -192,8 +187,7 @@ async def _applied(
             topics = (await store.catalog.topics()).values()
             own = [each for each in topics if each.origin is Origin.REMORA]
             notifications = (await store.notifications.definitions()).notifications
-            reshards = settings.store.kind == "sqlite"
-            planned = _whole_plan(own, notifications, declared, prune=prune, reshards=reshards)
+            planned = _whole_plan(own, notifications, declared, prune=prune)
             _remark_namesakes([each.label for each in topics if each.origin is Origin.RADOSGW], declared.topics)
             if dry_run:
                 return planned, []
@@ -206,7 +200,7 @@ async def _applied(
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
         click.echo(f"remark: {exc}")
-        return _whole_plan([], (), declared, prune=prune, reshards=True), []
+        return _whole_plan([], (), declared, prune=prune), []
 
 
 def _whole_plan(
@@ -215,13 +209,12 @@ def _whole_plan(
     declared: DeclaredFile,
     *,
     prune: bool,
-    reshards: bool,
 ) -> Plan:
     """The steps of topics and of notifications. Raises ConfigError for notifications whose topics are not there."""
     declared.check_topics(() if prune else [each.name for each in topics])
     wanted = [each.notification for each in declared.notifications]
     steps, others = planned_notifications(notifications, wanted, prune=prune)
-    of_topics = plan(topics, declared.topics, prune=prune, reshards=reshards)
+    of_topics = plan(topics, declared.topics, prune=prune)
     named = [f"notification {each}" for each in others]
     return replace(of_topics, notifications=steps, others=[*of_topics.others, *named])
 

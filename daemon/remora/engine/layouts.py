@@ -1,4 +1,4 @@
-"""Removes the former layouts of re-sharded topics when their last entries are delivered.
+"""Finishes changes of layouts that were cut short, and removes former layouts when their last entries are delivered.
 
 Every worker does so: it is one operation of the store, and a repeat changes nothing.
 """
@@ -21,7 +21,7 @@ class LayoutKeeper:
 
     async def look(self) -> None:
         """Look once, after a reading of the catalogue. What the store cannot do now it does at another look."""
-        for topic in [each for each in self._catalogue.topics.values() if each.former]:
+        for topic in [each for each in self._catalogue.topics.values() if each.former or each.coming]:
             try:
                 if await self._layouts.forget_former(topic):
                     self._telemetry.layout_delivered(topic.label, [each.generation for each in topic.former])

@@ -12,9 +12,15 @@ GENERATION_MARK = "@"
 
 
 class LayoutState(StrEnum):
-    """What a layout does. `open`: it takes events. `shut`: nothing lands in it any longer, and it is delivered."""
+    """What a layout does.
 
+    `preparing`: its queues are made, and it takes nothing yet. `open`: it takes events. `sealed`: it takes what room
+    was reserved for before, and is delivered. `shut`: nothing lands in it any longer, and it is delivered.
+    """
+
+    PREPARING = "preparing"
     OPEN = "open"
+    SEALED = "sealed"
     SHUT = "shut"
 
 

@@ -78,7 +78,8 @@ class Topic:
     be drained. One that `is_sequenced`, for its life, numbers its events over all shards in the order of commits.
 
     `shards` are those of the layout that takes events, which is of this `generation`: 0 until the topic is re-sharded.
-    `former` are the layouts before it whose entries are not all delivered, oldest first.
+    `former` are the layouts before it whose entries are not all delivered, oldest first. `coming` is the one that takes
+    events when a change that has begun is finished.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Topic:
     generation: int = 0
     former: tuple[TopicLayout, ...] = ()
     capacity_bytes: int | None = None
+    coming: TopicLayout | None = None
 
     @property
     def first_shard(self) -> Shard:
@@ -111,8 +113,13 @@ class Topic:
 
     @property
     def layouts(self) -> tuple[TopicLayout, ...]:
-        """All layouts that have queues, oldest first; the last one takes events."""
+        """All layouts that events are in or go to, oldest first: the last one takes them."""
         return (*self.former, TopicLayout(self.generation, self.shards, LayoutState.OPEN))
+
+    def shards_of(self, layout: TopicLayout) -> tuple[Shard, ...]:
+        """The shards of one of its layouts, ordered by number."""
+        numbers = range(layout.shards)
+        return tuple(shard_of(self.queue, number, self.origin, layout.generation) for number in numbers)
 
     def open_shards(self) -> tuple[Shard, ...]:
         """The shards that take events, ordered by number."""
@@ -124,11 +131,7 @@ class Topic:
 
     def former_shards(self) -> tuple[Shard, ...]:
         """The shards that take no events and are still delivered, by layout and number."""
-        return tuple(
-            shard_of(self.queue, number, self.origin, each.generation)
-            for each in self.former
-            for number in range(each.shards)
-        )
+        return tuple(shard for each in self.former for shard in self.shards_of(each))
 
     @property
     def label(self) -> str:
@@ -157,6 +160,18 @@ def shard_of(queue: str, number: int, origin: Origin, generation: int = 0) -> Sh
 def own_topic_name(queue: str) -> str:
     """The topic of remora's own that a queue of this name belongs to, as its name alone says."""
     return queue.partition(".")[0].partition(GENERATION_MARK)[0]
+
+
+def generation_of(queue: str) -> int:
+    """The generation of a queue of remora's own, as its name alone says."""
+    number = queue.partition(".")[0].partition(GENERATION_MARK)[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def number_of(queue: str) -> int:
+    """The number of a queue of remora's own in its layout, as its name alone says."""
+    number = queue.partition(".")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 @lru_cache(maxsize=4096)

@@ -13,6 +13,11 @@ from math import gcd
 from remora.model.layout import TopicLayout
 
 
+def parents(old: int, new: int, number: int) -> range:
+    """The numbers of the old shards that a new shard of this number waits for."""
+    return range(number % step(old, new), old, step(old, new))
+
+
 def step(old: int, new: int) -> int:
     """Modulo this the numbers of an old and of a new shard are alike that may share a key."""
     return gcd(old, new)
@@ -29,5 +34,15 @@ def still_held(former: Sequence[TopicLayout], entries: int) -> str:
 
 def waits_for(name: str, generation: int, entries: int, others: int) -> str:
     """Why a shard is not delivered yet: the first of its parents that has entries, and how many others have some."""
-    more = f", and {others} more" if others else ""
-    return f"waits for {name} of generation {generation}: {entries:,} {'entry' if entries == 1 else 'entries'}{more}"
+    what = f"{entries:,} {'entry' if entries == 1 else 'entries'}"
+    return _waits(name, generation, what, others)
+
+
+def waits_for_commits(name: str, generation: int, reservations: int, others: int) -> str:
+    """Why a shard is not delivered yet: a parent has no entries, but may get some; how many others hold it back."""
+    what = f"{reservations} open {'reservation' if reservations == 1 else 'reservations'}"
+    return _waits(name, generation, what if reservations else "its end", others)
+
+
+def _waits(name: str, generation: int, what: str, others: int) -> str:
+    return f"waits for {name} of generation {generation}: {what}{f', and {others} more' if others else ''}"

@@ -13,7 +13,8 @@ class LayoutStorage(Protocol):
     """The former layouts of remora's own topics, which take no events and are delivered."""
 
     async def forget_former(self, topic: Topic) -> bool:
-        """Remove the former layouts of a topic where nothing is left in them; whether any went.
+        """Finish a change that was cut short, and remove the former layouts where nothing is left in them; whether any
+        went.
 
         The final ledger of each queue is kept before the queue goes. Doing so again, from any process, changes nothing.
         Raises TopicUnknown.

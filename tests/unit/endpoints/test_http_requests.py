@@ -74,6 +74,45 @@ def test_the_number_of_an_event() -> None:
     assert [line for line in lines if not line.startswith(b"remora-seq: ")] == list(request(of=sent))
 
 
+def told(maker: RequestMaker, sent: Record) -> bytes:
+    """What the request for a record says of where the shards before its own ended."""
+    head = maker.one(sent, NOW).partition(b"\r\n\r\n")[0]
+    return headers((*head.split(b"\r\n"), b"")).get(b"remora-after", b"")
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (b"t=i:0/7,t.1=i:0/9", b"t=i:0/7,t.1=i:0/9"),
+        (b"t@12.1=0123456789abcdef:0/7," * 200, b"generation=12"),
+        (b"t=0123456789abcdef:0/7," * 200, b"generation=0"),
+        (b"generation=4", b"generation=4"),
+    ],
+    ids=("ends", "too many", "too many of the first layout", "a generation"),
+)
+def test_where_the_shards_before_ended(after: bytes, said: bytes) -> None:
+    """The first record that is packed has it, whenever it is sent; where it is longer than servers take a header, the
+    generation stands in its place."""
+    maker = RequestMaker(parse_target(Target("http://host/", "", "t")), None, "t@13.1", "inc")
+    maker.succeeds(after)
+    maker.begin([record(number=0), record(number=1)])
+    maker.begin([record(number=1)])
+
+    assert [told(maker, record(number=number)) for number in (0, 1, 0)] == [said, b"", said]
+
+
+def test_a_batch_says_where_the_shards_before_ended() -> None:
+    """A body of several records has it as a header, if the first record of the shard is in it."""
+    target = parse_target(Target("http://host/", "remora-batch=ndjson", "t"))
+    maker = RequestMaker(target, None, "t@1", "inc")
+    records = [record(number=number) for number in range(3)]
+    maker.succeeds(b"t=i:0/7")
+    maker.begin(records)
+
+    assert b"\r\nremora-after: t=i:0/7\r\n" in maker.batch(records, NOW)
+    assert b"remora-after" not in maker.batch(records[1:], NOW)
+
+
 def test_credentials() -> None:
     """A password is sent as Basic, and a named token in its place."""
     basic = headers(request(uri="http://al%40ice:p%3aw@host/"))

@@ -12,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.layout import LayoutState, TopicLayout
-from remora.policy.layouts import step, still_held, waits_for
+from remora.policy.layouts import parents, still_held, waits_for, waits_for_commits
 
 Parents = Callable[[int, int, int], Sequence[int]]
 
 NUMBERS = st.integers(1, 1024)
-
-
-def parents(old: int, new: int, number: int) -> range:
-    """The old shards that a new shard of this number waits for."""
-    return range(number % step(old, new), old, step(old, new))
 
 
 @given(NUMBERS, NUMBERS, st.integers(0, 2**64 - 1))
@@ -54,6 +49,9 @@ def test_what_is_said() -> None:
     assert still_held([TopicLayout(0, 1, LayoutState.SHUT)], 1) == "generation 0 still holds 1 entry of 1 shard"
     assert waits_for("t.3", 0, 812, 0) == "waits for t.3 of generation 0: 812 entries"
     assert waits_for("t.3", 0, 1, 2) == "waits for t.3 of generation 0: 1 entry, and 2 more"
+    assert waits_for_commits("t.3", 0, 1, 0) == "waits for t.3 of generation 0: 1 open reservation"
+    assert waits_for_commits("t@2", 2, 5, 1) == "waits for t@2 of generation 2: 5 open reservations, and 1 more"
+    assert waits_for_commits("t", 0, 0, 0) == "waits for t of generation 0: its end"
 
 
 # ------------------------------------------------------------------------------------------------ schedules

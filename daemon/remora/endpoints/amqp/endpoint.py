@@ -174,16 +174,19 @@ class AmqpRoute:
         batches, refused = self._packer.pack(records, self._connection.frame_bytes, self._connection.message_bytes)
         return list(batches), refused
 
+    def succeeds(self, after: bytes) -> None:
+        self._packer.note.succeeds(after)
+
     async def look_again(self) -> None:
         """The broker tells its limit with each connection only, and one that raised it closes those that it had."""
 
     async def push(self, batch: Batch) -> None:
         assert isinstance(batch, AmqpBatch)
-        origin, records = self._origin, batch.records
+        origin, note, records = self._origin, self._packer.note, batch.records
         ids = [origin.message_id(each.position) for each in records]
         run = MessageRun(
             ids,
-            lambda at: origin.content(records[at]),
+            lambda at: origin.content(records[at], note.told_by(records[at])),
             self._events,
             [each.key for each in records],
             routable=self._meant.routable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
+from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
 from remora.endpoints.cloud_events import attributes
@@ -14,7 +14,7 @@ from remora.model.record import DeadLetter, Record
 
 # The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.
 _SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
-_SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()
+_SEQUENCE, _TRACEPARENT, _AFTER = SEQUENCE.encode(), TRACEPARENT.encode(), AFTER.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Origin:
         name = self.shard + b"/" + self.prefix + position
         return name if len(name) <= MOST_SHORT_BYTES else hashlib.sha256(name).hexdigest().encode()
 
-    def content(self, record: Record) -> Content:
-        """The message of an event."""
+    def content(self, record: Record, after: bytes = b"") -> Content:
+        """The message of an event; `after` is what its first one says of the shards before."""
         event_id = self.shard + b"/" + self.prefix + record.position
         further = attributes(record, event_id) if self.cloudevents else []
         headers = (
@@ -44,6 +44,7 @@ class Origin:
             (_EVENT_ID, record.event_id),
             *([(_SEQUENCE, record.sequence)] if record.sequence else []),
             *([(_TRACEPARENT, record.traceparent)] if record.traceparent else []),
+            *([(_AFTER, after)] if after else []),
             # CloudEvents' application properties, whose place headers have in AMQP 0-9-1.
             *((b"cloudEvents:" + name.encode(), text) for name, text in further),
         )

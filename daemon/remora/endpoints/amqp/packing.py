@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from remora.codec.speedups import in_batches
 from remora.endpoints.amqp.messages import Origin
+from remora.endpoints.handover_note import HandoverNote
 from remora.model.record import Record
 
 ROOM = 1 << 40
@@ -30,6 +31,7 @@ class Packer:
     def __init__(self, origin: Origin, lanes: int) -> None:
         self.lanes = lanes
         self._origin = origin
+        self.note = HandoverNote()
 
     def pack(
         self, records: Sequence[Record], frame_bytes: int, message_bytes: int | None
@@ -46,5 +48,7 @@ class Packer:
             elif (is_long or len(record.event_id) > 1024) and self._origin.content(record).header_bytes > frame_bytes:
                 refused[at] = record, f"its headers take more than the broker's frame_max {frame_bytes}"
         taken = [each for at, each in enumerate(records) if at not in refused] if refused else records
+        if self.note.is_pending and taken:
+            self.note.goes_with(taken[0], frame_bytes - self._origin.content(taken[0]).header_bytes)
         batches = [AmqpBatch(lane, members) for lane, members, _ in in_batches(taken, self.lanes, 0, ROOM)]
         return batches, list(refused.values())

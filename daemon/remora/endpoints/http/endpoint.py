@@ -298,7 +298,11 @@ class HttpRoute:
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         together = self._target.batching.fitting(len(records[0].body)) if self._target.batching and records else 1
         self._has_backlog = len(records) > self._lanes * together
+        self._maker.begin(records)
         return list(pack(records, self._lanes, push_records(self._receiver.mean_s, together))), []
+
+    def succeeds(self, after: bytes) -> None:
+        self._maker.succeeds(after)
 
     async def look_again(self) -> None:
         """Nothing: no limit of a receiver's is known before it refuses."""

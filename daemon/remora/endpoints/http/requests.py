@@ -7,9 +7,10 @@ import json
 from collections.abc import Sequence
 
 from remora import __version__
-from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
+from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.cloud_events import CloudEvent, cloud_event
+from remora.endpoints.handover_note import HandoverNote
 from remora.endpoints.header_text import header_value
 from remora.endpoints.http.credentials import Credential
 from remora.endpoints.http.signing import message_id, signature
@@ -30,6 +31,10 @@ CONTENT_TYPES = {
 def place_of(queue: str, incarnation: str, position: bytes) -> tuple[bytes, bytes]:
     """Where a record stands: its shard, and its position with the incarnation of the queue, as headers have them."""
     return header_value(queue.encode()), incarnation.encode() + b":" + position
+
+
+MOST_AFTER_BYTES = 4096
+"""Common servers refuse a request one of whose headers is longer than 8 KiB, with all the others."""
 
 
 class RequestMaker:
@@ -54,6 +59,17 @@ class RequestMaker:
         ]
         self._head = b"\r\n".join(lines)
         self._is_plain = not (target.cloudevents or target.idempotency_keys or self._secrets)
+        self._note = HandoverNote()
+
+    def succeeds(self, after: bytes) -> None:
+        """The first record that is packed next says where the shards before its own ended."""
+        self._note.succeeds(after)
+        self._is_plain = False
+
+    def begin(self, records: Sequence[Record]) -> None:
+        """These records are packed, in this order."""
+        if self._note.is_pending and records:
+            self._note.goes_with(records[0], MOST_AFTER_BYTES)
 
     def place(self, record: Record) -> tuple[bytes, bytes]:
         """As `place_of` has it."""
@@ -119,7 +135,7 @@ class RequestMaker:
 
     def _further(self, record: Record, body: bytes, timestamp: int) -> bytes:
         """The headers that a target asks for."""
-        target, lines = self._target, []
+        target, lines = self._target, [(_AFTER, self._note.told_by(record))]
         if target.cloudevents and target.batching is None:
             event = cloud_event(record)
             lines += [
@@ -150,5 +166,5 @@ class RequestMaker:
         return []
 
 
-_POSITION, _NEXT, _EVENT_ID = POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
+_POSITION, _NEXT, _EVENT_ID, _AFTER = POSITION.encode(), NEXT.encode(), EVENT_ID.encode(), AFTER.encode()
 _SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()

@@ -12,6 +12,7 @@ from remora.codec.speedups import in_batches
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import NatsSettings
 from remora.endpoints.blocking import run_blocking
+from remora.endpoints.handover_note import HandoverNote
 from remora.endpoints.nats.door import ServerIdentity, briefly
 from remora.endpoints.nats.looks import LANES, SubjectLooks
 from remora.endpoints.nats.messages import Sender, letter_message
@@ -183,6 +184,7 @@ class NatsRoute:
         self._meant = meant
         self._settings = settings
         self._sender = Sender(shard.queue, incarnation, meant.stream)
+        self._note = HandoverNote()
         self._looks = SubjectLooks(way.stream.window_s) if way.looks else None
 
     def __str__(self) -> str:
@@ -204,17 +206,23 @@ class NatsRoute:
                 refused.append((each, f"{nbytes} bytes with headers, more than the {most} that the stream takes"))
             else:
                 taken.append(each)
+        if self._note.is_pending and taken:
+            made = self._sender.message(taken[0], self._meant.template.subject(taken[0].key))
+            self._note.goes_with(taken[0], most - made.nbytes)
         return [NatsBatch(lane, members) for lane, members, _ in in_batches(taken, LANES, 0, ROOM)], refused
+
+    def succeeds(self, after: bytes) -> None:
+        self._note.succeeds(after)
 
     async def look_again(self) -> None:
         self._way = await self._outlet.fresh(0.0)
 
     async def push(self, batch: Batch) -> None:
         assert isinstance(batch, NatsBatch)
-        sender, records, subject = self._sender, batch.records, self._meant.template.subject
+        sender, note, records, subject = self._sender, self._note, batch.records, self._meant.template.subject
         run = PublishRun(
             [sender.message_id(each.position) for each in records],
-            lambda at: sender.message(records[at], subject(records[at].key)),
+            lambda at: sender.message(records[at], subject(records[at].key), note.told_by(records[at])),
             [each.key for each in records],
         )
         if self._looks is not None:

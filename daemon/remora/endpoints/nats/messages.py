@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
+from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.header_text import header_value
 from remora.endpoints.letter_headers import letter_headers, omitted
@@ -17,7 +17,7 @@ EXPECTED_STREAM = b"Nats-Expected-Stream"
 
 # The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.
 _SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
-_SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()
+_SEQUENCE, _TRACEPARENT, _AFTER = SEQUENCE.encode(), TRACEPARENT.encode(), AFTER.encode()
 
 
 class NatsMessage(NamedTuple):
@@ -58,17 +58,18 @@ class Sender:
         """What names an entry for ever, and what the stream knows a copy by: `<shard>/<incarnation>:<position>`."""
         return b"%b/%b%b" % (self.shard, self.prefix, position)
 
-    def message(self, record: Record, subject: bytes) -> NatsMessage:
-        """The message of an event."""
+    def message(self, record: Record, subject: bytes, after: bytes = b"") -> NatsMessage:
+        """The message of an event; `after` is what its shard's first one says of the shards before."""
         _, body, event_id, _, position, next_position, _, sequence, trace, _ = record
         prefix = self.prefix
-        headers = b"%b%b/%b%b\r\n%b: %b%b\r\n%b: %b%b\r\n%b: %b\r\n%b%b\r\n" % (
+        headers = b"%b%b/%b%b\r\n%b: %b%b\r\n%b: %b%b\r\n%b: %b\r\n%b%b%b\r\n" % (
             self._head, self.shard, prefix, position,
             _POSITION, prefix, position,
             _NEXT, prefix, next_position,
             _EVENT_ID, header_value(event_id),
             b"%b: %b\r\n" % (_SEQUENCE, sequence) if sequence else b"",
             b"%b: %b\r\n" % (_TRACEPARENT, trace) if trace else b"",
+            b"%b: %b\r\n" % (_AFTER, after) if after else b"",
         )  # fmt: skip
         return NatsMessage(subject, headers, body)
 

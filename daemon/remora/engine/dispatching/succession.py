@@ -11,9 +11,10 @@ from remora.engine.dispatching.standing import Standing
 from remora.model.topic import Topic
 from remora.policy.condition import State
 
-RECHECK_S = 2.0
-"""How often a shard that is held back looks again. The store tells of the end at once; this is for the figure in the
-status, and for news that was lost with the process that would have told."""
+RECHECK_S, POLLED_RECHECK_S = 2.0, 0.5
+"""How often a shard that is held back looks again. A store that can tell of the end tells at once: there it is for the
+figure in the status, and for news that was lost with the process that would have told. Other stores are asked more
+often, since that is how long an event of the shard is late for it."""
 
 
 class Succession:
@@ -40,5 +41,6 @@ class Succession:
             self._is_through = True
             return True
         self._standing.enter(State.WAITING, page.held_back)
-        await scope.first_of(RECHECK_S, news.wait())
+        is_told = scope.context.store.arrivals.notifies
+        await scope.first_of(RECHECK_S if is_told else POLLED_RECHECK_S, news.wait())
         return False

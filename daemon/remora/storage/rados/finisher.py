@@ -7,32 +7,29 @@ demands that the part's mark is absent, and sets it.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
-from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicUnknown
+from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState
-from remora.storage.rados.own_queues import OwnQueues, PartOutcome, each_of
-from remora.storage.rados.refusals import MismatchError
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentState
+from remora.storage.rados.own_queues import OwnQueues, each_of
+from remora.storage.rados.part_commits import CommittedIntent, PartCommits, seconds
+from remora.storage.rados.registry import Registry, as_topic
 from remora.storage.rados.schedule import Schedule, ScheduleEntry, completion, deletion, expiry
-
-_COMPLETING_S = 60.0
-"""An attempt to complete ends well before the marks of an intent are deleted (180 s)."""
-
-_TRIES = 5
 
 
 class Finisher:
     """Brings intents to their end."""
 
-    def __init__(self, intents: IntentLog, schedule: Schedule, queues: OwnQueues) -> None:
+    def __init__(self, intents: IntentLog, schedule: Schedule, queues: OwnQueues, registry: Registry) -> None:
         self._intents = intents
         self._schedule = schedule
         self._queues = queues
+        self._registry = registry
+        self._parts = PartCommits(intents, queues, registry)
 
     async def complete(self, name: str, intent: Intent) -> None:
         """Commit the parts of a committed intent that are not in their queues yet.
@@ -40,21 +37,23 @@ class Finisher:
         Raises StoreUnavailable when some cannot be committed now; `recovery.py` tries again. Raises TopicUnknown when
         the topic is gone.
         """
-        began, queues = _seconds(), intent.queues()
+        of, queues = CommittedIntent(name, intent, seconds()), intent.queues()
 
-        async def fill(shard: Shard) -> None:
-            for number, part in queues[shard]:
-                await self._commit_part(intent, shard, f"{name}.{number}", part, began)
+        async def fill(shard: Shard) -> bool:
+            return any([await self._parts.store(of, number, part) for number, part in queues[shard]])
 
-        errors = [outcome for outcome in await each_of(list(queues), fill) if outcome is not None]
+        outcomes = await each_of(list(queues), fill)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         gone = [error for error in errors if isinstance(error, TopicUnknown)]
         if len(errors) > len(gone):
             problem = next(error for error in errors if error not in gone)
-            raise StoreUnavailable(f"events of topic {intent.topic} are about to be stored: {problem}") from problem
+            what = f"events of topic {intent.topic_name} are about to be stored"
+            raise StoreUnavailable(f"{what}: {problem}") from problem
         # Should this fail, recovery finds the intent committed, and every part of it done.
         end = IntentState.ABORTED if gone else IntentState.COMPLETED
+        kept = msgspec.structs.replace(intent.slim(), moved=True in outcomes)
         with contextlib.suppress(StoreError):
-            await self._intents.change(name, intent.slim(), IntentState.COMMITTED, end)
+            await self._intents.change(name, kept, IntentState.COMMITTED, end)
         with contextlib.suppress(StoreError):
             await self.retain(name, intent)
         if gone:
@@ -78,8 +77,8 @@ class Finisher:
         marks: dict[tuple[Shard, str], list[str]] = defaultdict(list)
         for entry, intent in zip(entries, found, strict=True):
             if isinstance(intent, Intent):
-                for shard, parts in intent.queues().items():
-                    marks[shard, intent.topic_id] += [f"{entry.name}.{number}" for number, _ in parts]
+                for shard, numbers in (await self._marked(intent)).items():
+                    marks[shard, intent.topic_id] += [f"{entry.name}.{number}" for number in numbers]
         queues = list(marks)
         answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
         if any(answers):
@@ -88,6 +87,14 @@ class Finisher:
         answers = await each_of(free, lambda entry: self._intents.remove(entry.name))
         if removed := [entry for entry, answer in zip(free, answers, strict=True) if answer is None]:
             await self._schedule.replace(removed, None)
+
+    async def _marked(self, intent: Intent) -> dict[Shard, list[str]]:
+        """The queues that may have marks of an intent, with the numbers of the parts."""
+        marked = {shard: [number for number, _ in parts] for shard, parts in intent.queues().items()}
+        if intent.moved and (found := await self._registry.find(intent.topic_name)) is not None:
+            numbers = [str(number) for number in range(len(intent.parts))]
+            marked |= dict.fromkeys(as_topic(intent.topic_name, found.stored).all_shards(), numbers)
+        return marked
 
     async def retain(self, name: str, intent: Intent) -> None:
         """Schedule the intent's deletion, and nothing else for it."""
@@ -101,46 +108,3 @@ class Finisher:
             with contextlib.suppress(TopicUnknown):
                 await self.complete(entry.name, known.intent)
         return known.intent if known else None
-
-    async def _commit_part(self, intent: Intent, shard: Shard, name: str, part: IntentPart, began: float) -> None:
-        """Commit one part, in a new reservation when its first one has expired.
-
-        `began` is when the intent was seen committed. Long after that another process may have completed it and
-        deleted its marks, and a commit would store the part again.
-        """
-        sizes = [len(payload) for payload in part.payloads]
-        for _ in range(_TRIES):
-            if await self._is_committed(intent, shard, name, part):
-                return
-            if _seconds() - began > _COMPLETING_S:
-                raise StoreUnavailable(f"committing to {shard} takes too long")
-            try:
-                reservation = await self._queues.reserve(shard, intent.topic_id, sizes, late=True)
-            except (MismatchError, ShardGone) as exc:
-                raise StoreUnavailable(f"topic {intent.topic} is being removed") from exc
-            part = msgspec.structs.replace(part, reservation=reservation)
-        raise StoreUnavailable(f"committing to {shard}: its reservations keep expiring")
-
-    async def _is_committed(self, intent: Intent, shard: Shard, name: str, part: IntentPart) -> bool:
-        """Commit one part in its reservation; False when the reservation has expired.
-
-        When another process has committed the part in another reservation, this one is given back.
-        """
-        try:
-            await self._queues.commit_once(shard, intent.topic_id, part.reservation, part.payloads, name)
-        except (MismatchError, ShardGone):
-            outcome = await self._queues.outcome(shard, intent.topic_id, name)
-        else:
-            return True
-        if outcome is PartOutcome.GONE:
-            raise TopicUnknown(f"topic {intent.topic} was removed")
-        if outcome is PartOutcome.LEAVING:
-            raise StoreUnavailable(f"topic {intent.topic} is being removed")
-        if outcome is PartOutcome.DONE:
-            await self._queues.abort(shard, intent.topic_id, part.reservation)
-        return outcome is PartOutcome.DONE
-
-
-def _seconds() -> float:
-    """A clock that goes on while this host sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

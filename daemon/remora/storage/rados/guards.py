@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.shard import Origin, Shard
+from remora.model.topic import own_topic_name
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MismatchError
@@ -46,14 +47,14 @@ class Guards(RadosPart):
     async def _set(self, shard: Shard) -> bool:
         if shard.origin is Origin.RADOSGW:
             return await self._releases.guard(shard.queue)
-        found = await self._registry.find(_topic(shard))
-        return found is not None and await self._guard_topic(_topic(shard), found)
+        found = await self._registry.find(own_topic_name(shard.queue))
+        return found is not None and await self._guard_topic(own_topic_name(shard.queue), found)
 
     async def _guard_topic(self, name: str, found: TopicRecord | None) -> bool:
         for _ in range(_TRIES):
             if found is None or not found.stored.is_ready:
                 return False
-            if found.stored.state == "spilling":
+            if found.stored.state in ("spilling", "resharded"):
                 return True
             with contextlib.suppress(MismatchError):
                 await self._registry.swap(name, found, replace(found.stored, state="spilling"))
@@ -74,7 +75,7 @@ class Guards(RadosPart):
         if shard.origin is Origin.RADOSGW:
             await self._releases.lift(shard.queue)
             return
-        name = _topic(shard)
+        name = own_topic_name(shard.queue)
         found = await self._registry.find(name)
         if found is None or found.stored.state != "spilling":
             return
@@ -107,8 +108,3 @@ class Guards(RadosPart):
         await self._releases.lift_stale()
         for topic in (await self._registry.known()).topics.values():
             await self.lift(topic.first_shard)
-
-
-def _topic(shard: Shard) -> str:
-    """The name of the topic that a queue of remora's own belongs to; it has no dot."""
-    return shard.queue.partition(".")[0]

@@ -179,10 +179,13 @@ class Ingest:
                 return await self._repeat(topic, reservation, known, digest)
             if known.state is IntentState.ABORTED:
                 raise ReservationExpired(f"reservation {reservation} has expired, or it was aborted")
-            _check_events(reservation, known.intent, events)
+            _check_events(topic, reservation, known.intent, events)
             with contextlib.suppress(MismatchError, MissingError):  # another caller changed it first: look again
                 await self._check_open(topic, reservation, known.intent)
-                intent = known.intent.committed(_filled(known.intent, _payloads(topic, events)), digest)
+                payloads: dict[int, list[bytes]] = defaultdict(list)
+                for event, room in zip(events, known.intent.rooms, strict=True):  # another layout may be open by now
+                    payloads[room.shard].append(event.payload)
+                intent = known.intent.committed(_filled(known.intent, payloads), digest)
                 await self._schedule.add(completion(reservation, intent))
                 await self._intents.change(reservation, intent, IntentState.PREPARED, IntentState.COMMITTED)
                 await self._finisher.complete(reservation, intent)
@@ -219,7 +222,9 @@ class Ingest:
             if await self._is_reserved(intent):
                 return
         except (MismatchError, ShardGone) as exc:
-            raise await self._topics.refusal(topic) from exc
+            if intent.generation == topic.generation:
+                raise await self._topics.refusal(topic) from exc
+            await self._topics.check(topic)  # a former layout is shut when its reservations have ended
         await self._finisher.abort(reservation, intent)
         raise ReservationExpired(f"reservation {reservation} has expired")
 
@@ -312,9 +317,12 @@ def _filled(intent: Intent, payloads: Mapping[int, list[bytes]]) -> list[IntentP
     ]
 
 
-def _check_events(reservation: str, intent: Intent, events: Sequence[RoutedEvent]) -> None:
-    """Raise unless these are the events, in this order, that room was reserved for."""
-    if [(event.shard, event.key) for event in events] != [(room.shard, room.key) for room in intent.rooms]:
+def _check_events(topic: Topic, reservation: str, intent: Intent, events: Sequence[RoutedEvent]) -> None:
+    """Raise unless these are the events, in this order, that room was reserved for; their shards are the caller's."""
+    is_placed_so = intent.generation != topic.generation or [event.shard for event in events] == [
+        room.shard for room in intent.rooms
+    ]
+    if not is_placed_so or [event.key for event in events] != [room.key for room in intent.rooms]:
         raise ReservationMismatch(f"reservation {reservation} is for other events, or in another order")
     for number, (event, room) in enumerate(zip(events, intent.rooms, strict=True)):
         if len(event.payload) > room.nbytes:

@@ -28,7 +28,7 @@ import msgspec
 from remora.model.errors import StoreError
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, generation_of, own_topic_name, shard_of
 from remora.storage.librados import Operation, ReadOp, WriteOp
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError, Refusals
@@ -64,7 +64,11 @@ class IntentPart(msgspec.Struct, frozen=True):
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """A request as it is stored. A newer version may add fields, which are skipped, but never change these.
+    """A request as it is stored. Fields may be added, and are skipped by those that do not know them. Another meaning
+    of these fields is another version, which is refused.
+
+    `topic` is the first queue of the layout that room was reserved in, so that those that know one layout only complete
+    it in the right queues. `moved` is set when a part was stored in a later layout, as its own takes nothing any more.
 
     `rooms` belong to a reservation; `events`, `digest` and `decided_ms` are set when it is committed. Only an intent
     that may be `repeated` is retained for long. Times are ms since the epoch by the clock of the host that wrote them.
@@ -80,6 +84,17 @@ class Intent(msgspec.Struct, frozen=True):
     decided_ms: int = 0
     digest: bytes = b""
     events: int = 0
+    moved: bool = False
+
+    @property
+    def generation(self) -> int:
+        """That of the layout in which room was reserved."""
+        return generation_of(self.topic)
+
+    @property
+    def topic_name(self) -> str:
+        """The name of its topic."""
+        return own_topic_name(self.topic)
 
     def committed(self, parts: list[IntentPart], digest: bytes) -> Intent:
         """The intent with the payloads to store, committed now."""
@@ -88,7 +103,7 @@ class Intent(msgspec.Struct, frozen=True):
 
     def shard(self, part: IntentPart) -> Shard:
         """The queue of a part."""
-        return Shard(f"{self.topic}.{part.shard}" if part.shard else self.topic, Origin.REMORA)
+        return shard_of(self.topic, part.shard, Origin.REMORA)
 
     def queues(self) -> dict[Shard, list[tuple[str, IntentPart]]]:
         """The parts of each queue in order, each with its number, which is unique within the intent."""
@@ -127,7 +142,7 @@ def new_intent(
     topic: Topic, parts: list[IntentPart], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
 ) -> Intent:
     """An intent that is made now."""
-    return Intent(_VERSION, topic.name, topic.id, now_ms(), parts, repeated, list(rooms))
+    return Intent(_VERSION, topic.shard(0).queue, topic.id, now_ms(), parts, repeated, list(rooms))
 
 
 class IntentLog(RadosPart):
@@ -172,6 +187,9 @@ class IntentLog(RadosPart):
 
 def _logged(name: str, data: bytes, state: bytes) -> LoggedIntent:
     try:
-        return LoggedIntent(_decoder.decode(data), IntentState(state.decode("ascii", "replace")))
+        found = LoggedIntent(_decoder.decode(data), IntentState(state.decode("ascii", "replace")))
     except (msgspec.MsgspecError, ValueError) as exc:
         raise StoreError(f"request {name} cannot be read: {exc}") from exc
+    if found.intent.version > _VERSION:
+        raise StoreError(f"request {name} is a newer remora's: version {found.intent.version}, not {_VERSION}")
+    return found

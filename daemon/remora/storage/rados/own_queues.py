@@ -3,8 +3,10 @@
 Every operation that reserves or commits compares two attributes of the object, so that a queue takes nothing that its
 topic no longer allows:
 
-* `remora.topic`: the topic's id; with the prefix `removing ` once the removal of the topic has begun.
-* `remora.closed`: `yes` while the topic takes no new events, else empty or missing.
+* `remora.topic`: the topic's id; with the prefix `removing ` once the removal of the topic has begun, and where the
+  queue's layout is shut; with the prefix `preparing ` until its layout may take events (`sealed_queues.py`).
+* `remora.closed`: `yes` while the topic takes no new events, `sealed` where the queue's layout takes none any longer,
+  else empty or missing.
 
 Key `remora.done.<request>.<part>` in the object's omap marks this part of an intent as committed; the operation that
 commits sets it.
@@ -36,12 +38,13 @@ R = TypeVar("R")
 QUEUE_BYTES = 128_000_000
 """The size that radosgw gives each queue."""
 
-_TOPIC, _CLOSED, _DONE = "remora.topic", "remora.closed", "remora.done."
-_REMOVING = "removing "
+TOPIC, CLOSED, _DONE = "remora.topic", "remora.closed", "remora.done."
+REMOVING, PREPARING = "removing ", "preparing "
+SEALED = "sealed"
 _AT_ONCE = 32
 _TRIES = 5
 
-_MARKED: Refusals = MappingProxyType(
+MARKED: Refusals = MappingProxyType(
     {
         **QUEUE,
         **FULL,
@@ -51,7 +54,7 @@ _MARKED: Refusals = MappingProxyType(
 
 _REMOVED: Refusals = MappingProxyType(
     {
-        **_MARKED,
+        **MARKED,
         errno.ERANGE: (ChangedError, "the queue has changed"),
         errno.EOVERFLOW: (ChangedError, "the queue has been made anew"),
     }
@@ -82,49 +85,62 @@ class OwnQueues(RadosPart):
         super().__init__(connection)
         self._two_phase, self._old_heads = two_phase, old_heads
 
-    async def make(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
+    async def make(
+        self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]], *, preparing: bool = False
+    ) -> None:
         """Make an empty queue, unless this topic has it already; one that another topic left under its name is removed.
+
+        While it is `preparing` nothing lands in it.
 
         A topic is announced before its queues are made. `check` raises unless this topic is the announced one; so when
         it passes, a queue that was seen before cannot belong to a later topic.
         """
-        what = f"making queue {shard}"
+        what, mark = f"making queue {shard}", PREPARING + topic_id if preparing else topic_id
         for _ in range(_TRIES):
             operation = WriteOp().create(exclusive=True)
-            operation.call(QUEUE_CLASS, "2pc_queue_init", encode_init(QUEUE_BYTES)).set_xattr(_TOPIC, topic_id)
+            operation.call(QUEUE_CLASS, "2pc_queue_init", encode_init(QUEUE_BYTES)).set_xattr(TOPIC, mark)
             try:
                 await self._run(operation, shard, what, OWN)
             except ExistsError:
-                owner = await self._owner(shard)
+                owner = await self.owner(shard)
             else:
                 return
-            if owner == topic_id:
+            if owner in (topic_id, mark):
                 return
             if owner is not None:
                 await check()
                 with contextlib.suppress(MismatchError, ShardGone):
-                    await self._run(_of(owner).remove(), shard, what, _MARKED)
+                    await self._run(of_topic(owner).remove(), shard, what, MARKED)
         raise StoreUnavailable(f"{what}: other processes keep making it")
 
     async def close(self, shard: Shard, topic_id: str, *, closed: bool) -> None:
-        """Make the queue refuse new reservations, or take them again. Raises ShardGone when the topic has no such
-        queue.
+        """Make the queue refuse new reservations, or take them again. A sealed one is left alone.
+
+        Raises ShardGone when the topic has no such queue.
         """
-        await self._mark(shard, topic_id, _CLOSED, "yes" if closed else "")
+        old, new = ("", "yes") if closed else ("yes", "")
+        operation = of_topic(topic_id).assert_xattr(CLOSED, old).set_xattr(CLOSED, new)
+        try:
+            await self._run(operation, shard, f"marking {shard}", MARKED)
+        except MismatchError as exc:
+            if await self.owner(shard) != topic_id:
+                raise ShardGone(f"marking {shard}: the queue is another topic's, or its removal has begun") from exc
 
     async def fence(self, shard: Shard, topic_id: str) -> None:
         """Make the queue refuse reservations and commits before its removal. No error when it is gone."""
-        with contextlib.suppress(ShardGone):
-            await self._mark(shard, topic_id, _TOPIC, _REMOVING + topic_id)
+        for owner in (topic_id, PREPARING + topic_id):
+            with contextlib.suppress(ShardGone):
+                await self._mark(shard, owner, TOPIC, REMOVING + topic_id)
+                return
 
     async def unfence(self, shard: Shard, topic_id: str) -> None:
         """Undo `fence`."""
         with contextlib.suppress(ShardGone):
-            await self._mark(shard, _REMOVING + topic_id, _TOPIC, topic_id)
+            await self._mark(shard, REMOVING + topic_id, TOPIC, topic_id)
 
     async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
         """Remove a fenced queue. Raises ChangedError when it has another version; no error when it is gone."""
-        operation = _of(_REMOVING + topic_id)
+        operation = of_topic(REMOVING + topic_id)
         if version is not None:
             operation.assert_version(version)
         with contextlib.suppress(ShardGone, MismatchError):
@@ -140,7 +156,7 @@ class OwnQueues(RadosPart):
 
         Raises MismatchError when the queue is another topic's, or closed.
         """
-        xattrs = {_TOPIC: topic_id} if late else {_TOPIC: topic_id, _CLOSED: ""}
+        xattrs = {TOPIC: topic_id} if late else {TOPIC: topic_id, CLOSED: ""}
         # The class refuses a reservation of no bytes.
         nbytes = max(1, sum(payload_sizes))
         return await self._two_phase.reserve_where(shard, len(payload_sizes), nbytes, xattrs)
@@ -148,9 +164,9 @@ class OwnQueues(RadosPart):
     async def reservations(self, shard: Shard, topic_id: str) -> set[int]:
         """The ids of the open reservations. Raises MismatchError and ShardGone when the topic has no such queue."""
         what = f"looking at reservations of {shard}"
-        operation = ReadOp().assert_exists().assert_xattr(_TOPIC, topic_id)
+        operation = ReadOp().assert_exists().assert_xattr(TOPIC, topic_id)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
-        await self._run(operation, shard, what, _MARKED)
+        await self._run(operation, shard, what, MARKED)
         return {each.id for each in decoded(decode_reservations, reply.data, what)}
 
     async def commit(self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes]) -> None:
@@ -159,7 +175,7 @@ class OwnQueues(RadosPart):
         Raises ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
         """
         request = encode_commit(reservation, payloads)
-        operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
+        operation = of_topic(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
         await self._end(operation, shard, f"committing to {shard}")
 
     async def commit_once(
@@ -167,7 +183,7 @@ class OwnQueues(RadosPart):
     ) -> None:
         """As `commit`, and mark this part of an intent as done; raises MismatchError also when it is done already."""
         mark = _DONE + part
-        operation = _of(topic_id).assert_omap(mark, b"")
+        operation = of_topic(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
         await self._end(operation, shard, f"committing to {shard}")
 
@@ -183,7 +199,7 @@ class OwnQueues(RadosPart):
 
         Raises MismatchError when the mark has another value.
         """
-        operation = (_of(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark.key, mark.old)
+        operation = (of_topic(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark.key, mark.old)
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
         operation.set_omap({mark.key: mark.new})
         await self._end(operation, shard, f"committing to {shard}")
@@ -197,8 +213,8 @@ class OwnQueues(RadosPart):
             await self._run(operation, shard, f"looking at {shard}", QUEUE)
         except ShardGone:
             return PartOutcome.GONE
-        owner = xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
-        if owner.removeprefix(_REMOVING) != topic_id:
+        owner = xattrs.values.get(TOPIC, b"").decode("ascii", "replace")
+        if owner.removeprefix(REMOVING) != topic_id:
             return PartOutcome.GONE
         if marks.values:
             return PartOutcome.DONE
@@ -206,23 +222,23 @@ class OwnQueues(RadosPart):
 
     async def abort(self, shard: Shard, topic_id: str, reservation: int) -> None:
         """End the reservation; no error when it has ended, or when its queue is gone."""
-        operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
+        operation = of_topic(topic_id).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         with contextlib.suppress(ShardGone, MismatchError):
             await self._end(operation, shard, f"aborting in {shard}")
 
     async def forget(self, shard: Shard, topic_id: str, parts: Sequence[str]) -> None:
         """Delete the marks of parts; no error when their queue is gone."""
-        operation = _of(topic_id).remove_omap([_DONE + part for part in parts])
+        operation = of_topic(topic_id).remove_omap([_DONE + part for part in parts])
         with contextlib.suppress(ShardGone, MismatchError):
-            await self._run(operation, shard, f"deleting marks in {shard}", _MARKED)
+            await self._run(operation, shard, f"deleting marks in {shard}", MARKED)
 
     async def _mark(self, shard: Shard, owner: str, name: str, value: str) -> None:
         try:
-            await self._run(_of(owner).set_xattr(name, value), shard, f"marking {shard}", _MARKED)
+            await self._run(of_topic(owner).set_xattr(name, value), shard, f"marking {shard}", MARKED)
         except MismatchError as exc:
             raise ShardGone(f"marking {shard}: the queue is another topic's, or its removal has begun") from exc
 
-    async def _owner(self, shard: Shard) -> str | None:
+    async def owner(self, shard: Shard) -> str | None:
         """The topic's id in the queue object, empty when it has none; None when there is no such object."""
         operation = ReadOp().assert_exists()
         xattrs = operation.xattrs()
@@ -230,7 +246,7 @@ class OwnQueues(RadosPart):
             await self._run(operation, shard, f"looking at {shard}", QUEUE)
         except ShardGone:
             return None
-        return xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
+        return xattrs.values.get(TOPIC, b"").decode("ascii", "replace")
 
     async def _end(self, operation: WriteOp, shard: Shard, what: str) -> None:
         """End a reservation, which OSDs of another release may have made."""
@@ -239,20 +255,20 @@ class OwnQueues(RadosPart):
         except BaseException:
             operation.finish(answered=False)
             raise
-        await self._run(operation, shard, what, _MARKED)
+        await self._run(operation, shard, what, MARKED)
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))
 
 
 def is_leaving(xattrs: Mapping[str, bytes]) -> bool:
-    """Whether a queue with these attributes is being removed with its topic."""
-    return xattrs.get(_TOPIC, b"").startswith(_REMOVING.encode())
+    """Whether a queue with these attributes is being removed with its topic. One that is shut is delivered first."""
+    return xattrs.get(TOPIC, b"").startswith(REMOVING.encode()) and xattrs.get(CLOSED, b"") != SEALED.encode()
 
 
-def _of(owner: str) -> WriteOp:
+def of_topic(owner: str) -> WriteOp:
     """A write that passes only on a queue with this topic's id."""
-    return WriteOp().assert_exists().assert_xattr(_TOPIC, owner)
+    return WriteOp().assert_exists().assert_xattr(TOPIC, owner)
 
 
 async def each_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R | StoreError]:

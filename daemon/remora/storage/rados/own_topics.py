@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,31 +17,41 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
     TopicClosed,
+    TopicMoved,
     TopicRefused,
     TopicUnknown,
 )
 from remora.model.ingest import Removed
-from remora.model.layout import FormerQueue
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
+from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
-from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, as_stored, as_topic
+from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, TopicState, as_stored, as_topic, changed
+from remora.storage.rados.sealed_queues import SealedQueues
 
 _TRIES = 20
 _COUNTS = 3
 
 
+class OwnTopicsParts(NamedTuple):
+    """The parts of the store that topics of remora's own need."""
+
+    registry: Registry
+    queues: OwnQueues
+    sealed: SealedQueues
+    inspection: Inspection
+    holds: HoldsObject
+    former: FormerQueues
+
+
 class OwnTopics:
     """Topics with their queues; see `ports.administration.OwnTopics`."""
 
-    def __init__(self, registry: Registry, queues: OwnQueues, inspection: Inspection, holds: HoldsObject) -> None:
-        self._registry = registry
-        self._queues = queues
-        self._inspection = inspection
-        self._holds = holds
+    def __init__(self, parts: OwnTopicsParts) -> None:
+        self._registry, self._queues, self._sealed, self._inspection, self._holds, self._former = parts
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -62,26 +72,9 @@ class OwnTopics:
             return exc
         if as_topic(topic.name, found.stored).closed:
             return TopicClosed(f"topic {topic.label} takes no new events")
+        if found.stored.coming is not None or found.stored.generation != topic.generation:
+            return TopicMoved(f"topic {topic.label} is being re-sharded, or was since it was looked up")
         return StoreUnavailable(f"topic {topic.label} is being changed")
-
-    async def reshard(self, topic: Topic, shards: int) -> Topic:
-        """Raises TopicRefused, save where the topic has that many shards."""
-        found = await self._registry.existing(topic)
-        if found.stored.shards != shards:
-            raise TopicRefused(
-                f"topic {topic.name} has {found.stored.shards} shards: re-sharding needs the embedded store. On RADOS"
-                " make another topic with that many shards, send new events there, and remove this one when it is empty"
-            )
-        return as_topic(topic.name, found.stored)
-
-    async def forget_former(self, topic: Topic) -> bool:
-        """No topic of this store has a former layout."""
-        return False
-
-    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
-        """None: a topic of this store keeps its layout."""
-        await self._registry.existing(topic)
-        return ()
 
     async def sequence(self, topic: Topic) -> SequenceState:
         """Raises NotSequenced: no topic of this store numbers its events."""
@@ -137,12 +130,12 @@ class OwnTopics:
             found = await self._registry.existing(topic)
             if found.stored.shards != topic.shards:
                 raise TopicRefused(f"{topic.name} has {found.stored.shards} shards, not {topic.shards}")
-            if found.stored.state == "removing":
+            if found.stored.is_leaving:
                 raise TopicRefused(f"topic {topic.name} is being removed")
             if found.stored.closed and not topic.closed:
-                await self._close(topic, closed=False)
+                await self._close(as_topic(topic.name, found.stored), closed=False)
             with contextlib.suppress(MismatchError):
-                await self._registry.swap(topic.name, found, as_stored(topic, topic.id, found.stored.state))
+                await self._registry.swap(topic.name, found, changed(found.stored, topic))
                 if topic.closed or found.stored.closed:
                     await self._align(topic)
                 return
@@ -154,18 +147,18 @@ class OwnTopics:
         The registry is read again afterwards: of several workers that open and close a topic, the last one to touch a
         queue leaves it as the registry has it then.
         """
-        closed = (await self._registry.existing(topic)).stored.closed
+        stored = (await self._registry.existing(topic)).stored
         for _ in range(_TRIES):
-            await self._close(topic, closed=closed)
-            now = (await self._registry.existing(topic)).stored.closed
-            if now is closed:
+            await self._close(as_topic(topic.name, stored), closed=stored.closed)
+            now = (await self._registry.existing(topic)).stored
+            if (now.closed, now.generation) == (stored.closed, stored.generation):
                 return
-            closed = now
+            stored = now
         raise StoreUnavailable(f"changing topic {topic.name}: other processes keep changing it")
 
     async def _close(self, topic: Topic, *, closed: bool) -> None:
         try:
-            await all_of(topic.all_shards(), lambda shard: self._queues.close(shard, topic.id, closed=closed))
+            await all_of(topic.open_shards(), lambda shard: self._queues.close(shard, topic.id, closed=closed))
         except ShardGone as exc:
             raise TopicUnknown(f"topic {topic.name} is being removed") from exc
 
@@ -179,14 +172,16 @@ class OwnTopics:
         if not discard and found.stored.is_ready:
             await self._check_empty(was)
         leaving = await self._leave(topic)
-        await all_of(was.all_shards(), lambda shard: self._queues.fence(shard, was.id))
+        shards = every_shard(was)
+        await all_of(shards, lambda shard: self._queues.fence(shard, was.id))
         if not discard:
             try:
                 await self._check_empty(was)
             except TopicRefused:
                 await self._stay(was, leaving, found.stored)
                 raise
-        counts = await all_of(was.all_shards(), lambda shard: self._remove_queue(shard, was.id))
+        counts = await all_of(shards, lambda shard: self._remove_queue(shard, was.id))
+        await self._former.forget(was.id)
         await self._holds.forget(topic.first_shard)
         with contextlib.suppress(MismatchError):  # another one has removed it meanwhile
             await self._registry.drop(topic.name, leaving)
@@ -204,24 +199,29 @@ class OwnTopics:
         """Register the topic as being removed."""
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
-            if found.stored.state == "removing":
+            if found.stored.is_leaving:
                 return found
+            state: TopicState = "leaving" if found.stored.state == "resharded" else "removing"
             with contextlib.suppress(MismatchError):
-                return await self._registry.swap(topic.name, found, replace(found.stored, state="removing"))
+                return await self._registry.swap(topic.name, found, replace(found.stored, state=state))
         raise StoreUnavailable(f"removing topic {topic.name}: other processes keep changing it")
 
     async def _stay(self, topic: Topic, leaving: TopicRecord, was: StoredTopic) -> None:
         """Undo a removal that has removed nothing yet."""
         try:
-            await all_of(topic.all_shards(), self._queues.version)
+            await all_of(every_shard(topic), self._queues.version)
         except ShardGone as exc:
             raise TopicRefused(
                 f"the removal of topic {topic.name} with its entries has begun, and can only be finished so"
             ) from exc
-        await all_of(topic.all_shards(), lambda shard: self._queues.unfence(shard, topic.id))
+        # A former queue that was sealed is shut now, which is where it was to come to.
+        await all_of(topic.open_shards(), lambda shard: self._queues.unfence(shard, topic.id))
+        if topic.coming is not None:
+            await all_of(topic.shards_of(topic.coming), lambda shard: self._queues.unfence(shard, topic.id))
+        back: TopicState = "resharded" if leaving.stored.state == "leaving" else "ready"
         with contextlib.suppress(MismatchError):
             await self._registry.swap(
-                topic.name, leaving, replace(leaving.stored, state=was.state if was.is_ready else "ready")
+                topic.name, leaving, replace(leaving.stored, state=was.state if was.is_ready else back)
             )
 
     async def _remove_queue(self, shard: Shard, topic_id: str) -> int:
@@ -248,6 +248,11 @@ class OwnTopics:
             return 0
 
 
+def every_shard(topic: Topic) -> tuple[Shard, ...]:
+    """Every shard that may have a queue, also of a layout that takes no events yet."""
+    return (*topic.all_shards(), *(topic.shards_of(topic.coming) if topic.coming else ()))
+
+
 def _check_own(topic: Topic) -> None:
     if topic.origin is not Origin.REMORA:
         raise TopicRefused(f"topic {topic.label} is a radosgw's: it is only changed there")
@@ -257,8 +262,7 @@ def _check_makeable(topic: Topic) -> None:
     _check_own(topic)
     if topic.tenant or not NAME.fullmatch(topic.name):
         raise TopicRefused(f'"{topic.label}" cannot be a topic\'s name: 1 to 200 letters, digits, "_" and "-"')
-    if not 1 <= topic.shards <= MOST_SHARDS:
-        raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
+    check_shards(topic.shards)
     _check_unsequenced(topic)
     _check_capacity(topic)
 
@@ -271,6 +275,12 @@ def _check_capacity(topic: Topic) -> None:
         )
 
 
+def check_shards(shards: int) -> None:
+    """Raise TopicRefused for a number of shards that there cannot be."""
+    if not 1 <= shards <= MOST_SHARDS:
+        raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {shards}")
+
+
 def _check_unsequenced(topic: Topic) -> None:
     if topic.is_sequenced:
         raise TopicRefused(
@@ -280,6 +290,6 @@ def _check_unsequenced(topic: Topic) -> None:
 
 
 def _why_not_made(name: str, stored: StoredTopic) -> str:
-    if stored.state == "removing":
+    if stored.is_leaving:
         return f"topic {name} is being removed; finish that first"
     return f"there is a topic {name} already, with {stored.shards} shards"

@@ -29,14 +29,16 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreErr
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Page
-from remora.model.shard import LockToken
+from remora.model.shard import LockToken, Origin
 from remora.model.spill import Cut, SpilledRun
+from remora.model.topic import generation_of
 from remora.policy.reservations import Sightings
 from remora.policy.runs import cut, next_start, run_from
 from remora.storage.librados import MISMATCH, Operation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.guards import Guards
 from remora.storage.rados.old_heads import OldHeads
+from remora.storage.rados.parents import NOTHING_BEFORE, Parents
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError, Refusals
 from remora.storage.rados.runs import Runs, runs_of
@@ -110,6 +112,8 @@ class HeldProgress:
     from; `stored` is the state in the queue, None before the first look and after a change without an answer, and
     `runs` are those of that state. `is_known` once it was looked for runs under this lock. `is_spilled` while there are
     runs, or may be: then its ring begins elsewhere than the queue, and is listed only from where it is known to begin.
+    `after` is where its parents ended, None until nothing has to be delivered before it; `begun` is where the queue
+    begins, if nothing has left it.
     Who changes the queue holds `changing` until the outcome is known.
     """
 
@@ -119,6 +123,8 @@ class HeldProgress:
     runs: Sequence[SpilledRun] = ()
     is_known: bool = False
     is_spilled: bool = False
+    after: bytes | None = None
+    begun: Position | None = None
     turns: MoveTurns = field(default_factory=MoveTurns)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -145,6 +151,7 @@ class QueueParts(NamedTuple):
     old_heads: OldHeads
     runs: Runs
     guards: Guards
+    parents: Parents
 
 
 class _OpenReservation(NamedTuple):
@@ -165,7 +172,7 @@ class Queue(RadosPart):
 
     def __init__(self, connection: ClusterConnection, parts: QueueParts, *companions: Companion) -> None:
         super().__init__(connection)
-        self._old_heads, self._runs, self._guards = parts.old_heads, parts.runs, parts.guards
+        self._old_heads, self._runs, self._guards, self._parents = parts
         self._companions = companions
         self._progress: dict[LockToken, HeldProgress] = {}
         self._reserved: dict[LockToken, Sightings[_OpenReservation]] = {}
@@ -178,9 +185,12 @@ class Queue(RadosPart):
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
 
-        They come from runs first, and then from the ring.
+        They come from runs first, and then from the ring. None come while the parents of a queue are not through.
         """
         progress = self._progress.setdefault(token, HeldProgress())
+        if progress.after is None and (why := await self._held_back(token, progress)):
+            page = await self._list(token, progress, b"", 1)
+            return Page(page.positions[:1], [], truncated=False, held_back=why)
         async with progress.turns.shared():
             if start and not progress.is_known:
                 await self._look(token, progress)
@@ -192,7 +202,16 @@ class Queue(RadosPart):
             progress.listed = max(progress.listed or end, end)
             if not start:
                 progress.front = first
-        return page
+        return replace(page, after=progress.after) if progress.after and first == progress.begun else page
+
+    async def _held_back(self, token: LockToken, progress: HeldProgress) -> str:
+        """Why a queue is not delivered yet; empty where nothing has to be before it, which is noted."""
+        precedence = NOTHING_BEFORE
+        if token.shard.origin is Origin.REMORA and generation_of(token.shard.queue):
+            precedence = await self._parents.before(token.shard)
+        if not precedence.why:
+            progress.after = precedence.after
+        return precedence.why
 
     async def _list(self, token: LockToken, progress: HeldProgress, start: bytes, limit: int) -> Page:
         """List the ring; under a new lock looks in the same operation whether there are runs."""
@@ -204,6 +223,7 @@ class Queue(RadosPart):
         if look is not None:
             stored = stored_state(decoded(decode_head, look[0].data, what), look[1].values, what)
             progress.is_known, progress.is_spilled = True, stored.state.spill.entries > 0
+            progress.begun = None if stored.state.removed.total else stored.state.begun
             progress.stored = None if progress.is_spilled else stored
         return decoded(decode_listing, reply.data, what)
 
@@ -338,6 +358,7 @@ class Queue(RadosPart):
         stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
         progress.stored, progress.runs, progress.is_known = stored, runs_of(stored, keys.values, what), True
         progress.is_spilled = progress.is_spilled or bool(progress.runs)
+        progress.begun = None if stored.state.removed.total else stored.state.begun
         return stored
 
     async def _expire(self, token: LockToken, older_than_s: float) -> None:

@@ -27,15 +27,19 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.dead_letters import REGISTRY, TOTALS, DeadLetters, letter_key
 from remora.storage.rados.omap import all_keys
-from remora.storage.rados.own_queues import MarkChange, OwnQueues
+from remora.storage.rados.own_queues import MarkChange
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.part import INCARNATION, decoded
 from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
+from remora.storage.rados.sealed_queues import SealedQueues
 from remora.storage.rados.state import queue_front, stored_state
 from remora.storage.rados.two_phase import TwoPhase
 
 _MARK = "remora.redriven."
 _TRIES = 20
+
+_MOST_MARKS = 4096
+"""Letters of more queues are not re-driven into one: a topic has at most 1,024 of each of two layouts, and its own."""
 
 _COUNTED: Refusals = MappingProxyType({**OWN, errno.ENOENT: (MissingError, "there are no letters of this queue")})
 
@@ -47,10 +51,10 @@ class Letters(DeadLetters):
     """The stored letters, with commands that re-drive and drop them."""
 
     def __init__(
-        self, connection: ClusterConnection, own_queues: OwnQueues, own_topics: OwnTopics, two_phase: TwoPhase
+        self, connection: ClusterConnection, own_queues: SealedQueues, own_topics: OwnTopics, two_phase: TwoPhase
     ) -> None:
         super().__init__(connection)
-        self._own_queues = own_queues
+        self._sealed, self._own_queues = own_queues, own_queues.queues
         self._own_topics = own_topics
         self._two_phase = two_phase
 
@@ -97,6 +101,8 @@ class Letters(DeadLetters):
         if not waiting:
             return 0
         queue, count = again[0].letter.queue, 0
+        if topic is not None:
+            await self._settle_former(topic)
         for _ in range(_TRIES):
             mark = await self._mark(shard, queue)
             done = await self._forget(queue, _keys(mark), redriven=True)
@@ -109,6 +115,28 @@ class Letters(DeadLetters):
                 await self._forget(queue, list(waiting), redriven=True)
                 return count + len(waiting)
         raise StoreUnavailable(f"re-driving into {shard}: other clients always came first")
+
+    async def _settle_former(self, topic: Topic) -> None:
+        """Finish what re-drives have begun in former layouts. Raises StoreUnavailable while one may commit there yet.
+
+        Its letters would be committed to the open layout, too: a mark that is compared is of one queue.
+        """
+        for former in topic.former_shards():
+            try:
+                look = await self._sealed.shut(former, topic.id)
+            except ShardGone:
+                continue  # its re-drives were finished before
+            if not look.is_shut:
+                raise StoreUnavailable(f"topic {topic.label} is being re-sharded: {former} has open reservations")
+            await self.finish_redrives(former)
+
+    async def finish_redrives(self, shard: Shard) -> None:
+        """Delete the letters whose entries re-drives have committed to a queue in which nothing lands any longer."""
+        operation = ReadOp().assert_exists()
+        marks = operation.omap_page("", _MARK, _MOST_MARKS)
+        await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
+        for key, mark in marks.values.items():
+            await self._forget(key.removeprefix(_MARK), _keys(mark), redriven=True)
 
     async def totals(self) -> Mapping[str, LetterTotals]:
         """The number of letters of each queue that commands have re-driven and dropped."""

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from remora.model.errors import StoreError, TopicUnknown
+from remora.model.layout import LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.librados import ReadOp, WriteOp
@@ -29,14 +30,25 @@ _VERSION = 1
 _PAGE = 1024
 
 
-TopicState: TypeAlias = Literal["creating", "ready", "spilling", "removing"]
+TopicState: TypeAlias = Literal["creating", "ready", "spilling", "resharded", "removing", "leaving"]
 
 
-class StoredTopic(msgspec.Struct, frozen=True):
-    """A topic as it is stored. A newer version may add fields, which are skipped, but never change these.
+class StoredLayout(msgspec.Struct, frozen=True):
+    """A layout that takes no events yet, or no longer: then it is `sealed`, and `shut` when all its queues are."""
+
+    generation: int
+    shards: int
+    state: Literal["preparing", "sealed", "shut"]
+
+
+class StoredTopic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A topic as it is stored. Fields may be added, and are skipped by those that do not know them; another meaning of
+    these fields is another version, which is refused.
 
     It is `creating` until all its queues exist, and `removing` once the first of them may be gone. `spilling` is a
     ready one of which entries may stand in runs; remoras that know nothing of runs cannot read it, and leave it alone.
+    So do those that know one layout only with a `resharded` topic, which is ready, and has or gets another layout than
+    its first one, and with a `leaving` one, which is such a topic that is being removed.
     """
 
     version: int
@@ -51,11 +63,19 @@ class StoredTopic(msgspec.Struct, frozen=True):
     max_retries: int | None
     retry_sleep_s: int | None
     closed: bool
+    generation: int = 0
+    former: list[StoredLayout] = []
+    coming: StoredLayout | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether all its queues exist, and stay."""
-        return self.state in ("ready", "spilling")
+        return self.state in ("ready", "spilling", "resharded")
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its removal has begun."""
+        return self.state in ("removing", "leaving")
 
 
 class TopicRecord(NamedTuple):
@@ -181,9 +201,12 @@ def _readable(name: str, raw: bytes) -> Topic | None:
 
 def _decode(name: str, raw: bytes) -> StoredTopic:
     try:
-        return _decoder.decode(raw)
+        stored = _decoder.decode(raw)
     except msgspec.MsgspecError as exc:
         raise StoreError(f"topic {name} in {_REGISTRY} cannot be read: {exc}") from exc
+    if stored.version > _VERSION:
+        raise StoreError(f"topic {name} in {_REGISTRY} is a newer remora's: version {stored.version}, not {_VERSION}")
+    return stored
 
 
 def as_stored(topic: Topic, topic_id: str, state: TopicState) -> StoredTopic:
@@ -192,6 +215,16 @@ def as_stored(topic: Topic, topic_id: str, state: TopicState) -> StoredTopic:
     return StoredTopic(
         _VERSION, topic_id, state, topic.shards, target.uri, target.args, target.topic,
         topic.opaque_data, topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s, topic.closed,
+    )  # fmt: skip
+
+
+def changed(stored: StoredTopic, topic: Topic) -> StoredTopic:
+    """A stored topic with the attributes of this one, and with its own id, state and layouts."""
+    target = topic.target
+    return msgspec.structs.replace(
+        stored, uri=target.uri, args=target.args, target=target.topic, opaque_data=topic.opaque_data,
+        time_to_live_s=topic.time_to_live_s, max_retries=topic.max_retries, retry_sleep_s=topic.retry_sleep_s,
+        closed=topic.closed,
     )  # fmt: skip
 
 
@@ -209,5 +242,12 @@ def as_topic(name: str, stored: StoredTopic) -> Topic:
         shards=stored.shards,
         origin=Origin.REMORA,
         id=stored.id,
-        closed=stored.closed or stored.state == "removing",
+        closed=stored.closed or stored.is_leaving,
+        generation=stored.generation,
+        former=tuple(map(_layout, stored.former)),
+        coming=_layout(stored.coming) if stored.coming else None,
     )
+
+
+def _layout(stored: StoredLayout) -> TopicLayout:
+    return TopicLayout(stored.generation, stored.shards, LayoutState(stored.state))

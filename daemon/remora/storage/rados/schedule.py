@@ -28,7 +28,7 @@ from remora.storage.rados.refusals import OWN, MissingError
 
 _OBJECT = "remora.requests"
 _PAGE = 256
-_WATCHED = 16_384
+MOST_WATCHED = 16_384
 """The most keys of an action that are seen at a time: as many intents as may wait to be completed or aborted."""
 
 _KEY = re.compile(r"(open|held|kept)/([0-9]{15})/(.+)")
@@ -111,7 +111,7 @@ class Schedule(RadosPart):
     async def _more(self, action: DueAction, last: str) -> list[str]:
         """The keys of an action behind its first page."""
         operation = ReadOp().assert_exists()
-        page = operation.omap_page(last, f"{action}/", _WATCHED - _PAGE)
+        page = operation.omap_page(last, f"{action}/", MOST_WATCHED - _PAGE)
         await self._run(operation)
         return list(page.values)
 

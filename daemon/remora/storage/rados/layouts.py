@@ -1,0 +1,200 @@
+"""Another number of shards for a topic that is in use: the steps of a change, and the end of a former layout.
+
+The registry is replaced by comparison, and each queue by operations that compare what the step before has left. So any
+process may carry out any step, several at once and late, and a change whose process has died is finished by another.
+
+1. Announce: the registry names the layout that is coming, in a state that remoras of one layout cannot read.
+2. Prepare: its queues are made, in which nothing lands yet, and activated when the registry still names it: a process
+   that wakes up late makes no queue in which events could be lost.
+3. Seal: each queue of the layout that was open.
+4. Open: the registry makes the coming layout the open one, and the sealed one the former one.
+5. Shut: each sealed queue, when no reservation is open there.
+6. Forget: when all are shut and empty. Before that, requests that were committed in the layout are completed, and
+   re-drives into it are finished: what tells that they were goes with the queues. The ledgers are kept, the queues
+   removed, and the registry forgets the layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRefused
+from remora.model.layout import FormerQueue
+from remora.model.shard import Shard
+from remora.model.topic import Topic, own_topic_name
+from remora.policy.layouts import still_held
+from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.intent_log import IntentLog, IntentState
+from remora.storage.rados.own_queues import all_of, each_of
+from remora.storage.rados.own_topics import OwnTopics, OwnTopicsParts, check_shards
+from remora.storage.rados.redriving import Letters
+from remora.storage.rados.refusals import MismatchError
+from remora.storage.rados.registry import StoredLayout, StoredTopic, TopicRecord, as_topic
+from remora.storage.rados.schedule import MOST_WATCHED, DueAction, Schedule
+from remora.storage.rados.sealed_queues import SealedLook
+
+_TRIES = 20
+
+
+class LayoutParts(NamedTuple):
+    """The parts of the store that the end of a layout needs."""
+
+    intents: IntentLog
+    schedule: Schedule
+    finisher: Finisher
+    letters: Letters
+
+
+class ReshardableTopics(OwnTopics):
+    """Topics with their queues, and changes of their number."""
+
+    def __init__(self, topics: OwnTopicsParts, parts: LayoutParts) -> None:
+        super().__init__(topics)
+        self._intents, self._schedule, self._finisher, self._letters = parts
+
+    # --- a change --------------------------------------------------------------------------------------
+
+    async def reshard(self, topic: Topic, shards: int) -> Topic:
+        """See `ports.administration.OwnTopics`. A change that is under way is finished first."""
+        check_shards(shards)
+        for _ in range(_TRIES):
+            found = await self._registry.existing(topic)
+            if found.stored.is_leaving:
+                raise TopicRefused(f"topic {topic.name} is being removed")
+            if found.stored.coming is not None:
+                await self._finish(topic, found)
+            elif found.stored.shards == shards:
+                if found.stored.former:
+                    await self.forget_former(topic)
+                    found = await self._registry.existing(topic)
+                return as_topic(topic.name, found.stored)
+            elif found.stored.former and not await self.forget_former(topic):
+                await self._refuse_while_held(as_topic(topic.name, found.stored))
+            elif not found.stored.former:
+                await self._announce_layout(topic, found, shards)
+        raise StoreUnavailable(f"changing topic {topic.name}: other processes keep changing it")
+
+    async def _refuse_while_held(self, topic: Topic) -> None:
+        """Raise TopicRefused while anything is left in the former layouts."""
+        found = await each_of(topic.former_shards(), self._sealed.look)
+        looks = [each for each in found if isinstance(each, SealedLook)]
+        if left := sum(each.entries for each in looks):
+            held = still_held(topic.former, left)
+        elif reserved := sum(each.reservations for each in looks):
+            held = f"{reserved} reservations are open in generation {topic.former[0].generation}"
+        else:
+            return
+        raise TopicRefused(f"{topic.name} is changed already: {held}; wait until they are delivered")
+
+    async def _announce_layout(self, topic: Topic, found: TopicRecord, shards: int) -> None:
+        coming = StoredLayout(found.stored.generation + 1, shards, "preparing")
+        with contextlib.suppress(MismatchError):
+            await self._registry.swap(topic.name, found, replace(found.stored, state="resharded", coming=coming))
+
+    async def _finish(self, topic: Topic, found: TopicRecord) -> None:
+        """Carry an announced change out to where its layout is open; no error where another process does."""
+        stored, was = found.stored, as_topic(topic.name, found.stored)
+        assert stored.coming is not None
+        assert was.coming is not None
+        shards = was.shards_of(was.coming)
+
+        async def check() -> None:
+            now = await self._registry.find(topic.name)
+            if now is None or now.stored.id != stored.id or now.stored.coming != stored.coming:
+                raise StoreUnavailable(f"changing topic {topic.name}: another process has gone on")
+
+        try:
+            await all_of(shards, lambda shard: self._sealed.prepare(shard, stored.id, check))
+            await check()
+        except StoreError:
+            await self._give_up_late(shards, stored, topic.name)
+            raise
+        await all_of(shards, lambda shard: self._sealed.activate(shard, stored.id))
+        await all_of(shards, lambda shard: self._queues.close(shard, stored.id, closed=stored.closed))
+        await all_of(was.open_shards(), lambda shard: self._sealed.seal(shard, stored.id))
+        former = [*stored.former, StoredLayout(stored.generation, stored.shards, "sealed")]
+        opened = replace(
+            stored, shards=stored.coming.shards, generation=stored.coming.generation, former=former, coming=None
+        )
+        with contextlib.suppress(MismatchError):  # an attribute was changed, or another process was first: look again
+            await self._registry.swap(topic.name, found, opened)
+
+    async def _give_up_late(self, shards: Sequence[Shard], stored: StoredTopic, name: str) -> None:
+        """Remove queues that were prepared too late: nobody else would. Those of a change that goes on are left."""
+        with contextlib.suppress(StoreError):
+            now = await self._registry.find(name)
+            if now is None or now.stored.id != stored.id or now.stored.coming != stored.coming:
+                await each_of(shards, lambda shard: self._sealed.give_up(shard, stored.id))
+
+    # --- the end of a former layout --------------------------------------------------------------------
+
+    async def forget_former(self, topic: Topic) -> bool:
+        """See `ports.layouts`. A change that was cut short is finished before."""
+        found = await self._registry.existing(topic)
+        if found.stored.is_ready and found.stored.coming is not None:
+            await self._finish(topic, found)
+            found = await self._registry.existing(topic)
+        if not (found.stored.is_ready and found.stored.former) or found.stored.coming is not None:
+            return False
+        topic_id, former = found.stored.id, as_topic(topic.name, found.stored).former_shards()
+        looks = await each_of(former, lambda shard: self._sealed.shut(shard, topic_id))
+        # One that is gone was through when another process began to forget it.
+        there = [look for look in looks if not isinstance(look, ShardGone)]
+        if not all(isinstance(look, SealedLook) and look.is_shut for look in there):
+            return False
+        found = await self._all_shut(topic.name, found)
+        through = [look.former for look in there if isinstance(look, SealedLook) and look.is_through]
+        if len(through) != len(there):
+            return False
+        if not await self._complete_committed(topic.name, found.stored.former[-1].generation):
+            return False
+        return await self._forget(topic.name, found, through)
+
+    async def _all_shut(self, name: str, found: TopicRecord) -> TopicRecord:
+        """Have the registry say that the former layout is shut."""
+        if all(each.state == "shut" for each in found.stored.former):
+            return found
+        former = [replace(each, state="shut") for each in found.stored.former]
+        with contextlib.suppress(MismatchError):
+            return await self._registry.swap(name, found, replace(found.stored, former=former))
+        return found
+
+    async def _complete_committed(self, name: str, generation: int) -> bool:
+        """Complete every intent that was committed in a layout up to this one before it was shut.
+
+        What is committed later has nothing in its queues.
+        """
+        entries = (await self._schedule.entries())[DueAction.COMPLETE]
+        if len(entries) >= MOST_WATCHED:
+            return False
+        for entry in entries:
+            if own_topic_name(entry.name) != name:
+                continue
+            known = await self._intents.load(entry.name)
+            if known is not None and known.state is IntentState.COMMITTED and known.intent.generation <= generation:
+                await self._finisher.complete(entry.name, known.intent)
+        return True
+
+    async def _forget(self, name: str, found: TopicRecord, queues: Sequence[FormerQueue]) -> bool:
+        """Keep the ledgers, remove the queues, and have the registry forget the former layouts."""
+        stored, was = found.stored, as_topic(name, found.stored)
+        there = {each.name for each in queues}
+        shards = [shard for shard in was.former_shards() if shard.queue in there]
+        await all_of(shards, self._letters.finish_redrives)
+        if queues:
+            await self._former.keep(stored.id, queues)
+        await all_of(shards, lambda shard: self._queues.remove(shard, stored.id, None))
+        try:
+            await self._registry.swap(name, found, replace(stored, former=[]))
+        except MismatchError:
+            return False  # an attribute was changed, or another process was first: the next look finds out
+        return True
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        """See `ports.layouts`."""
+        await self._registry.existing(topic)
+        return await self._former.kept(topic.id) if topic.generation else ()

@@ -1,0 +1,136 @@
+"""What shards of a re-sharded topic wait for: that nothing is left, for ever, in those that may hold earlier events.
+
+A parent is through when it is shut and empty, or when its final ledger is kept; it stays so. So parents need not be
+looked at in one moment, and a worker whose view of the topic is old can only wait, never overtake. Who looks shuts a
+parent in which no reservation is open: nobody else has to come by for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remora.model.errors import ShardGone
+from remora.model.layout import FormerQueue
+from remora.model.shard import Shard
+from remora.model.topic import generation_of, number_of, own_topic_name
+from remora.policy.layouts import parents, waits_for, waits_for_commits
+from remora.storage.rados.former_queues import FormerQueues
+from remora.storage.rados.own_queues import each_of
+from remora.storage.rados.registry import Registry, StoredTopic, as_topic
+from remora.storage.rados.sealed_queues import SealedLook, SealedQueues
+
+MOST_NAMED = 64
+"""A shard that begins says of so many parents where they ended; of more than these, only whose generation they are."""
+
+_FRESH_S = 0.2
+"""For so long a look at a parent counts for all its children in this process."""
+
+_MOST_KNOWN = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """What comes before a shard: `why` it has to wait, empty where nothing does, and then where its parents ended.
+
+    `after` is as in a Page.
+    """
+
+    why: str
+    after: bytes = b""
+
+
+NOTHING_BEFORE = Precedence("")
+
+
+class Parents:
+    """Looks at the parents of shards, and remembers those that are through."""
+
+    def __init__(self, registry: Registry, sealed: SealedQueues, former: FormerQueues) -> None:
+        self._registry, self._sealed, self._former = registry, sealed, former
+        self._looks: dict[tuple[str, Shard], tuple[float, SealedLook]] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def before(self, shard: Shard) -> Precedence:
+        """What comes before a shard of a re-sharded topic. Raises StoreError."""
+        name, generation = own_topic_name(shard.queue), generation_of(shard.queue)
+        found = await self._registry.find(name)
+        if found is None:
+            return NOTHING_BEFORE  # whoever reads the queue finds it gone
+        if found.stored.generation < generation:
+            return Precedence(f"waits for generation {generation} to be opened")
+        async with self._turns[name]:
+            return await self._precedence(name, found.stored, shard, generation)
+
+    async def _precedence(self, name: str, stored: StoredTopic, shard: Shard, generation: int) -> Precedence:
+        known: dict[str, FormerQueue] = {}
+        number = number_of(shard.queue)
+        sizes = {each.generation: each.shards for each in as_topic(name, stored).layouts}
+        new = sizes.get(generation, 1)
+        old = next((each for each in stored.former if each.generation < generation), None)
+        if old is None:
+            known = {each.name: each for each in await self._former.kept(stored.id)}
+            before = max((each.generation for each in known.values() if each.generation < generation), default=-1)
+            names = [each.name for each in known.values() if each.generation == before]
+            waited = [names[i] for i in parents(len(names), new, number)] if names else []
+            return Precedence("", _ends([known[each] for each in waited]))
+        layout = next(each for each in as_topic(name, stored).former if each.generation == old.generation)
+        shards = as_topic(name, stored).shards_of(layout)
+        waited_for = [shards[i] for i in parents(old.shards, new, number)]
+        looks = await self._look(stored.id, waited_for)
+        if any(isinstance(look, ShardGone) for look in looks):
+            known = {each.name: each for each in await self._former.kept(stored.id)}
+        return _judged(old.generation, waited_for, looks, known)
+
+    async def _look(self, topic_id: str, shards: Sequence[Shard]) -> list[SealedLook | ShardGone]:
+        """The parents as they are now, or were a moment ago; those that are through stay so."""
+        now = asyncio.get_running_loop().time()
+        if len(self._looks) > _MOST_KNOWN:
+            self._looks.clear()
+
+        async def one(shard: Shard) -> SealedLook:
+            at, known = self._looks.get((topic_id, shard), (0.0, None))
+            if known is None or not (known.is_through or now - at < _FRESH_S):
+                known = await self._sealed.shut(shard, topic_id)
+                self._looks[topic_id, shard] = now, known
+            return known
+
+        found: list[SealedLook | ShardGone] = []
+        for answer in await each_of(shards, one):
+            if not isinstance(answer, (SealedLook, ShardGone)):
+                raise answer
+            found.append(answer)
+        return found
+
+
+def _judged(
+    generation: int, shards: Sequence[Shard], looks: Sequence[SealedLook | ShardGone], known: dict[str, FormerQueue]
+) -> Precedence:
+    """What these looks at a shard's parents say; `known` are the queues that went."""
+    ends: list[FormerQueue] = []
+    held: list[str] = []
+    for shard, look in zip(shards, looks, strict=True):
+        if isinstance(look, ShardGone):
+            if shard.queue in known:
+                ends.append(known[shard.queue])
+            else:
+                held.append(waits_for_commits(shard.queue, generation, 0, 0))
+        elif look.is_through:
+            ends.append(look.former)
+        elif look.entries:
+            held.insert(0, waits_for(shard.queue, generation, look.entries, 0))
+        else:
+            held.append(waits_for_commits(shard.queue, generation, look.reservations, 0))
+    if not held:
+        return Precedence("", _ends(ends))
+    return Precedence(f"{held[0]}, and {len(held) - 1} more" if len(held) > 1 else held[0])
+
+
+def _ends(queues: Sequence[FormerQueue]) -> bytes:
+    """Where queues ended, as the header `remora-after` has it; those that nobody ever delivered from have no chain."""
+    told = [each for each in queues if each.incarnation]
+    if len(told) > MOST_NAMED:
+        return b"generation=%d" % told[0].generation
+    return ",".join(f"{each.name}={each.incarnation}:{each.end}" for each in told).encode()
