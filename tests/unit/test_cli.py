@@ -240,7 +240,7 @@ def test_without_a_file_the_default_one_counts_or_what_is_built_in(
     said = f"{config} is good; it sets log.level" if is_there else f"built-in ({DEFAULT_FILE} is not there) is good"
     assert checked.exit_code == ran.exit_code == Exit.OK
     assert checked.output.startswith(said)
-    [(settings, given, retired)] = started
+    [(settings, given, _, retired)] = started
     assert settings.log.level == ("debug" if is_there else "info")
     assert (given, retired) == (None, [])
 

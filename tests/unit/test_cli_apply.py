@@ -408,7 +408,7 @@ args = { mechanism = 'NONE', usessl = true }
     assert done.err.splitlines()[-1].partition(": topic.e: ")[2].split("; ") == [
         "broker 1 of the endpoint is not a host name or address",
         "broker 2 of the endpoint: the port is not a number from 1 to 65535",
-        "mechanism: only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI can be used (line 14)",
+        "mechanism: only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER can be used (line 14)",
     ]
 
 

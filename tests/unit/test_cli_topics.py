@@ -483,7 +483,8 @@ _given = st.builds(
     Given,
     endpoint=st.none() | st.just("kafka://c"), kafka_topic=st.none() | st.just("v"),
     args=st.dictionaries(st.sampled_from(ARGUMENTS), st.text(max_size=3)), password=st.none() | st.just("p"),
-    key_password=st.none() | st.just("k"), delivery=st.none() | st.sampled_from(Delivery),
+    key_password=st.none() | st.just("k"), client_secret=st.none() | st.just("s"),
+    delivery=st.none() | st.sampled_from(Delivery),
     time_to_live_s=st.none() | st.integers(10, 19), max_retries=st.none() | st.integers(10, 19),
     retry_sleep_s=st.none() | st.integers(10, 19), opaque_data=st.none() | st.just(b"q"),
     capacity_bytes=st.none() | st.just(2 << 20),
@@ -506,7 +507,7 @@ def test_what_differs_is_what_was_given(topic: Topic, given_: Given) -> None:
         {} if given_.delivery is None else {DELIVERY: given_.delivery}
     ) | ({} if given_.password is None else {"password": given_.password}) | (
         {} if given_.key_password is None else {"ssl-key-password": given_.key_password}
-    )
+    ) | ({} if given_.client_secret is None else {"sasl-oauthbearer-client-secret": given_.client_secret})
 
 
 @given(_topics)

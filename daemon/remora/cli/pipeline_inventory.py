@@ -63,7 +63,7 @@ def inventory(asked: _Options, lake: LakeAddress | None) -> None:
     \b
     Examples:
       remora pipeline inventory landed --out inventory
-      remora pipeline inventory --table iceberg --catalog https://catalog/
+      remora pipeline inventory --table iceberg --catalog https://lake/
     """
     if lake is not None:
         _take_in_lake(asked, lake)

@@ -125,7 +125,7 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
     Examples:
       remora pipeline land --bootstrap broker:9092 --topic photos --out landed
       remora pipeline land --bootstrap broker:9092 --topic photos --out landed --trigger 1m
-      remora pipeline land --bootstrap broker:9092 --topic photos --table iceberg --catalog https://catalog/
+      remora pipeline land --bootstrap b:9092 --topic photos --table iceberg --catalog https://lake/
     """
     if lake is not None:
         _land_in_lake(asked, lake)

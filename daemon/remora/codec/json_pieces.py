@@ -178,7 +178,7 @@ class Cursor:
                 if self._is_last:
                     raise self._refusal(exc.msg, exc.pos) from None
             else:
-                if end < len(self._text) or self._is_last:
+                if self._is_last or not _GOES_ON.fullmatch(self._text, end):
                     self.size, self._pos = end - self._pos, end
                     return value
             if not self._pos:
@@ -254,4 +254,6 @@ class Cursor:
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _MARK = re.compile(rb'["\[\]{},]')
 _QUOTE = ord('"')
+_GOES_ON = re.compile(r"\.?|[eE][-+]?")
+"""What may stand between a number and the end of a window that cuts it; what ends elsewhere has more behind it."""
 _IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)

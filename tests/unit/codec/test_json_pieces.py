@@ -66,6 +66,14 @@ def test_a_value_is_what_json_makes_of_it(value: object, indent: int | None, is_
     assert whole(text, window) == value
 
 
+@pytest.mark.parametrize("number", ["1.5", "-12.25e-7", "3E+4", "0.5e3", "10"])
+def test_a_number_is_whole_wherever_the_window_ends(number: str) -> None:
+    """A window that ends at a number's point or exponent does not end the number."""
+    text = number.encode()
+
+    assert all(whole(text, window) == json.loads(text) for window in range(1, len(text) + 2))
+
+
 def found_in(records: s3_bodies.Records) -> object:
     """The records with their places, or that they are refused."""
     try:
