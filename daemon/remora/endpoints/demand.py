@@ -32,16 +32,13 @@ class EndpointOnDemand:
                 try:
                     endpoint = await stack.enter_async_context(self._make())
                 except Exception as exc:  # such as a library that is missing by now: it costs those who wait
-                    self._fail(exc)
+                    self._made.set_exception(exc)
+                    self._made.exception()  # it is no news for the log where nobody waits any longer
+                    self._made = asyncio.get_running_loop().create_future()
+                    self._wanted.clear()
                     continue
                 self._made.set_result(endpoint)
                 await asyncio.Event().wait()
-
-    def _fail(self, exc: Exception) -> None:
-        self._made.set_exception(exc)
-        self._made.exception()  # it is no news for the log where nobody waits any longer
-        self._made = asyncio.get_running_loop().create_future()
-        self._wanted.clear()
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from remora.codec.kafka_records import AFTER
 from remora.model.record import Record
 from remora.model.topic import generation_of
@@ -32,21 +34,15 @@ class HandoverNote:
         """Of those that are packed this record comes first, and its headers may grow by `room` bytes."""
         self._first = self._first or record.position
         if record.position == self._first:
-            self._text = self._fitting(room - len(AFTER) - FRAMING_BYTES)
+            left = room - len(AFTER) - FRAMING_BYTES
+            self._text = next((each for each in self._forms() if len(each) <= left), b"")
 
     def told_by(self, record: Record) -> bytes:
         """The value of the header in this record; empty where it has none."""
         return self._text if self._text and record.position == self._first else b""
 
-    def _fitting(self, room: int) -> bytes:
-        for text in (self._after, generation_only(self._after)):
-            if len(text) <= room:
-                return text
-        return b""
-
-
-def generation_only(after: bytes) -> bytes:
-    """The generation that parents are of, in place of where each of them ended."""
-    if not after or after.startswith(b"generation="):
-        return after
-    return b"generation=%d" % generation_of(after.partition(b"=")[0].decode())
+    def _forms(self) -> Iterator[bytes]:
+        """Where each parent ended, and then, in place of that, the generation that they are of."""
+        yield self._after
+        if self._after and not self._after.startswith(b"generation="):
+            yield b"generation=%d" % generation_of(self._after.partition(b"=")[0].decode())

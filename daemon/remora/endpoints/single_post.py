@@ -45,7 +45,9 @@ async def post_once(
             addresses = await look_up(place.host, place.port, rules, timeout_s, by_operator=True)
             transport, answer = await _connect(addresses, place, context)
             try:
-                transport.write(_request(place, headers, body))
+                lines = {"Host": place.authority, "Connection": "close", "Content-Length": str(len(body)), **headers}
+                head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+                transport.write(f"POST {place.path} HTTP/1.1\r\n{head}\r\n".encode() + body)
                 return await answer.whole
             finally:
                 transport.abort()
@@ -79,12 +81,6 @@ async def _connect(
         raise failure
     finally:
         del failure  # no frame may keep the exception that it raises: see `without_frames`
-
-
-def _request(place: TokenPlace, headers: Mapping[str, str], body: bytes) -> bytes:
-    lines = {"Host": place.authority, "Connection": "close", "Content-Length": str(len(body)), **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"POST {place.path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
 class _Unreadable(Exception):

@@ -171,7 +171,10 @@ def kept_on_disk(kept: ExitStack, frame: DataFrame) -> DataFrame:
 def sized(spark: SparkSession, rows: int) -> Iterator[None]:
     """Sets what suits so many rows: the tasks after each shuffle, and whether code is compiled. Times are in UTC."""
     key = "spark.sql.shuffle.partitions"
-    wanted = {key: str(_tasks(spark, rows, key)), "spark.sql.session.timeZone": "UTC"}
+    context = spark.sparkContext
+    told = context.getConf().get(key)  # Spark's own default is none that anybody chose
+    number = tasks(rows, context.defaultParallelism, int(told) if told else None)
+    wanted = {key: str(number), "spark.sql.session.timeZone": "UTC"}
     if rows <= SMALL:
         wanted |= _INTERPRETED
     before = {name: spark.conf.get(name) for name in wanted}
@@ -183,12 +186,6 @@ def sized(spark: SparkSession, rows: int) -> Iterator[None]:
         for name, old in before.items():
             assert old is not None
             spark.conf.set(name, old)
-
-
-def _tasks(spark: SparkSession, rows: int, key: str) -> int:
-    context = spark.sparkContext
-    told = context.getConf().get(key)  # Spark's own default is none that anybody chose
-    return tasks(rows, context.defaultParallelism, int(told) if told else None)
 
 
 def tasks(rows: int, slots: int, least: int | None) -> int:

@@ -40,11 +40,6 @@ class CommittedIntent:
     intent: Intent
     began: float
 
-    def check_time(self, shard: Shard) -> None:
-        """Raise StoreUnavailable where it is too late for another attempt."""
-        if seconds() - self.began > COMPLETING_S:
-            raise StoreUnavailable(f"committing to {shard} takes too long")
-
 
 class PartCommits:
     """See the module."""
@@ -106,7 +101,8 @@ class PartCommits:
                 await self._queues.abort(shard, topic_id, reservation)
             if outcome is not PartOutcome.OPEN:
                 return outcome
-            of.check_time(shard)
+            if seconds() - of.began > COMPLETING_S:
+                raise StoreUnavailable(f"committing to {shard} takes too long")
             try:
                 reservation = await self._queues.reserve(shard, topic_id, sizes, late=True)
             except (MismatchError, ShardGone):

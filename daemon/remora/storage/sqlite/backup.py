@@ -87,7 +87,11 @@ def restore(copies: Path, directories: Sequence[Path]) -> list[Report]:
         make_directory(each)
     first = directories[0]
     with locked(first):
-        new = _new_names(sources, placement, directories)
+        count = len(sources) // len(directories)
+        numbers = [each.number for each in placement.directories] or [0]
+        folders = dict(zip(numbers, directories, strict=True))
+        # Where each file is made before all of them get their names.
+        new = [folders[number_of_file(path) // count] / f"{path.name}.new" for path in sources]
         mark = first / RESTORING
         if not mark.exists():
             for each in directories:
@@ -108,14 +112,6 @@ def restore(copies: Path, directories: Sequence[Path]) -> list[Report]:
         mark.unlink()
         sync(first)
     return reports
-
-
-def _new_names(sources: Sequence[Path], placement: Placement, directories: Sequence[Path]) -> list[Path]:
-    """Where each file is made before all of them get their names."""
-    numbers = [each.number for each in placement.directories] or [0]
-    count = len(sources) // len(numbers)
-    folders = dict(zip(numbers, directories, strict=True))
-    return [folders[number_of_file(path) // count] / f"{path.name}.new" for path in sources]
 
 
 def _set_paths(file: Path, placement: Placement, directories: Sequence[Path]) -> None:

@@ -124,7 +124,9 @@ def prepare_further(first: Path, directory: StoreDirectory, settings: SqliteSett
             paths, damaged = prepare(folder, settings, JoinedStore(store.id, store.files, directory.number))
             fill_reserve(folder, len(paths))
     except (StoreError, OSError) as exc:
-        lost = DirectoryLost(f"directory {folder} is lost until it can be used again: {_why(exc)}")
+        is_absent = isinstance(exc, OSError) and exc.errno == errno.ENOENT
+        why = "is its disk mounted?" if is_absent else getattr(exc, "strerror", None) or str(exc)
+        lost = DirectoryLost(f"directory {folder} is lost until it can be used again: {why}")
         return PreparedFiles(directory.number, store.paths(directory), dict.fromkeys(store.paths(directory), lost))
     return PreparedFiles(directory.number, paths, damaged)
 
@@ -142,12 +144,6 @@ def _probe_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _why(exc: StoreError | OSError) -> str:
-    if isinstance(exc, OSError):
-        return "is its disk mounted?" if exc.errno == errno.ENOENT else exc.strerror or str(exc)
-    return str(exc)
 
 
 def reports(first: Path) -> list[DirectoryReport]:

@@ -16,8 +16,7 @@ from remora.replay.pipeline.iceberg.tables import EVENTS
 
 def lake_state(source: KafkaSource, lake: LakeAddress) -> LandingState:
     """What has landed by now beside what Kafka has. Raises ReplayError when no broker or no catalog answers."""
-    table = existing(lake.connected(), lake, EVENTS)
-    landed = LandedOffsets() if table is None else landed_in(table)
+    landed, table = journal_totals(lake), existing(lake.connected(), lake, EVENTS)
     there = spans(source)
     with told_as(lake.uri):
         newest = 0 if table is None else newest_us(table)

@@ -11,7 +11,6 @@ from threading import Event
 
 import msgspec
 from py4j.protocol import Py4JError
-from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.errors import PySparkException
@@ -87,7 +86,10 @@ def land_in_lake(
     """
     identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
     catalog = plan.lake.connected()
-    tables = _Tables(*(_bound(catalog, plan, name, identity) for name in (EVENTS, ASIDE)))
+    own = {_TOPIC: plan.topic, _TOPIC_ID: identity.topic_id or "", _CLUSTER: identity.cluster or ""}
+    tables = _Tables(*(made(catalog, plan.lake, name, FORMS[name], own) for name in (EVENTS, ASIDE)))
+    for name, table in ((EVENTS, tables.events), (ASIDE, tables.aside)):
+        _refuse_another(plan, table, name, identity)
     before = landed_in(tables.events)
     last = None if plan.interval_s is not None else _ends(spans(plan.source))
     with (
@@ -104,14 +106,6 @@ def land_in_lake(
             if plan.interval_s is not None:
                 (stop or Event()).wait(plan.interval_s)
     return before, landed_in(tables.events)
-
-
-def _bound(catalog: Catalog, plan: LakePlan, name: str, identity: TopicIdentity) -> Table:
-    """A table of the topic's own. Raises ReplayRefused for that of another topic, of the same name too."""
-    own = {_TOPIC: plan.topic, _TOPIC_ID: identity.topic_id or "", _CLUSTER: identity.cluster or ""}
-    table = made(catalog, plan.lake, name, FORMS[name], own)
-    _refuse_another(plan, table, name, identity)
-    return table
 
 
 def _refuse_another(plan: LakePlan, table: Table, name: str, identity: TopicIdentity) -> None:
