@@ -134,7 +134,10 @@ class Steps:
 
     def __getattr__(self, name: str) -> Any:
         parts = (self._endpoint, self._store, self._store.queue, self._store.letters)
-        return next(getattr(each, name) for each in parts if hasattr(each, name))
+        for each in parts:
+            if hasattr(each, name):
+                return getattr(each, name)
+        raise AttributeError(name)
 
     async def _at(self, step: str) -> None:
         if (gate := self._owner.gates.get(step)) is not None:
