@@ -113,11 +113,13 @@ def schemes(settings: Settings) -> Schemes:
 class ServerKind:
     """A kind of server. The supervisor listens for all workers, before they start; none where that is turned off.
 
-    `listen` raises ConfigError for an address that cannot be listened on, `serve` for what else cannot be used.
+    `listen` raises ConfigError for an address that cannot be listened on, `serve` for what else cannot be used. Workers
+    share the `module` that it is in where they are forked; without one each loads it for itself.
     """
 
     listen: Callable[[Settings], AbstractContextManager[Sequence[socket.socket]]]
     serve: Callable[[Sequence[socket.socket], Serving], AbstractAsyncContextManager[Server]]
+    module: str = ""
 
 
 def _serve_ingest(sockets: Sequence[socket.socket], given: Serving) -> AbstractAsyncContextManager[Server]:
@@ -132,7 +134,7 @@ def _serve_ingest(sockets: Sequence[socket.socket], given: Serving) -> AbstractA
 
 
 SERVERS: MappingProxyType[str, ServerKind] = MappingProxyType({
-    "ingest": ServerKind(lambda settings: ingest_sockets(settings.ingest), _serve_ingest),
+    "ingest": ServerKind(lambda settings: ingest_sockets(settings.ingest), _serve_ingest, "remora.servers.ingest"),
 })  # fmt: skip
 """The servers of each worker process, by name. A new kind of server is one more line here."""
 
@@ -165,7 +167,7 @@ def import_for_workers(settings: Settings) -> None:
     No library is loaded that starts threads by itself, such as librados.
     """
     names = [f"remora.storage.{settings.store.kind}"]
-    names += [f"remora.servers.{name}" for name in SERVERS]
+    names += [kind.module for kind in SERVERS.values() if kind.module]
     names += ["remora.tracing"] if settings.traces.endpoint else []
     for name in names:
         import_module(name)

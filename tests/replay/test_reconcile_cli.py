@@ -52,8 +52,11 @@ def asked(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--s3", "http://g"], "one of --inventory and --backfill"),
-        (["--backfill", "--inventory", "inventory", "--listing", "listing.csv"], "one of --inventory and --backfill"),
+        (["--s3", "http://g"], "one of --inventory, --catalog and --backfill"),
+        (
+            ["--backfill", "--inventory", "inventory", "--listing", "listing.csv"],
+            "one of --inventory, --catalog and --backfill",
+        ),
         (["--backfill"], "one of --s3, --listing and --s3-inventory"),
         (["--backfill", "--listing", "listing.csv", "--s3-inventory", "listing.csv"], "exclude each other"),
         (["--backfill", "--listing", "listing.csv", "--emit", "t"], "--emit needs --s3"),
