@@ -13,11 +13,12 @@ from typing import NamedTuple, cast
 
 import httptools
 
-from remora.endpoints.addresses import look_up
 from remora.endpoints.dial import dial
-from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.endpoints.tls import Trust
+from remora.endpoints.way import explain_refusal, open_first
+from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
-from remora.policy.quarantine import ANSWERED, CONNECT
+from remora.policy.quarantine import ANSWERED
 from remora.policy.token_endpoints import TokenPlace
 
 MOST_ANSWER_BYTES = 64 << 10
@@ -35,15 +36,21 @@ async def post_once(
     place: TokenPlace,
     headers: Mapping[str, str],
     body: bytes,
-    context: ssl.SSLContext,
+    trust: Trust,
     rules: DestinationRules,
     timeout_s: float,
 ) -> PostAnswer:
     """Post to a place that the operator named. Raises EndpointError; nothing is left of the connection."""
     try:
         async with asyncio.timeout(timeout_s):
-            addresses = await look_up(place.host, place.port, rules, timeout_s, by_operator=True)
-            transport, answer = await _connect(addresses, place, context)
+            transport, answer = await open_first(
+                place,
+                trust,
+                rules,
+                timeout_s,
+                lambda address, context: _open(place, address, context),
+                by_operator=True,
+            )
             try:
                 lines = {"Host": place.authority, "Connection": "close", "Content-Length": str(len(body)), **headers}
                 head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
@@ -53,34 +60,17 @@ async def post_once(
                 transport.abort()
     except TimeoutError as exc:
         raise EndpointUnavailable(f"{place}: no answer within {timeout_s:g} s", "timeout") from exc
-    except ssl.SSLCertVerificationError as exc:
-        raise EndpointMisconfigured(f"{place}: its certificate is not trusted: {exc.verify_message}") from exc
-    except ssl.SSLError as exc:
-        raise EndpointUnavailable(
-            f"{place}: TLS failed ({(exc.reason or type(exc).__name__).lower()})", CONNECT
-        ) from exc
-    except OSError as exc:
-        raise EndpointUnavailable(f"{place}: {exc.strerror or 'the connection broke'}", CONNECT) from exc
     except _Unreadable as exc:
         raise EndpointUnavailable(f"{place}: {exc}", ANSWERED) from None
 
 
-async def _connect(
-    addresses: list[str], place: TokenPlace, context: ssl.SSLContext
+async def _open(
+    place: TokenPlace, address: str, context: ssl.SSLContext | None
 ) -> tuple[asyncio.Transport, _PostReader]:
-    """To the first address that takes the connection."""
-    failure: OSError = OSError("its name has no address")
-    for each in addresses:
-        try:
-            return await dial(_PostReader, each, place.port, ssl=context, server_hostname=place.host)
-        except ssl.SSLError:
-            raise
-        except OSError as exc:
-            failure = exc
     try:
-        raise failure
-    finally:
-        del failure  # no frame may keep the exception that it raises: see `without_frames`
+        return await dial(_PostReader, address, place.port, ssl=context, server_hostname=place.host)
+    except OSError as exc:
+        raise explain_refusal(exc, str(place), None, "https") from exc
 
 
 class _Unreadable(Exception):

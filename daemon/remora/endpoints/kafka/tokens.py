@@ -20,12 +20,11 @@ from typing import Any, Protocol
 from remora.codec.token_grant import GrantRefused, error_code, grant_request, read_grant
 from remora.config import KafkaSettings
 from remora.endpoints.arguments import TOKEN_URL
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.kafka.target import Bearer
 from remora.endpoints.shared import Shared
 from remora.endpoints.single_post import PostAnswer, post_once
 from remora.endpoints.tasks import Tasks
-from remora.endpoints.tls import Trust, build_context
+from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import ANSWERED
@@ -34,8 +33,6 @@ from remora.policy.token_times import PAUSES, TokenTimes
 
 MOST_OF_PATIENCE = 0.8
 """Of the time to connect, for the token: then there is some left to say that it was the token's server."""
-
-PROTOCOLS = ("http/1.1",)
 
 MANY_DESKS = 256
 
@@ -194,12 +191,9 @@ async def ask_for_token(login: TokenLogin, settings: KafkaSettings, rules: Desti
     asked, trust, timeout_s = login.asked, login.trust, settings.connect_timeout_s * MOST_OF_PATIENCE
     refuse_url(asked, settings)
     place = parse_place(asked.url)
-    context = await run_blocking(
-        ("token authorities", trust), lambda: build_context(trust, PROTOCOLS), str(place), timeout_s
-    )
     asked_at = asyncio.get_running_loop().time()
     headers, body = grant_request(asked.client_id, asked.secret, asked.scope)
-    answer = await post_once(place, headers, body, context, rules, timeout_s)
+    answer = await post_once(place, headers, body, trust, rules, timeout_s)
     _refuse(answer, str(place))
     try:
         granted = read_grant(answer.body)
