@@ -44,8 +44,10 @@ def disk_of(path: Path) -> Disk:
 
 
 class DirectoryBound:
-    """What the files of a directory may take together; 0 for as much as the disk has. They are measured now and then: a
-    transaction must not look at each of them."""
+    """What the files of a directory may take together; 0 for as much as the disk has.
+
+    All of them are measured now and then: a transaction must not look at each. Their threads share it.
+    """
 
     def __init__(self, directory: Path, most: int) -> None:
         self._directory, self._most = directory, most
@@ -88,12 +90,12 @@ def looked_into(connection: sqlite3.Connection) -> tuple[int, bool, bool]:
 class Room:
     """Used by a file's writer, in its thread; the file is one of so many, and `kept` open."""
 
-    def __init__(self, path: Path, kept: KeptOpen, files: int, most_together: int = 0) -> None:
+    def __init__(self, path: Path, kept: KeptOpen, files: int, bound: DirectoryBound) -> None:
         self._path = path
         self._log = log_of(path)
         self._open = kept
         self._files = files
-        self._bound = DirectoryBound(path.parent, most_together)
+        self._bound = bound
         self._largest: int | None
         self._disk = Disk(0, 0)
         self._kept: Reserve
