@@ -229,16 +229,23 @@ def start_process(inherited: Sequence[int]) -> Spawned:
     Raises OSError when the host cannot start one now.
     """
     environment = program.environment({name: value for name, value in os.environ.items() if name not in MANAGERS})
+    return spawned(
+        lambda channel: subprocess.Popen(  # noqa: S603  # the very program that runs here
+            # -P: a folder named remora where the daemon happens to be started is not the package.
+            [sys.executable, "-P", "-m", "remora", "worker", str(channel)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(channel, *inherited),
+            env=environment,
+        )
+    )
+
+
+def spawned(start: Callable[[int], WorkerProcess]) -> Spawned:
+    """The process that `start` makes, which is given the number of its end of the channel; raises what that raises."""
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as undo, theirs:
         undo.callback(ours.close)
-        process = subprocess.Popen(  # noqa: S603  # the very program that runs here
-            # -P: a folder named remora where the daemon happens to be started is not the package.
-            [sys.executable, "-P", "-m", "remora", "worker", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), *inherited),
-            env=environment,
-        )
+        process = start(theirs.fileno())
         undo.callback(process.wait)
         undo.callback(process.kill)
         end = os.pidfd_open(process.pid)

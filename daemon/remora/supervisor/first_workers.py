@@ -11,16 +11,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from remora.model.exits import Exit
 from remora.process import program
 from remora.process.exit import end_with
-from remora.supervisor.child import MANAGERS, Spawned, start_process
+from remora.supervisor.child import MANAGERS, Spawned, spawned, start_process
 
 Work = Callable[[int], Exit]
 """What a worker process does with its end of the pipe; its exit code."""
@@ -96,21 +95,17 @@ def is_alone() -> bool:
 
 
 def _fork(inherited: Collection[int], work: Work) -> Spawned:
-    ours, theirs = socket.socketpair()
     for stream in filter(None, (sys.stdout, sys.stderr)):  # else what is not written yet is written twice
         with suppress(OSError):
             stream.flush()
-    with ExitStack() as undo, theirs:
-        undo.callback(ours.close)
+
+    def start(channel: int) -> ForkedProcess:
         pid = os.fork()
         if not pid:
-            _be_worker(theirs.fileno(), inherited, work)
-        process = ForkedProcess(pid)
-        undo.callback(process.wait)
-        undo.callback(process.kill)
-        end = os.pidfd_open(pid)
-        undo.pop_all()
-    return Spawned(process, ours, end)
+            _be_worker(channel, inherited, work)
+        return ForkedProcess(pid)
+
+    return spawned(start)
 
 
 def _be_worker(channel: int, inherited: Collection[int], work: Work) -> NoReturn:
