@@ -93,12 +93,12 @@ def inventory(asked: _Options, lake: LakeAddress | None) -> None:
 def _take_in_lake(asked: _Options, lake: LakeAddress) -> None:
     # The libraries of these take a second to load.
     from remora.replay.pipeline.iceberg.inventory import take_in_lake
-    from remora.replay.pipeline.iceberg.lag import journal_totals
+    from remora.replay.pipeline.iceberg.lag import journal
 
     if asked.landed or asked.out or asked.buckets:
         raise click.UsageError("LANDED, --out and --bucket are for folders; with --catalog all is in its tables")
     if asked.is_dry:
-        landed = journal_totals(lake)
+        _, landed = journal(lake)
         what = f"would read the events of {lake.named('events')} up to batch {landed.batch}; {landed.events:,} in all"
         click.echo(f"{lake.named('inventory')}: {what}")
         return

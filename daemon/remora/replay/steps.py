@@ -62,7 +62,7 @@ def _on_terminal(stream: TextIO, far: Callable[[], str]) -> Iterator[Callable[[s
             current[0] = step
             progress.update(task, description=step)
 
-        with _again_and_again(_LOOK_S, lambda: progress.update(task, description=_line(current[0], far()))):
+        with again_and_again(_LOOK_S, lambda: progress.update(task, description=_line(current[0], far()))):
             yield tell
 
 
@@ -87,12 +87,12 @@ def _in_lines(
         with lock:
             say(state)
 
-    with _again_and_again(every_s, repeat, after_s):
+    with again_and_again(every_s, repeat, after_s):
         yield tell
 
 
 @contextmanager
-def _again_and_again(every_s: float, what: Callable[[], None], after_s: float = 0.0) -> Iterator[None]:
+def again_and_again(every_s: float, what: Callable[[], None], after_s: float = 0.0) -> Iterator[None]:
     """Do it each `every_s` seconds in a thread while the block runs, the first time after `after_s` if that is set."""
     ended = threading.Event()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,34 +98,14 @@ def shown(reading: Reading, total: int) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=total, told="")
 
-        def update(counts: JournalCounts) -> None:
-            what = "sending" if counts.attempted else "starting"
-            progress.update(task, description=what, completed=counts.final, told=told(counts))
-
-        with _followed(reading, update):
-            yield
-
-
-@contextmanager
-def _followed(reading: Reading, show: Callable[[JournalCounts], None]) -> Iterator[None]:
-    """Look again and again while the block runs, until a journal cannot be read."""
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(_LOOK_S):
-            try:
+        def update() -> None:
+            with suppress(ReplayError):  # the job itself says so
                 counts = reading.look()
-            except ReplayError:
-                return
-            show(counts)
+                what = "sending" if counts.attempted else "starting"
+                progress.update(task, description=what, completed=counts.final, told=told(counts))
 
-    follower = threading.Thread(target=follow, name="progress", daemon=True)
-    follower.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        follower.join()
+        with steps.again_and_again(_LOOK_S, update):
+            yield
 
 
 def _far(reading: Reading, total: int) -> str:

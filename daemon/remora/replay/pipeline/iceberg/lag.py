@@ -16,7 +16,7 @@ from remora.replay.pipeline.iceberg.tables import EVENTS
 
 def lake_state(source: KafkaSource, lake: LakeAddress) -> LandingState:
     """What has landed by now beside what Kafka has. Raises ReplayError when no broker or no catalog answers."""
-    landed, table = journal_totals(lake), existing(lake.connected(), lake, EVENTS)
+    table, landed = journal(lake)
     there = spans(source)
     with told_as(lake.uri):
         newest = 0 if table is None else newest_us(table)
@@ -30,10 +30,10 @@ def lake_state(source: KafkaSource, lake: LakeAddress) -> LandingState:
     )
 
 
-def journal_totals(lake: LakeAddress) -> LandedOffsets:
-    """What has landed in a lake's journal. Raises ReplayError when no catalog answers."""
+def journal(lake: LakeAddress) -> tuple[Table | None, LandedOffsets]:
+    """A lake's journal, where there is one, and what has landed in it. Raises ReplayError when no catalog answers."""
     table = existing(lake.connected(), lake, EVENTS)
-    return LandedOffsets() if table is None else landed_in(table)
+    return table, LandedOffsets() if table is None else landed_in(table)
 
 
 def newest_us(table: Table) -> int:
