@@ -79,9 +79,9 @@ def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int) ->
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     asyncio.run(create_topic(bootstrap, topic, partitions=PARTITIONS))
     lake = LakeAddress(f"jdbc:sqlite:{folder}/catalog.db", "remora", f"file://{folder}/warehouse")
-    plan = LakePlan(bootstrap, topic, lake)
+    source = KafkaSource(bootstrap, topic)
+    plan = LakePlan(source, lake)
     _fill(spark, bootstrap, topic, range(events), events // EVENTS_A_KEY)
-    source = KafkaSource(bootstrap, topic, "read_committed", {})
     count_s = _timed(lambda: read(spark, source, spans(source)).count())
     land_s = _timed(lambda: land_in_lake(plan))
     sizes = [file.stat().st_size for file in (folder / "warehouse/remora/events").rglob("*.parquet")]

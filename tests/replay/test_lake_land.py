@@ -24,6 +24,7 @@ from devkit.clusters.kafka import Kafka, create_topic, read_topic, settled
 from devkit.clusters.spark import QUICK_JVM, connector_jars
 from devkit.waits import until
 from remora.replay.errors import ReplayRefused
+from remora.replay.kafka_source import KafkaSource
 from remora.replay.pipeline.iceberg import land as landing
 from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
 from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
@@ -67,7 +68,7 @@ async def test_everything_lands_once_for_every_reader(
             await sender.send(topic, notification(3 + is_kept), partition=0)
             await (sender.commit_transaction() if is_kept else sender.abort_transaction())
     assert await settled(kafka.address, topic)
-    plan = LakePlan(kafka.address, topic, lake(tmp_path))
+    plan = LakePlan(KafkaSource(kafka.address, topic), lake(tmp_path))
 
     def dying(to: Table, *rest: Any) -> None:
         if to.name()[-1] == "events":
@@ -96,7 +97,7 @@ async def test_everything_lands_once_for_every_reader(
     assert [tuple(map(as_plain, row)) for row in by_duckdb(events, *(f'"{name}"' for name in ordered))] == as_read
     assert [tuple(map(as_plain, row)) for row in by_spark(spark, events, *ordered)] == as_read
 
-    other = LakePlan(kafka.address, await create_topic(kafka.address, partitions=1), lake(tmp_path))
+    other = LakePlan(KafkaSource(kafka.address, await create_topic(kafka.address, partitions=1)), lake(tmp_path))
     with pytest.raises(ReplayRefused, match=f"holds the events of topic {topic}"):
         await asyncio.to_thread(land_in_lake, other)
 
@@ -131,7 +132,7 @@ async def test_killed_fifty_times(kafka: Kafka, spark: SparkSession, tmp_path: P
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    await asyncio.to_thread(land_in_lake, LakePlan(kafka.address, topic, address))
+    await asyncio.to_thread(land_in_lake, LakePlan(KafkaSource(kafka.address, topic), address))
 
     expected = sorted((record.partition, record.offset) for record in await read_topic(kafka.address, topic))
     assert len(expected) == sent

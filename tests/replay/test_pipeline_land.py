@@ -26,6 +26,7 @@ from devkit.clusters.spark import QUICK_JVM, connector_jars
 from devkit.clusters.topics import TopicNotMade
 from devkit.waits import until
 from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.kafka_source import KafkaSource
 from remora.replay.pipeline.directory import Commit, LandedDirectory
 from remora.replay.pipeline.land import Plan, land
 from remora.replay.topic_identity import identify
@@ -85,7 +86,7 @@ def places(table: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def plan(kafka: Kafka, topic: str, out: Path, **changes: Any) -> Plan:
-    return Plan(kafka.address, topic, out, out / "_checkpoint", **changes)
+    return Plan(KafkaSource(kafka.address, topic), out, out / "_checkpoint", **changes)
 
 
 async def test_everything_committed_lands_once(kafka: Kafka, spark: SparkSession, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ async def forget(client: AIOKafkaAdminClient, topic: str, before: int) -> None:
 
 async def make_anew(kafka: Kafka, topic: str) -> None:
     """Remove a topic and make another of its name, and wait until the broker tells of the other one."""
-    before = (await identify(kafka.address, topic, {})).topic_id
+    before = (await identify(KafkaSource(kafka.address, topic))).topic_id
     await delete_topic(kafka.address, topic)
     is_made = False
     for _ in range(6000):
@@ -237,7 +238,7 @@ async def make_anew(kafka: Kafka, topic: str) -> None:
             if not is_made:
                 await create_topic(kafka.address, topic, partitions=1)
                 is_made = True
-            if (await identify(kafka.address, topic, {})).topic_id not in (None, before):
+            if (await identify(KafkaSource(kafka.address, topic))).topic_id not in (None, before):
                 return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{topic} is never another one")

@@ -20,6 +20,7 @@ from remora.model.exits import Exit
 from remora.replay import properties
 from remora.replay.errors import ReplayError
 from remora.replay.job_telemetry import JobTelemetry, LandingState
+from remora.replay.kafka_source import KafkaSource
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.land import Plan
 from remora.replay.pipeline.land import land as run
@@ -127,28 +128,27 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
       remora pipeline land --bootstrap broker:9092 --topic photos --out landed --trigger 1m
       remora pipeline land --bootstrap b:9092 --topic photos --table iceberg --catalog https://lake/
     """
+    security = properties.read(asked.kafka_config) if asked.kafka_config else {}
+    source = KafkaSource(asked.bootstrap, asked.topic, asked.isolation, security)
     if lake is not None:
-        _land_in_lake(asked, lake)
+        _land_in_lake(asked, source, lake)
         return
     if asked.out is None:
         raise click.UsageError("Missing option '--out'.")
     plan = Plan(
-        bootstrap=asked.bootstrap,
-        topic=asked.topic,
+        source=source,
         out=asked.out,
         checkpoint=asked.checkpoint or asked.out / "_checkpoint",
         interval=None if asked.interval_s is None else f"{round(asked.interval_s * 1000)} milliseconds",
         batch=asked.batch,
-        isolation=asked.isolation,
         skip_lost=asked.skip_lost,
-        security=properties.read(asked.kafka_config) if asked.kafka_config else {},
     )
     if asked.is_dry:
-        _say_what_would_land(landing_state(plan.source, plan.out, plan.checkpoint), as_json=asked.as_json)
+        _say_what_would_land(landing_state(source, plan.out, plan.checkpoint), as_json=asked.as_json)
         return
     directory = LandedDirectory(asked.out)
     before = directory.commit()
-    telling = _Telling(asked, lambda: landing_state(plan.source, plan.out, plan.checkpoint))
+    telling = _Telling(asked, lambda: landing_state(source, plan.out, plan.checkpoint))
     with told(far=running_stage) as tell:
         tell(f"landing {asked.topic}")
         run(plan, master=asked.master, told=telling.landed, noted=_note, stop=telling.stop)
@@ -156,7 +156,7 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
     _report(str(asked.out), before, directory.commit(), as_json=asked.as_json)
 
 
-def _land_in_lake(asked: _Options, lake: LakeAddress) -> None:
+def _land_in_lake(asked: _Options, source: KafkaSource, lake: LakeAddress) -> None:
     # The libraries of these take a second to load.
     from remora.replay.pipeline.iceberg.lag import lake_state
     from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
@@ -164,19 +164,16 @@ def _land_in_lake(asked: _Options, lake: LakeAddress) -> None:
     if asked.out is not None or asked.checkpoint is not None:
         raise click.UsageError("--out and --checkpoint are for folders; with --catalog both are the catalog's")
     plan = LakePlan(
-        bootstrap=asked.bootstrap,
-        topic=asked.topic,
+        source=source,
         lake=lake,
         interval_s=asked.interval_s,
         batch=asked.batch,
-        isolation=asked.isolation,
         skip_lost=asked.skip_lost,
-        security=properties.read(asked.kafka_config) if asked.kafka_config else {},
     )
     if asked.is_dry:
-        _say_what_would_land(lake_state(plan.source, lake), as_json=asked.as_json)
+        _say_what_would_land(lake_state(source, lake), as_json=asked.as_json)
         return
-    telling = _Telling(asked, lambda: lake_state(plan.source, lake))
+    telling = _Telling(asked, lambda: lake_state(source, lake))
     with told(far=running_stage) as tell:
         tell(f"landing {asked.topic}")
         before, after = land_in_lake(plan, master=asked.master, told=telling.landed, stop=telling.stop)

@@ -42,9 +42,10 @@ class SparkCommands(Group):
         try:
             command: click.Command = getattr(import_module(f"remora.cli.{module}"), name)
         except ModuleNotFoundError as exc:
-            if exc.name is None or exc.name.partition(".")[0] not in _EXTRA:
+            package = (exc.name or "").partition(".")[0]
+            if package not in _EXTRA:
                 raise
             raise click.ClickException(
-                f"{exc.name} is missing; install it with: pip install 'remorad[replay]'"
+                f"{package} is missing; install it with: pip install 'remorad[replay]'"
             ) from exc
         return command

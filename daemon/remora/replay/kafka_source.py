@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -36,8 +36,8 @@ class KafkaSource:
 
     bootstrap: str
     topic: str
-    isolation: str
-    security: Mapping[str, str]
+    isolation: str = COMMITTED
+    security: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(spark: SparkSession, source: KafkaSource, offsets: Offsets, *, may_be_gone: bool = False) -> DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
@@ -21,6 +20,7 @@ from aiokafka.protocol.types import (
 )
 
 from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.kafka_source import KafkaSource
 from remora.replay.properties import client_options
 
 _METADATA = 3
@@ -113,24 +113,24 @@ class _AskTopic(Request[_MetadataRequest12]):  # type: ignore[misc]  # aiokafka 
         return request_struct_class([(0, 0, self._topic, {})], False, False, {})
 
 
-async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> TopicIdentity:
-    """`security` has the settings of Kafka's own clients, for TLS and logins.
+async def identify(source: KafkaSource) -> TopicIdentity:
+    """Which topic has the name of this one by now.
 
     Raises ReplayRefused for a topic that there is not, and ReplayError when no broker answers.
     """
-    client = AIOKafkaClient(bootstrap_servers=bootstrap, **client_options(security))
+    client = AIOKafkaClient(bootstrap_servers=source.bootstrap, **client_options(source.security))
     try:
         await client.bootstrap()
-        answer: Any = await client.send(client.get_random_node(), _AskTopic(topic))
+        answer: Any = await client.send(client.get_random_node(), _AskTopic(source.topic))
     except NotImplementedError:
         return TopicIdentity(None, None)
     except (KafkaError, OSError) as exc:
-        raise ReplayError(f"{bootstrap}: no Kafka broker answers ({exc})") from exc
+        raise ReplayError(f"{source.bootstrap}: no Kafka broker answers ({exc})") from exc
     finally:
         await client.close()
     for code, _, high, low, *_ in answer.topics:
         if code == _UNKNOWN_TOPIC:
-            raise ReplayRefused(f"topic {topic}: there is none at {bootstrap}")
+            raise ReplayRefused(f"topic {source.topic}: there is none at {source.bootstrap}")
         if code == 0:
             return TopicIdentity(
                 str(uuid.UUID(bytes=high.to_bytes(8, signed=True) + low.to_bytes(8, signed=True))), answer.cluster_id

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -42,25 +42,14 @@ AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4
 
 @dataclass(frozen=True)
 class Plan:
-    """What lands where. `interval` is Spark's, None to land what is there and end; `batch` counts Kafka's records.
+    """What lands where. `interval` is Spark's, None to land what is there and end; `batch` counts Kafka's records."""
 
-    `security` has the settings of Kafka's own clients, for TLS and logins.
-    """
-
-    bootstrap: str
-    topic: str
+    source: KafkaSource
     out: Path
     checkpoint: Path
     interval: str | None = None
     batch: int = 500_000
-    isolation: str = "read_committed"
     skip_lost: bool = False
-    security: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def source(self) -> KafkaSource:
-        """The topic, as it is read."""
-        return KafkaSource(self.bootstrap, self.topic, self.isolation, self.security)
 
 
 def land(
@@ -80,11 +69,11 @@ def land(
     landed, and ReplayError for what fails on the way. However it ends, it can be run again.
     """
     directory = LandedDirectory(plan.out)
-    identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
+    identity = asyncio.run(identify(plan.source))
     with named_by_path(plan.out):
         directory.refuse_others()
         with directory.locked():
-            directory.bind(plan.checkpoint, plan.topic, identity.topic_id, identity.cluster)
+            directory.bind(plan.checkpoint, plan.source.topic, identity.topic_id, identity.cluster)
             if directory.commit().batch < 0:
                 _note_the_beginning(plan, noted)
             directory.recover()
@@ -96,7 +85,8 @@ def land(
 def _note_the_beginning(plan: Plan, noted: Callable[[str], None]) -> None:
     for number, first in sorted(beginnings(plan.source).items()):
         if first:
-            noted(f"topic {plan.topic}: partition {number} begins with offset {first}: what Kafka had before is gone")
+            where = f"topic {plan.source.topic}: partition {number} begins with offset {first}"
+            noted(f"{where}: what Kafka had before is gone")
 
 
 def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) -> None:
@@ -146,15 +136,15 @@ def _stop(query: StreamingQuery) -> None:
 
 def _source(spark: SparkSession, plan: Plan) -> DataFrame:
     options = {
-        "kafka.bootstrap.servers": plan.bootstrap,
-        "subscribe": plan.topic,
+        "kafka.bootstrap.servers": plan.source.bootstrap,
+        "subscribe": plan.source.topic,
         "startingOffsets": "earliest",
-        "kafka.isolation.level": plan.isolation,
+        "kafka.isolation.level": plan.source.isolation,
         "includeHeaders": "true",
         "maxOffsetsPerTrigger": str(plan.batch),
         "failOnDataLoss": str(not plan.skip_lost).lower(),
     }
-    secured = {f"kafka.{key}": value for key, value in plan.security.items()}
+    secured = {f"kafka.{key}": value for key, value in plan.source.security.items()}
     return spark.readStream.format("kafka").options(**options, **secured).load()
 
 
@@ -196,8 +186,8 @@ class _Sink:
     def _see_the_topic(self, patience_s: float = 0.0) -> None:
         """Raise ReplayRefused where the name stands for another topic than the one that lands here."""
         plan = self._plan
-        identity = patiently(lambda: identify(plan.bootstrap, plan.topic, plan.security), patience_s)
-        self._directory.see(plan.topic, identity.topic_id, identity.cluster)
+        identity = patiently(lambda: identify(plan.source), patience_s)
+        self._directory.see(plan.source.topic, identity.topic_id, identity.cluster)
 
     def _readable(self, frame: DataFrame, batch: int) -> DataFrame:
         """The batch; read anew where it has a record that Spark's connector cannot read."""
@@ -210,14 +200,16 @@ class _Sink:
         return read(frame.sparkSession, plan.source, offsets, may_be_gone=plan.skip_lost)
 
     def _offsets(self, batch: int, patience_s: float = 0.0) -> Offsets:
-        return offsets_of(self._plan.checkpoint, self._plan.topic, batch, beginnings(self._plan.source, patience_s))
+        return offsets_of(
+            self._plan.checkpoint, self._plan.source.topic, batch, beginnings(self._plan.source, patience_s)
+        )
 
     def _where(self, batch: int) -> str:
         try:
             told = named(self._offsets(batch))
         except RemoraError:
             told = "its offsets are not known"
-        return f"topic {self._plan.topic}, batch {batch} ({told})"
+        return f"topic {self._plan.source.topic}, batch {batch} ({told})"
 
     def _staged(self, frame: DataFrame, batch: int) -> Staged:
         staging = self._directory.staging()
@@ -247,13 +239,13 @@ def explained(exc: Exception, plan: Plan) -> ReplayError | None:
     text = str(exc)
     if _GONE.search(text):
         return ReplayRefused(
-            f"topic {plan.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
+            f"topic {plan.source.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
             f" {_line(text, _GONE)}"
         )
     if _NO_TOPIC.search(text):
-        return ReplayRefused(f"topic {plan.topic}: there is none at {plan.bootstrap}")
+        return ReplayRefused(f"topic {plan.source.topic}: there is none at {plan.source.bootstrap}")
     if _NO_BROKER.search(text):
-        return ReplayError(f"{plan.bootstrap}: the brokers do not answer")
+        return ReplayError(f"{plan.source.bootstrap}: the brokers do not answer")
     return None
 
 

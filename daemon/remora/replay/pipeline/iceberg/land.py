@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event
 
 import msgspec
@@ -39,19 +39,11 @@ _TOPIC, _TOPIC_ID, _CLUSTER = "remora.topic", "remora.topic-id", "remora.cluster
 class LakePlan:
     """What lands where. `interval_s` is None to land what is there and end; `batch` counts Kafka's records."""
 
-    bootstrap: str
-    topic: str
+    source: KafkaSource
     lake: LakeAddress
     interval_s: float | None = None
     batch: int = 500_000
-    isolation: str = "read_committed"
     skip_lost: bool = False
-    security: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def source(self) -> KafkaSource:
-        """The topic, as it is read."""
-        return KafkaSource(self.bootstrap, self.topic, self.isolation, self.security)
 
 
 @dataclass(frozen=True)
@@ -84,9 +76,9 @@ def land_in_lake(
     are gone that were not landed, and where another process lands into the same tables; ReplayError for what fails on
     the way. However it ends, it can be run again.
     """
-    identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
+    identity = asyncio.run(identify(plan.source))
     catalog = plan.lake.connected()
-    own = {_TOPIC: plan.topic, _TOPIC_ID: identity.topic_id or "", _CLUSTER: identity.cluster or ""}
+    own = {_TOPIC: plan.source.topic, _TOPIC_ID: identity.topic_id or "", _CLUSTER: identity.cluster or ""}
     tables = _Tables(*(made(catalog, plan.lake, name, FORMS[name], own) for name in (EVENTS, ASIDE)))
     for name, table in ((EVENTS, tables.events), (ASIDE, tables.aside)):
         _refuse_another(plan, table, name, identity)
@@ -110,13 +102,13 @@ def land_in_lake(
 
 def _refuse_another(plan: LakePlan, table: Table, name: str, identity: TopicIdentity) -> None:
     whose, found = plan.lake.named(name), table.properties
-    if found.get(_TOPIC) != plan.topic:
-        raise ReplayRefused(f"{whose}: holds the events of topic {found.get(_TOPIC)}, not of {plan.topic}")
+    if found.get(_TOPIC) != plan.source.topic:
+        raise ReplayRefused(f"{whose}: holds the events of topic {found.get(_TOPIC)}, not of {plan.source.topic}")
     if (cluster := found.get(_CLUSTER)) and identity.cluster and cluster != identity.cluster:
-        raise ReplayRefused(f"{whose}: holds the events of {plan.topic} of another Kafka cluster ({cluster})")
+        raise ReplayRefused(f"{whose}: holds the events of {plan.source.topic} of another Kafka cluster ({cluster})")
     if (topic_id := found.get(_TOPIC_ID)) and identity.topic_id and topic_id != identity.topic_id:
         raise ReplayRefused(
-            f"{whose}: topic {plan.topic} was removed and made again since; choose another --namespace for it"
+            f"{whose}: topic {plan.source.topic} was removed and made again since; choose another --namespace for it"
         )
 
 
@@ -130,7 +122,7 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
     if (lost := gone(before.ends, first)) and not plan.skip_lost:
         number, (end, begin) = min(lost.items())
         raise ReplayRefused(
-            f"topic {plan.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
+            f"topic {plan.source.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
             f" partition {number} offsets {end} to {begin - 1}"
         )
     if aside.batch > before.batch:  # killed between its two commits: the same records once more
@@ -173,7 +165,7 @@ def _written(
         return events, [] if batch.is_aside_there else write(lake_rows(kept_aside(parsed, number), BAD), tables.aside)
     except (PySparkException, Py4JError, OSError) as exc:
         _see_the_topic(plan, tables)  # one that was made again fails in many ways, and none says so
-        raise ReplayError(f"topic {plan.topic}, batch {number} ({named(batch.offsets)}): {reason(exc)}") from exc
+        raise ReplayError(f"topic {plan.source.topic}, batch {number} ({named(batch.offsets)}): {reason(exc)}") from exc
     finally:
         with suppress(Py4JError, ConnectionError):  # the Java may have gone
             parsed.unpersist()
@@ -181,5 +173,5 @@ def _written(
 
 def _see_the_topic(plan: LakePlan, tables: _Tables) -> None:
     """Raise ReplayRefused where another topic has the name by now, which gives its own records for these offsets."""
-    identity = patiently(lambda: identify(plan.bootstrap, plan.topic, plan.security), PATIENCE_S)
+    identity = patiently(lambda: identify(plan.source), PATIENCE_S)
     _refuse_another(plan, tables.events, EVENTS, identity)
