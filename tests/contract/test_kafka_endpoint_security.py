@@ -30,7 +30,16 @@ from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Origin as ShardOrigin
 from remora.model.shard import Shard
 from remora.model.topic import Target, Topic
-from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, make_records, push_all, verdict
+from support.kafka_sender import (
+    INCARNATION,
+    PATIENT,
+    ShardSender,
+    Watcher,
+    make_records,
+    push_all,
+    push_in_both_modes,
+    verdict,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -134,12 +143,7 @@ async def test_client_certificate(kafka: Kafka) -> None:
     target = Target(f"kafka://{kafka.env['mutual_ssl_bootstrap']}", client(kafka), topic)
 
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
-        async with endpoint.route(SHARD, INCARNATION, target) as route:
-            await push_all(route, records[:10])
-        async with endpoint.exact(SHARD, INCARNATION, target) as exact:
-            batches, refused = exact.pack(records[10:])
-            assert refused == []
-            await exact.commit(batches, records[-1].next_position)
+        await push_in_both_modes(endpoint, SHARD, target, records)
 
     assert verdict(await read_topic(kafka.address, topic), records) == (set(), 0, [])
 

@@ -32,6 +32,7 @@ from support.kafka_sender import (
     Watcher,
     make_records,
     push_all,
+    push_in_both_modes,
     verdict,
 )
 
@@ -101,12 +102,7 @@ async def test_both_modes(realm: Kafka, listener: str) -> None:
 
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         assert endpoint.check(meant) == []
-        async with endpoint.route(SHARD, INCARNATION, meant) as route:
-            await push_all(route, records[:10])
-        async with endpoint.exact(SHARD, INCARNATION, meant) as exact:
-            batches, refused = exact.pack(records[10:])
-            assert refused == []
-            await exact.commit(batches, records[-1].next_position)
+        await push_in_both_modes(endpoint, SHARD, meant, records)
         assert await endpoint.up(meant) == {"1"}
 
     assert verdict(await read_committed(realm.address, topic), records) == (set(), 0, [])

@@ -28,6 +28,7 @@ from support.kafka_sender import (
     ShardSender,
     make_records,
     push_all,
+    push_in_both_modes,
     verdict,
 )
 
@@ -77,12 +78,7 @@ async def test_both_modes_share_one_token(
     meant = target(kafka, own, tokens, topic)
 
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(settings_for(tokens)) as endpoint:
-        async with endpoint.route(SHARD, INCARNATION, meant) as route:
-            await push_all(route, records[:10])
-        async with endpoint.exact(SHARD, INCARNATION, meant) as exact:
-            batches, refused = exact.pack(records[10:])
-            assert refused == []
-            await exact.commit(batches, records[-1].next_position)
+        await push_in_both_modes(endpoint, SHARD, meant, records)
         assert await endpoint.up(meant) == {"1"}
 
     assert verdict(await read_committed(kafka.address, topic), records) == (set(), 0, [])

@@ -24,11 +24,11 @@ from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore
 from support.layout_machine import LayoutMachine, rooms, routed
-from support.stores import QUIET_S, own_topic
+from support.stores import deliver_all, held, own_topic
 
 pytestmark = pytest.mark.ceph
 
@@ -42,23 +42,8 @@ async def store(settings: RadosSettings) -> AsyncIterator[RadosStore]:
         yield store
 
 
-async def held(store: RadosStore, shard: Shard) -> LockToken:
-    token = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(token, LockToken)
-    return token
-
-
 async def read(store: RadosStore, shard: Shard) -> Page:
     return await store.queue.read(await held(store, shard), b"", 1024)
-
-
-async def deliver(store: RadosStore, shard: Shard) -> list[bytes]:
-    """Read and remove all that the owner of a shard is shown; what that was."""
-    token = await held(store, shard)
-    page = await store.queue.read(token, b"", 1024)
-    if page.entries:
-        await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
-    return page.entries
 
 
 async def let_go(store: RadosStore, shard: Shard) -> list[bytes]:
@@ -68,7 +53,7 @@ async def let_go(store: RadosStore, shard: Shard) -> list[bytes]:
         return not (await read(store, shard)).held_back
 
     await until(is_let_go)
-    return await deliver(store, shard)
+    return await deliver_all(store, shard)
 
 
 async def now(store: RadosStore, name: str = "t") -> Topic:
@@ -128,7 +113,7 @@ async def test_a_change_while_a_former_layout_has_entries(store: RadosStore) -> 
     with pytest.raises(TopicRefused, match="generation 0 still holds 9 entries of 2 shards"):
         await store.own_topics.reshard(new, 4)
     for shard in old.all_shards():
-        await deliver(store, shard)
+        await deliver_all(store, shard)
     with pytest.raises(TopicRefused, match="1 reservations are open in generation 0"):
         await store.own_topics.reshard(new, 4)
     await store.ingest.abort(new, reservation)
@@ -223,7 +208,7 @@ async def test_a_repeat_after_a_change_is_recognised(store: RadosStore) -> None:
     again = await store.ingest.commit(new, reservation, routed(new, 20, 21), DIGEST)
     assert again == PublishResult(2, repeated=True)
     for shard in new.former_shards():
-        await deliver(store, shard)
+        await deliver_all(store, shard)
     assert await store.own_topics.forget_former(new)
     assert await store.ingest.publish(new, routed(new, *range(9)), once) == PublishResult(9, repeated=True)
     assert sum(await entries(store, (await now(store)).all_shards())) == 0
@@ -243,7 +228,7 @@ async def test_a_reservation_outlives_a_change(store: RadosStore) -> None:
         await store.ingest.commit(new, before, routed(new, *range(1, 7)), DIGEST)
     assert await store.ingest.commit(new, before, routed(new, *range(6)), DIGEST) == PublishResult(6)
     await store.ingest.abort(new, aborted)
-    first = [entry for shard in new.former_shards() for entry in await deliver(store, shard)]
+    first = [entry for shard in new.former_shards() for entry in await deliver_all(store, shard)]
     second = [entry for shard in new.open_shards() for entry in await let_go(store, shard)]
 
     assert why.startswith("waits for t")
@@ -295,7 +280,7 @@ async def test_a_shard_waits_for_its_parents_alone(store: RadosStore) -> None:
     assert [page.held_back for page in pages] == [
         f"waits for {'t.1' if i % 2 else 't'} of generation 0: {counts[i % 2]} entries" for i in range(4)
     ]
-    await deliver(store, old.shard(1))
+    await deliver_all(store, old.shard(1))
 
     async def shown() -> bool:  # a look at parents counts for a moment
         return [bool((await read(store, shard)).entries) for shard in new.open_shards()] == [False, True, False, True]
@@ -330,7 +315,7 @@ async def test_a_former_layout_is_forgotten_when_it_is_empty(store: RadosStore) 
     assert not await store.own_topics.forget_former(new)
     token = await held(store, old.shard(0))
     assert (await store.ledger.balance(old.shard(0))).pending == (await entries(store, [old.shard(0)]))[0]
-    counts = [len(await deliver(store, shard)) for shard in old.all_shards()]
+    counts = [len(await deliver_all(store, shard)) for shard in old.all_shards()]
 
     assert await store.own_topics.forget_former(new)
     assert not await store.own_topics.forget_former(new)

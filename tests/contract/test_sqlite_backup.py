@@ -26,8 +26,8 @@ from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, backup, schema
 from remora.storage.sqlite.backup import back_up, restore
-from support.sqlite import append, held
-from support.stores import own_topic, spread
+from support.sqlite import append
+from support.stores import held, own_topic, spread
 
 FILES = 4
 

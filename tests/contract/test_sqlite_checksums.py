@@ -17,8 +17,8 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
-from support.sqlite import append, held
-from support.stores import change, own_topic, spread
+from support.sqlite import append
+from support.stores import change, held, own_topic, spread
 
 CHECKSUMS, LETTER_CHECKSUMS = 5, 7
 """The versions of a file in which entries, and letters, had no checksums yet."""

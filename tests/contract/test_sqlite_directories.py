@@ -19,8 +19,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, directories, watch
 from remora.storage.sqlite.backup import back_up, restore
 from remora.storage.sqlite.checking import check_directory, check_file
-from support.sqlite import held
-from support.stores import own_topic, spread
+from support.stores import held, own_topic, spread
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.checking import check_directory
 from support.layout_machine import LayoutMachine, rooms, routed
-from support.sqlite import append, configured, held, store
-from support.stores import own_topic
+from support.sqlite import append, configured, store
+from support.stores import deliver_all, held, own_topic
 
 __all__ = ["configured", "store"]
 
@@ -36,15 +36,6 @@ __all__ = ["configured", "store"]
 async def changed(store: SqliteStore, topic: Topic, shards: int) -> Topic:
     """The topic after a change."""
     return await store.own_topics.reshard(topic, shards)
-
-
-async def deliver(store: SqliteStore, shard: Shard) -> list[bytes]:
-    """Read and remove all that the owner of a shard is shown; what that was."""
-    token = await held(store, shard)
-    page = await store.queue.read(token, b"", 1024)
-    if page.entries:
-        await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
-    return page.entries
 
 
 # ------------------------------------------------------------------------------------------- the change
@@ -97,7 +88,7 @@ async def test_a_change_while_a_former_layout_has_entries(store: SqliteStore) ->
     with pytest.raises(TopicRefused, match="generation 0 still holds 9 entries of 2 shards"):
         await changed(store, new, 4)
     for shard in old.all_shards():
-        await deliver(store, shard)
+        await deliver_all(store, shard)
 
     assert (await changed(store, new, 4)).generation == 2
 
@@ -222,7 +213,7 @@ async def test_numbers_of_a_sequence_go_on(store: SqliteStore) -> None:
     assert (await store.own_topics.sequence(new)).tail == 12
     assert (await store.own_topics.sequence(new)).delivered == 0
     for shard in new.all_shards():
-        await deliver(store, shard)
+        await deliver_all(store, shard)
     assert (await store.own_topics.sequence(new)).delivered == 12
 
 
@@ -239,12 +230,12 @@ async def test_a_new_shard_is_held_back_until_its_parents_are_empty(store: Sqlit
 
     page = await store.queue.read(await held(store, new.shard(0)), b"", 100)
     assert (page.entries, page.held_back) == ([], f"waits for t of generation 0: {waiting} entries")
-    await deliver(store, old.shard(0))
+    await deliver_all(store, old.shard(0))
 
-    assert await deliver(store, new.shard(0))
-    assert await deliver(store, new.shard(2))
-    assert not await deliver(store, new.shard(1))
-    assert not await deliver(store, new.shard(3))
+    assert await deliver_all(store, new.shard(0))
+    assert await deliver_all(store, new.shard(2))
+    assert not await deliver_all(store, new.shard(1))
+    assert not await deliver_all(store, new.shard(3))
 
 
 async def test_the_end_of_a_parent_rings_for_its_children(configured: SqliteSettings, store: SqliteStore) -> None:
@@ -262,7 +253,7 @@ async def test_the_end_of_a_parent_rings_for_its_children(configured: SqliteSett
 
         async with asyncio.TaskGroup() as tasks:
             listeners = [tasks.create_task(listen(i, each)) for i, each in enumerate((store, other))]
-            await deliver(store, old.shard(0))
+            await deliver_all(store, old.shard(0))
             await until(lambda: all({new.shard(0), new.shard(2)} <= each for each in told))
             assert not any({new.shard(1), new.shard(3)} & each for each in told[1:])
             for each in listeners:
@@ -280,7 +271,7 @@ async def test_the_first_page_of_a_shard_tells_where_its_parents_ended(store: Sq
     new = await changed(store, old, 2)
     await store.ingest.publish(new, routed(new, *range(9)))
     for shard in old.all_shards():
-        await deliver(store, shard)
+        await deliver_all(store, shard)
 
     before = await store.queue.read(await held(store, new.shard(0)), b"", 1)
     assert await store.own_topics.forget_former(new)
@@ -300,7 +291,7 @@ async def test_a_former_layout_is_forgotten_when_it_is_empty(store: SqliteStore)
     new = await changed(store, old, 4)
     assert not await store.own_topics.forget_former(new)
     token = await held(store, old.shard(0))
-    counts = [len(await deliver(store, shard)) for shard in old.all_shards()]
+    counts = [len(await deliver_all(store, shard)) for shard in old.all_shards()]
 
     assert await store.own_topics.forget_former(new)
     assert not await store.own_topics.forget_former(new)

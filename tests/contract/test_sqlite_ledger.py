@@ -10,8 +10,8 @@ from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, directory, schema
-from support.sqlite import append, held
-from support.stores import QUIET_S, change, own_topic
+from support.sqlite import append
+from support.stores import QUIET_S, change, held, own_topic
 
 LEDGERS = schema.MIGRATIONS.index(schema._keep_ledgers)
 """The version of files that have no ledgers yet."""

@@ -9,8 +9,8 @@ from remora.model.errors import StoreDamaged
 from remora.model.shard import LockToken
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.queue import MOST_BYTES
-from support.sqlite import append, held
-from support.stores import change, own_topic
+from support.sqlite import append
+from support.stores import change, held, own_topic
 
 SIZE = 64_000
 COUNT = 400

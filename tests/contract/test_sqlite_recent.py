@@ -19,8 +19,8 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, recent, schema
 from remora.storage.sqlite.checking import check_directory
 from remora.storage.sqlite.connecting import PAGE_BYTES
-from support.sqlite import append, held
-from support.stores import by_shard, change, own_topic, settle_all, spread
+from support.sqlite import append
+from support.stores import by_shard, change, held, own_topic, settle_all, spread
 
 EVENTS = 60
 BALLAST_BYTES = 1 << 20

@@ -27,8 +27,7 @@ from remora.storage.sqlite import file as file_module
 from remora.storage.sqlite.checking import check_directory
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.recent import give_back
-from support.sqlite import held
-from support.stores import change, own_topic, spread
+from support.stores import change, held, own_topic, spread
 
 MEGABYTES = 32
 FULL, WITH_ROOM = Disk(100 << 30, 0), Disk(100 << 30, 50 << 30)

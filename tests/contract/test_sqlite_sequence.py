@@ -23,8 +23,8 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
 from remora.model.topic import SequenceState, Topic
 from remora.storage.sqlite import SqliteStore
-from support.sqlite import append, held
-from support.stores import change, expire, own_topic
+from support.sqlite import append
+from support.stores import change, expire, held, own_topic
 
 SHARDS = 3
 OVERHEAD = 10

@@ -37,8 +37,8 @@ from remora.storage.sqlite.checking import LETTERS, check_directory, check_file
 from remora.storage.sqlite.checksums import changed, changed_letter
 from remora.storage.sqlite.salvaging import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
-from support.sqlite import append, held
-from support.stores import change, own_topic, settle_all, spread, unhurried
+from support.sqlite import append
+from support.stores import change, held, own_topic, settle_all, spread, unhurried
 
 ENTRIES = 40
 

@@ -20,8 +20,7 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.sqlite import held
-from support.stores import change, own_topic
+from support.stores import change, held, own_topic
 
 ENTRIES = [raw_entry(f"key-{i}", i) for i in range(40)]
 LONG_S = 60.0

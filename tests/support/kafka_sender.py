@@ -112,6 +112,17 @@ async def push_all(route: Route, records: Sequence[Record]) -> list[tuple[Record
     return refused
 
 
+async def push_in_both_modes(endpoint: KafkaEndpoint, shard: Shard, meant: Target, records: Sequence[Record]) -> None:
+    """Push the first half at least once, and commit the other one in a transaction."""
+    middle = len(records) // 2
+    async with endpoint.route(shard, INCARNATION, meant) as route:
+        await push_all(route, records[:middle])
+    async with endpoint.exact(shard, INCARNATION, meant) as exact:
+        batches, refused = exact.pack(records[middle:])
+        assert refused == []
+        await exact.commit(batches, records[-1].next_position)
+
+
 async def push_lanes(route: Route, batches: Sequence[Batch]) -> None:
     """Push batches, those of a lane one after the other. Raises the first failure when all have come back."""
     lanes: defaultdict[int, list[Batch]] = defaultdict(list)

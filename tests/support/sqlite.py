@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from remora.config import SqliteSettings
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import Shard
 from remora.storage.sqlite import SqliteStore
-from support.stores import QUIET_S
 
 
 @pytest.fixture
@@ -24,13 +23,6 @@ async def store(configured: SqliteSettings) -> AsyncIterator[SqliteStore]:
     """An open store."""
     async with SqliteStore(configured) as opened:
         yield opened
-
-
-async def held(store: SqliteStore, shard: Shard) -> LockToken:
-    """The lock of a shard, for as long as a test takes."""
-    token = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(token, LockToken)
-    return token
 
 
 async def append(store: SqliteStore, shard: Shard, *payloads: bytes) -> None:

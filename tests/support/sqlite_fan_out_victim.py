@@ -18,9 +18,8 @@ from remora.config import SqliteSettings
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, writer
-from support.sqlite import held
 from support.sqlite_victim import Killer, die_at_each_step, watch
-from support.stores import expire, own_topic
+from support.stores import expire, held, own_topic
 
 FILES = 4
 EVENTS = 6

@@ -16,6 +16,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.ingest import RoutedEvent
+from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
@@ -245,6 +246,22 @@ async def bench(yard: Yard) -> AsyncIterator[Bench]:
     """An open store."""
     async with AsyncExitStack() as stack:
         yield Bench(yard, await stack.enter_async_context(yard.worker()), stack)
+
+
+async def held(store: DeliveryStore, shard: Shard) -> LockToken:
+    """The lock of a shard, for as long as a test takes."""
+    token = await store.locks.acquire(shard, "w", QUIET_S)
+    assert isinstance(token, LockToken)
+    return token
+
+
+async def deliver_all(store: DeliveryStore, shard: Shard) -> list[bytes]:
+    """Read and remove all that the owner of a shard is shown; what that was."""
+    token = await held(store, shard)
+    page = await store.queue.read(token, b"", 1024)
+    if page.entries:
+        await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
+    return page.entries
 
 
 async def renew(store: DeliveryStore, token: LockToken, lease_s: float) -> None:

@@ -20,8 +20,8 @@ from devkit.processes.programs import program
 from remora.config import Settings, SqliteSettings, parse_duration
 from remora.model.exits import Exit
 from remora.storage.sqlite import SqliteStore
-from support.sqlite import append, held
-from support.stores import own_topic
+from support.sqlite import append
+from support.stores import held, own_topic
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "remora.service"
