@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=11, help="of each Kafka topic (default: 11)")
     parser.add_argument(
         "--stuck-rounds", type=int, default=200, metavar="N",
-        help=f"of 100 events for each of {SHARDS} queues of an embedded topic, of which one is stuck (default: 200)",
+        help=f"of 100 events for each of {SHARDS} queues of an embedded topic while one is stuck (default: 200)",
     )  # fmt: skip
     parser.add_argument("--nice", type=int, default=0, help="of all measured processes; -20 on a host that is shared")
 

@@ -23,7 +23,7 @@ STEPS = ("name", "store", "move")
 
 
 class Moves:
-    """A file by which a worker is told to hurt itself at a step of its next move."""
+    """A file that has a worker hurt itself at a step of its next move."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -12,7 +12,7 @@ from devkit.chaos.hosts import STEPS, Host
 
 TIMES = 3
 COMES_S = 25.0
-"""For so long a move is waited for."""
+"""How long a strike waits for a move."""
 
 TAKEN_OVER_S = 2.5
 """A frozen owner goes on so long after its lease: another host moves entries of its queues by then."""

@@ -13,7 +13,7 @@ from remora.model.exits import Exit
 from support.ingest import ndjson, record
 
 HEAVY = ("aiokafka", "aiohttp", "gssapi", "cramjam", "cryptography", "librados", "pyarrow", "opentelemetry", "protobuf")
-"""Libraries of which a worker with no topic has no use; parts of all are compiled, and mapped once they are loaded."""
+"""Libraries that a worker without a topic does not need; each has compiled parts, which are mapped once it loads."""
 
 LEAST_SHARED = 4 << 20
 

@@ -44,7 +44,7 @@ async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> Asy
 
 
 def cases(numbers: Iterable[int], at_the_gate: Sequence[int]) -> list[object]:
-    """The writes before which something stands still, of which a few are enough for each change."""
+    """The writes before which something stands still; a few of them are enough for each change."""
     full = pytest.mark.full("the same before other writes")
     return [number if number in at_the_gate else pytest.param(number, marks=full) for number in numbers]
 

@@ -13,7 +13,7 @@ from typing import Any
 MOST_BUCKETS = 256
 FILTERED = ("at", "key", "event", "rules")
 MOST_SENDING = 64
-"""Notifications of one bucket of which the last sending is kept."""
+"""The most notifications of one bucket whose last sending a worker keeps."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _News:
 
 
 class NewsBook:
-    """The last outcomes by bucket; where there are too many the bucket goes that nothing was heard of for longest."""
+    """The last outcomes by bucket; of too many the one goes that had no outcome for longest."""
 
     def __init__(self) -> None:
         self._news: dict[str, _News] = {}

@@ -36,7 +36,7 @@ class Placement:
 
     def directory_of(self, name: str, place: int) -> int:
         """The number of the directory of a topic, whether there is such a topic or not; `place` is a hash of its name,
-        of which the choice of a file within the directory has used the rest."""
+        divided by the number of files: the remainder chooses the file within the directory."""
         if not self.directories:
             return 0
         if (known := self.topics.get(name)) is not None:

@@ -77,7 +77,7 @@ BEARER = (
 
 
 def test_bearer() -> None:
-    """OAUTHBEARER asks for a log-in with a token, of which no secret is shown, and for none with a user."""
+    """OAUTHBEARER asks for a log-in with a token and for none with a user, and no secret of it is shown."""
     cluster = parse_target(target("kafka://alice:s3cret@one", BEARER)).cluster
 
     assert cluster.bearer == Bearer("https://sso.example.org/token", "remora", SECRET, "kafka", "/ca.pem")

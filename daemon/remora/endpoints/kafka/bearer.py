@@ -62,7 +62,7 @@ class BearerSessions:
         self._begun: asyncio.Queue[tuple[Any, float]] = asyncio.Queue()
 
     def begun(self, connection: Any, session_s: float) -> None:
-        """A connection is logged in for so long, 0 for ever."""
+        """The broker lets a connection in for `session_s` seconds; 0 for ever."""
         if renewal_s(session_s) is not None:
             self._begun.put_nowait((connection, session_s))
 

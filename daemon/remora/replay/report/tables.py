@@ -22,7 +22,7 @@ _EPOCH_US = 1_000_000_000_000_000
 _PERCENTILE_NAMES = ("p50", "p90", "p99", "p99.9", "largest")
 
 
-_NOISE = "how much two replays of the same trace differ, neither of which had a fault: a smaller change says nothing"
+_NOISE = "how much two replays of one trace differ that had no fault: a smaller change says nothing"
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,6 @@ def sized(spark: SparkSession, rows: int) -> Iterator[None]:
 
 def tasks(rows: int, slots: int, least: int | None) -> int:
     """Into how many tasks a shuffle divides its rows, where `slots` run at a time: enough that none has too much to
-    sort, and no more than have something to do. `least` is what somebody set."""
+    sort, and at most as many as have something to do. `least` is what somebody set."""
     busy = min(slots, -(-rows // _LEAST_A_TASK)) if least is None else least
     return max(1, busy, -(-rows // ROWS_A_TASK))

@@ -26,7 +26,7 @@ MOST_NAMED = 64
 """A shard that begins says of so many parents where they ended; of more than these, only whose generation they are."""
 
 _FRESH_S = 0.2
-"""For so long a look at a parent counts for all its children in this process."""
+"""How long a look at a parent counts for all of its children in this process."""
 
 _MOST_KNOWN = 8192
 
@@ -65,21 +65,18 @@ class Parents:
             return await self._precedence(name, found.stored, shard, generation)
 
     async def _precedence(self, name: str, stored: StoredTopic, shard: Shard, generation: int) -> Precedence:
-        known: dict[str, FormerQueue] = {}
-        number = number_of(shard.queue)
-        sizes = {each.generation: each.shards for each in as_topic(name, stored).layouts}
-        new = sizes.get(generation, 1)
-        old = next((each for each in stored.former if each.generation < generation), None)
+        topic, number = as_topic(name, stored), number_of(shard.queue)
+        new = next((each.shards for each in topic.layouts if each.generation == generation), 1)
+        old = next((each for each in topic.former if each.generation < generation), None)
         if old is None:
-            known = {each.name: each for each in await self._former.kept(stored.id)}
-            before = max((each.generation for each in known.values() if each.generation < generation), default=-1)
-            names = [each.name for each in known.values() if each.generation == before]
-            waited = [names[i] for i in parents(len(names), new, number)] if names else []
-            return Precedence("", _ends([known[each] for each in waited]))
-        layout = next(each for each in as_topic(name, stored).former if each.generation == old.generation)
-        shards = as_topic(name, stored).shards_of(layout)
+            kept = await self._former.kept(stored.id)
+            before = max((each.generation for each in kept if each.generation < generation), default=-1)
+            went = [each for each in kept if each.generation == before]
+            return Precedence("", _ends([went[i] for i in parents(len(went), new, number)] if went else []))
+        shards = topic.shards_of(old)
         waited_for = [shards[i] for i in parents(old.shards, new, number)]
         looks = await self._look(stored.id, waited_for)
+        known: dict[str, FormerQueue] = {}
         if any(isinstance(look, ShardGone) for look in looks):
             known = {each.name: each for each in await self._former.kept(stored.id)}
         return _judged(old.generation, waited_for, looks, known)

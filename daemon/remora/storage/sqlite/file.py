@@ -56,7 +56,7 @@ class File:
     def __init__(
         self, path: Path, bell: Bell, changed: Callable[[], None], place: FilePlace, meter: StageMeter = NO_METER
     ) -> None:
-        """`changed` is called whenever it can be used no more, or again, or for another reason.
+        """`changed` is called whenever the file can no longer be used, can be used again, or is short of room.
 
         What cannot be used in another directory than the store's first one is lost until that is opened anew.
         """
