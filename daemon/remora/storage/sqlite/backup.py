@@ -20,7 +20,7 @@ from pathlib import Path
 
 from remora.model.errors import StoreFull, StoreMisconfigured, StoreUnavailable
 from remora.model.store_files import Report
-from remora.policy.placement import Placement
+from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.checking import check_directory, check_file, folders_of, open_to_look, placement_of, why
 from remora.storage.sqlite.connecting import connect, snapshot, transaction
@@ -114,7 +114,7 @@ def restore(copies: Path, directories: Sequence[Path]) -> list[Report]:
     return reports
 
 
-def _set_paths(file: Path, placement: Placement, directories: Sequence[Path]) -> None:
+def _set_paths(file: Path, placement: StoreDirectories, directories: Sequence[Path]) -> None:
     """Have the first file know where the directories are now."""
     if placement.directories:
         places = zip(placement.directories, directories, strict=True)

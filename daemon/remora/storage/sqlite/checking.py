@@ -23,7 +23,7 @@ import msgspec
 from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, Report
-from remora.policy.placement import Placement
+from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
@@ -106,14 +106,14 @@ def check_directory(directory: Path, *, in_one: bool = False) -> list[Report]:
     return sorted(reports, key=lambda each: each.path.name)
 
 
-def placement_of(directory: Path) -> Placement:
+def placement_of(directory: Path) -> StoreDirectories:
     """The directories of the store whose first directory, or copy, this is, looked up without changing anything; as one
     of a single directory where its first file cannot be read."""
     try:
         with closing(open_to_look(directory / "queues-000.db")) as connection:
             return placement_in(connection)
     except (sqlite3.Error, OSError, msgspec.MsgspecError):
-        return Placement()
+        return StoreDirectories()
 
 
 def folders_of(directory: Path, *, in_one: bool = False) -> Sequence[tuple[int, Path]]:

@@ -28,7 +28,7 @@ from remora.model.errors import (
 )
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import own_topic_name
-from remora.policy.placement import Placement, StoreDirectory
+from remora.policy.store_directories import StoreDirectories, StoreDirectory
 from remora.storage.sqlite.allocating import NO_ROOM
 from remora.storage.sqlite.connecting import connect, snapshot, transaction
 from remora.storage.sqlite.directory import (
@@ -85,13 +85,13 @@ def anchored(directory: Path, anchors: ExitStack) -> None:
             anchors.enter_context(closing(connect(path, reader=True)))
 
 
-def first_placement(directory: Path, first: PreparedFiles, settings: SqliteSettings) -> Placement:
+def first_placement(directory: Path, first: PreparedFiles, settings: SqliteSettings) -> StoreDirectories:
     """The directories of a store that is opened under its lock; those of the settings where none was ever in use.
 
     Where the first file is damaged nobody knows further ones.
     """
     if first.paths[0] in first.damaged:
-        return Placement()
+        return StoreDirectories()
     store = _Store(directory)
     further = [Path(each) for each in settings.directories[1:]]
     if store.placement.directories or not further:
@@ -109,7 +109,7 @@ def first_placement(directory: Path, first: PreparedFiles, settings: SqliteSetti
     return store.placement
 
 
-def _warn_of_unused(placement: Placement, wanted: Sequence[Path]) -> None:
+def _warn_of_unused(placement: StoreDirectories, wanted: Sequence[Path]) -> None:
     for path in wanted:
         if placement.at(str(path)) is None:
             _log.warning("%s is in sqlite.directories and not in use: `remora store directory add %s`", path, path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from remora.config import SqliteSettings
 from remora.model.errors import DirectoryLost, StoreAway, StoreError, StoreFull, StoreMissing, StoreUnavailable
 from remora.policy.disk_room import Disk
-from remora.policy.placement import Placement, StoreDirectory
+from remora.policy.store_directories import StoreDirectories, StoreDirectory
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.directories import (
@@ -58,7 +58,7 @@ class Files:
         self._away: StoreError | None = None
         self.bell = Bell()
         self._directory = Path(settings.first)
-        self.placement = Placement()
+        self.placement = StoreDirectories()
         self._by_number: dict[int, File] = {}
         self._count = 1
         self._is_outdated = False

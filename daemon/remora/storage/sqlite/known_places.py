@@ -6,23 +6,23 @@ import sqlite3
 
 import msgspec
 
-from remora.policy.placement import Placement
+from remora.policy.store_directories import StoreDirectories
 
 _KNOWN = "SELECT value FROM meta WHERE key = 'directories'"
 _GENERATION = "SELECT value FROM meta WHERE key = 'placement'"
 KEEP_FACT = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
 """Replaces a fact about a file; that of this module are `directories` and `placement`."""
 
-_decode = msgspec.json.Decoder(Placement).decode
+_decode = msgspec.json.Decoder(StoreDirectories).decode
 
 
-def placement_in(connection: sqlite3.Connection) -> Placement:
+def placement_in(connection: sqlite3.Connection) -> StoreDirectories:
     """The directories of a store, of its first file."""
     row = connection.execute(_KNOWN).fetchone()
-    return Placement() if row is None else _decode(row[0])
+    return StoreDirectories() if row is None else _decode(row[0])
 
 
-def keep_placement(connection: sqlite3.Connection, placement: Placement) -> None:
+def keep_placement(connection: sqlite3.Connection, placement: StoreDirectories) -> None:
     """Within a transaction of the first file, have the store know its directories."""
     connection.execute(KEEP_FACT, ("directories", msgspec.json.encode(placement).decode()))
 

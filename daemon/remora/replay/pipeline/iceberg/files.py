@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
-class FilePart:
+class FileSelection:
     """What is read of files: columns by the table's names, and the rows that pass a condition."""
 
     columns: StructType
@@ -63,7 +63,7 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def read(spark: SparkSession, table: Table, found: Sequence[DataFile], part: FilePart) -> DataFrame:
+def read(spark: SparkSession, table: Table, found: Sequence[DataFile], part: FileSelection) -> DataFrame:
     """Some of the rows of some files, by the table's columns of today."""
     if not found:
         return spark.createDataFrame([], part.columns)
@@ -72,7 +72,7 @@ def read(spark: SparkSession, table: Table, found: Sequence[DataFile], part: Fil
     return spark.createDataFrame(tasks, "task binary").repartition(len(tasks)).mapInArrow(reader, part.columns)
 
 
-def _reader(metadata: str, properties: dict[str, str], part: FilePart) -> _OverArrow:
+def _reader(metadata: str, properties: dict[str, str], part: FileSelection) -> _OverArrow:
     schema, condition = to_arrow_schema(part.columns, timezone="UTC"), part.condition
 
     def read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

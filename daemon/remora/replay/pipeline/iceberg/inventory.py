@@ -27,7 +27,7 @@ from remora.replay.pipeline.columns import EVENT, OBJECT
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, made, told_as
 from remora.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
-from remora.replay.pipeline.iceberg.files import FilePart, read, write
+from remora.replay.pipeline.iceberg.files import FileSelection, read, write
 from remora.replay.pipeline.iceberg.tables import (
     EVENTS,
     FORMS,
@@ -94,7 +94,7 @@ def take_in_lake(
         changed = None
         if added is not None:
             columns = StructType([each for each in EVENT.fields if each.name in _OBJECT])
-            keys = read(spark, journal, added, FilePart(columns)).select(*_OBJECT).distinct()
+            keys = read(spark, journal, added, FileSelection(columns)).select(*_OBJECT).distinct()
             named = [(row[0], row[1], row[2]) for row in keys.limit(_MOST_CHANGED + 1).collect()]
             changed = named if len(named) <= _MOST_CHANGED else None
         old = [task.file for task in inventory.scan().plan_files()]
@@ -148,7 +148,7 @@ def _of_snapshot(journal: Table, snapshot: Snapshot) -> list[DataFile]:
 def _found(spark: SparkSession, journal: Table, condition: BooleanExpression) -> DataFrame:
     """Current objects by the events that pass a condition, as rows of the inventory."""
     files = [task.file for task in journal.scan(row_filter=condition).plan_files()]
-    events = read(spark, journal, files, FilePart(by_lake_names(_NEEDED), condition))
+    events = read(spark, journal, files, FileSelection(by_lake_names(_NEEDED), condition))
     return lake_rows(current_objects(as_landed(events).withColumn("bucket_dir", F.lit(None).cast("string"))), OBJECT)
 
 
@@ -164,7 +164,9 @@ def _renewed(
     names = by_lake_names(OBJECT)
     is_changed = In("key", {key for _, _, key in changed})  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
     found = _found(spark, journal, is_changed)
-    others = read(spark, inventory, old, FilePart(names)).join(F.broadcast(keys), on=list(_OBJECT), how="left_anti")
+    others = read(spark, inventory, old, FileSelection(names)).join(
+        F.broadcast(keys), on=list(_OBJECT), how="left_anti"
+    )
     ours = found.join(F.broadcast(keys), on=list(_OBJECT), how="left_semi")
     return others.select(*names.names).union(ours.select(*names.names))
 

@@ -14,7 +14,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.columns import EVENT, OBJECT
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
 from remora.replay.pipeline.iceberg.commits import landed_in
-from remora.replay.pipeline.iceberg.files import FilePart, read
+from remora.replay.pipeline.iceberg.files import FileSelection, read
 from remora.replay.pipeline.iceberg.tables import EVENTS, INVENTORY, as_landed, by_lake_names
 
 
@@ -47,6 +47,6 @@ def _of_bucket(spark: SparkSession, table: Table, columns: StructType, bucket: s
     """Only files that may have the bucket are read."""
     is_its = EqualTo("bucket", bucket)  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
     files = [task.file for task in table.scan(row_filter=is_its).plan_files()]
-    rows = as_landed(read(spark, table, files, FilePart(by_lake_names(columns), is_its)))
+    rows = as_landed(read(spark, table, files, FileSelection(by_lake_names(columns), is_its)))
     folders = {name: F.lit(None).cast("string") for name in columns.names if name not in rows.columns}
     return rows.where(F.col("tenant") == tenant).withColumns(folders).select(*columns.names)

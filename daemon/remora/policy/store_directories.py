@@ -23,7 +23,7 @@ class StoreDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class StoreDirectories:
     """The directories of a store, as of a generation that grows with each change; none for a store of one directory.
 
     `topics` are the names that lie elsewhere than the rule says, with the number of their directory.
@@ -48,9 +48,9 @@ class Placement:
         """The directory of this path."""
         return next((each for each in self.directories if each.path == path), None)
 
-    def changed(self, directories: Sequence[StoreDirectory], known: Mapping[str, tuple[int, int]]) -> Placement:
+    def changed(self, directories: Sequence[StoreDirectory], known: Mapping[str, tuple[int, int]]) -> StoreDirectories:
         """The next generation, with other directories: each known name, which has a directory and a hash, stays."""
         last = max((each.number for each in directories), default=0)
-        plain = Placement(self.generation + 1, tuple(directories), {}, max(self.next_number, last + 1))
+        plain = StoreDirectories(self.generation + 1, tuple(directories), {}, max(self.next_number, last + 1))
         moved = {name: at for name, (at, place) in known.items() if plain.directory_of(name, place) != at}
         return replace(plain, topics=moved)

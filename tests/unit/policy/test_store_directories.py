@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.placement import Placement, StoreDirectory
+from remora.policy.store_directories import StoreDirectories, StoreDirectory
 
 ONE, TWO, THREE = (StoreDirectory(number, f"/d{number}") for number in range(3))
 LEAVING = StoreDirectory(1, "/d1", takes_topics=False)
@@ -25,13 +25,13 @@ LEAVING = StoreDirectory(1, "/d1", takes_topics=False)
 )
 def test_a_topic_is_placed_by_its_name(directories: list[StoreDirectory], place: int, number: int) -> None:
     """The hash of a name chooses among the directories that take topics."""
-    assert Placement().changed(directories, {}).directory_of("t", place) == number
+    assert StoreDirectories().changed(directories, {}).directory_of("t", place) == number
 
 
 @given(st.lists(st.sampled_from([(ONE,), (ONE, TWO), (ONE, LEAVING), (ONE, TWO, THREE), (ONE, THREE)]), max_size=6))
 def test_no_change_of_directories_moves_a_topic(changes: list[tuple[StoreDirectory, ...]]) -> None:
     """Whatever is added and removed, a topic that is there stays where it is; new ones go where the rule says."""
-    placement = Placement()
+    placement = StoreDirectories()
     known: dict[str, tuple[int, int]] = {}
     for step, directories in enumerate(changes):
         kept = {name: at for name, at in known.items() if at[0] in {each.number for each in directories}}
@@ -48,7 +48,7 @@ def test_no_change_of_directories_moves_a_topic(changes: list[tuple[StoreDirecto
 
 def test_a_number_is_used_once() -> None:
     """Another directory than one that was removed never has its number."""
-    placement = Placement().changed([ONE, TWO], {}).changed([ONE], {})
+    placement = StoreDirectories().changed([ONE, TWO], {}).changed([ONE], {})
 
     assert placement.next_number == 2
     assert placement.at("/d0") == ONE
