@@ -133,7 +133,7 @@ def test_room_that_an_old_log_leaves_is_the_new_ones(path: Path, monkeypatch: py
     old = kept.stat().st_ino
     monkeypatch.setattr(room, "disk_of", lambda _: Disk(100 << 30, 0 if kept.stat().st_ino == old else 1 << 30))
     with closing(connect(path, reader=False)) as connection:
-        of_file = room.Room(path, KeptOpen(), 1, room.DirectoryBound(path.parent, 0))
+        of_file = room.Room(path, KeptOpen(), 1)
         of_file.adapt(connection)
         of_file.limit_growth(connection)
         connection.execute("BEGIN IMMEDIATE")

@@ -19,7 +19,7 @@ from remora.policy import disk_room
 from remora.storage.sqlite import writer as module
 from remora.storage.sqlite.allocating import KeptOpen
 from remora.storage.sqlite.connecting import PAGE_BYTES
-from remora.storage.sqlite.room import DirectoryBound, Room
+from remora.storage.sqlite.room import Room
 from remora.storage.sqlite.writer import Writer
 
 
@@ -54,7 +54,7 @@ def a_writer(path: Path, damages: list[StoreDamaged]) -> Iterator[Writer]:
     kept = KeptOpen()
     with suppress(FileNotFoundError):
         kept.use(path)
-    yield Writer(path, damages.append, Room(path, kept, 1, DirectoryBound(path.parent, 0)))
+    yield Writer(path, damages.append, Room(path, kept, 1))
     kept.let_go()
 
 
@@ -376,7 +376,7 @@ async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) ->
     """A file that is no database is damage, told to who asked and to the store; the thread goes on."""
     path = tmp_path / "x.db"
     path.write_bytes(b"not a database at all, by no means" * 100)
-    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1, DirectoryBound(path.parent, 0)))
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1))
 
     for _ in range(2):
         with pytest.raises(StoreDamaged, match=r"x\.db"):
@@ -392,7 +392,7 @@ async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) ->
 async def test_missing_file(tmp_path: Path, damages: list[StoreDamaged]) -> None:
     """A file that is gone is no reason to make an empty one, and none for the thread to end: it may come back."""
     path = tmp_path / "x.db"
-    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1, DirectoryBound(path.parent, 0)))
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1))
     with pytest.raises(StoreUnavailable):
         await writer.write(insert(1), durable=True)
     assert not path.exists()

@@ -22,7 +22,7 @@ from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
 from remora.storage.sqlite.examining import is_sound
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
-from remora.storage.sqlite.room import DirectoryBound, Room, looked_into, reserve_on
+from remora.storage.sqlite.room import Room, looked_into, reserve_on
 from remora.storage.sqlite.writer import Around, Job, Writer, WriterStats
 
 T = TypeVar("T")
@@ -42,11 +42,11 @@ _FINDING, _WRITING, _READING = "finding", "writing", "reading"
 
 
 class FilePlace(NamedTuple):
-    """Where a file lies: with so many in its directory, what they may take together, and whether that is another
-    directory than the store's first."""
+    """Where a file lies: with so many in its directory, which may take so many bytes together, 0 for no bound; and
+    whether that is another directory than the store's first."""
 
     files: int
-    bound: DirectoryBound
+    most_together: int = 0
     is_further: bool = False
 
 
@@ -79,7 +79,7 @@ class File:
         self._bell = bell
         self._changed = changed
         around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
-        room = Room(path, self._kept, place.files, place.bound)
+        room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
         self._is_closed = False

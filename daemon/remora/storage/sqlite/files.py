@@ -183,8 +183,8 @@ class Files:
     def _opened(self, group: PreparedFiles) -> list[File]:
         """The files of a directory, as they were prepared."""
         folder, most = group.paths[0].parent, self.settings.directory_bytes
-        bound = self._bounds[folder] = DirectoryBound(folder, most)
-        place = FilePlace(len(group.paths), bound, is_further=group.number > 0)
+        self._bounds[folder] = DirectoryBound(folder, most)
+        place = FilePlace(len(group.paths), most, is_further=group.number > 0)
         return [File(path, self.bell, self._tell_state, place, self._meter) for path in group.paths]
 
     def _mark_damaged(self, group: PreparedFiles) -> None:

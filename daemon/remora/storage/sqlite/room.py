@@ -13,6 +13,7 @@ import os
 import resource
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,19 +47,28 @@ def disk_of(path: Path) -> Disk:
 class DirectoryBound:
     """What the files of a directory may take together; 0 for as much as the disk has.
 
-    All of them are measured now and then: a transaction must not look at each. Their threads share it.
+    They are measured now and then: a transaction must not look at each of them. Only the `own` ones of who asks are
+    looked at each time, since they grow by what it has written since.
     """
 
-    def __init__(self, directory: Path, most: int) -> None:
-        self._directory, self._most = directory, most
+    def __init__(self, directory: Path, most: int, own: Sequence[Path] = ()) -> None:
+        self._directory, self._most, self._own = directory, most, own
         self._sizes: dict[str, int] = {}
         self._used, self._until = 0, 0.0
 
     def within(self, disk: Disk) -> Disk:
         """What the directory has of its disk."""
-        if self._most and time.monotonic() >= self._until:
+        if not self._most:
+            return disk
+        if time.monotonic() >= self._until:
             self._measure()
             self._until = time.monotonic() + _MEASURED_FOR_S
+        else:
+            for path in self._own:
+                with suppress(FileNotFoundError):
+                    now = path.stat().st_size
+                    self._used += now - self._sizes.get(path.name, 0)
+                    self._sizes[path.name] = now
         return disk.within(self._most, self._used)
 
     def most_of(self, path: Path) -> int | None:
@@ -90,12 +100,12 @@ def looked_into(connection: sqlite3.Connection) -> tuple[int, bool, bool]:
 class Room:
     """Used by a file's writer, in its thread; the file is one of so many, and `kept` open."""
 
-    def __init__(self, path: Path, kept: KeptOpen, files: int, bound: DirectoryBound) -> None:
+    def __init__(self, path: Path, kept: KeptOpen, files: int, most_together: int = 0) -> None:
         self._path = path
         self._log = log_of(path)
         self._open = kept
         self._files = files
-        self._bound = bound
+        self._bound = DirectoryBound(path.parent, most_together, (path, self._log))
         self._largest: int | None
         self._disk = Disk(0, 0)
         self._kept: Reserve
