@@ -47,10 +47,10 @@ from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.process.sockets import ingest_sockets
-from remora.servers.serving import Server, Serving
+from remora.servers.server import Server, Serving
 
 if TYPE_CHECKING:  # the supervisor imports no endpoint, and stays small
-    from remora.endpoints.probing import ProbePart
+    from remora.endpoints.probes import ProbePart
     from remora.endpoints.tls import Tls, TlsFiles
 
 
@@ -379,7 +379,7 @@ def file_remarks(target: Target, settings: Settings) -> list[str]:
 
     The daemon may see other files, as another user or on another host: what cannot be read here is a remark.
     """
-    from remora.endpoints.probing import refuse_files
+    from remora.endpoints.probes import refuse_files
 
     if (found := _probe_of(target.scheme)) is None:
         return []
@@ -397,7 +397,7 @@ async def probe(topic: Topic, settings: Settings, *, sends_test: bool) -> AsyncI
 
     No event is sent, unless `sends_test`: then it ends with an `s3:TestEvent`.
     """
-    from remora.endpoints.probing import ProbePart, carry_out
+    from remora.endpoints.probes import ProbePart, carry_out
 
     target = topic.target
     try:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from remora.config import Settings
 from remora.model.errors import StoreMisconfigured
-from remora.model.store_files import DirectoryReport, Report, Salvaged
+from remora.model.store_files import DirectoryReport, FileReport, Salvaged
 
 
-def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[Report]:
+def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[FileReport]:
     """What is wrong with files of an embedded store, or with all of the one that the settings name; blocks.
 
     Raises StoreMisconfigured where there is none.
     """
-    from remora.storage.sqlite.checking import check_directory, check_file
+    from remora.storage.sqlite.checks import check_directory, check_file
 
     if files:
         become_owner(files[0])
@@ -33,13 +33,13 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 
     Raises StoreMisconfigured where that is there already, and StoreDamaged where nothing can be read.
     """
-    from remora.storage.sqlite.salvaging import salvage
+    from remora.storage.sqlite.salvager import salvage
 
     become_owner(damaged)
     return salvage(damaged, new)
 
 
-def back_up_store(settings: Settings, target: Path) -> Sequence[Report]:
+def back_up_store(settings: Settings, target: Path) -> Sequence[FileReport]:
     """Copy the files of the embedded store as they are at one moment; what is in each copy; blocks.
 
     Raises StoreMisconfigured where there is no store or `target` cannot be used, StoreUnavailable and StoreFull.
@@ -51,7 +51,7 @@ def back_up_store(settings: Settings, target: Path) -> Sequence[Report]:
     return back_up(directory, target)
 
 
-def restore_store(settings: Settings, copies: Path) -> Sequence[Report]:
+def restore_store(settings: Settings, copies: Path) -> Sequence[FileReport]:
     """Make the embedded store that the settings name out of copies; what is in each file; blocks.
 
     Raises StoreMisconfigured where the copies are not one whole and sound store, or where there is a store already.

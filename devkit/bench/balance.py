@@ -33,7 +33,7 @@ from devkit.bench.throttle import throttled_from
 from devkit.processes.processes import family
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
-from remora.ports.producing import IngestStore
+from remora.ports.producer import IngestStore
 
 TITLE = "balance: how old events become when one of two hosts is throttled"
 

@@ -37,7 +37,7 @@ from devkit.processes.processes import family, freeze, thaw
 from remora.config import RadosSettings
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
-from remora.ports.producing import IngestStore
+from remora.ports.producer import IngestStore
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ from devkit.processes.processes import cpu_s
 from devkit.receivers.bad_endpoints import Door, door_before, hanging_endpoint
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Target, Topic
-from remora.ports.producing import IngestStore
+from remora.ports.producer import IngestStore
 
 TITLE = "isolation: a healthy topic alone, and beside fifty queues whose endpoints hang"
 

@@ -24,7 +24,7 @@ from devkit.processes.processes import memory_bytes
 from remora.replay.paths import location
 from remora.replay.pipeline.columns import EVENT, OBJECT
 from remora.replay.pipeline.directory import LandedDirectory, Staged
-from remora.replay.pipeline.reconcile import Plan, reconcile
+from remora.replay.pipeline.reconcile import ReconcilePlan, reconcile
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import writing
 from remora.replay.session import session
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(made)
         with session("bench", settings={"spark.driver.memory": options.memory}) as spark, writing(spark):
             _make(spark, folder, options.objects)
-        plan = Plan(
+        plan = ReconcilePlan(
             bucket="photos", out=folder / "out", inventory=folder / "inventory", listing=folder / "listing.parquet",
             listed_at_us=1_795_300_000_000_000, grace_s=0, memory=options.memory,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from devkit.verdicts.history import Kind, Sent
 from devkit.verdicts.verdict import Fate
 from remora.model.errors import StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
-from remora.ports.producing import TwoPhase
+from remora.ports.producer import TwoPhase
 
 KEYS = 5
 MOST_AT_ONCE = 20

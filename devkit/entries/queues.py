@@ -16,7 +16,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import PATIENT, Daemon, Options, merged, rados_section
 from devkit.readers.consumer import Verdict, check, read_until
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.config import RadosSettings
 from remora.model.shard import Shard
@@ -45,34 +45,34 @@ def metadata(topics: Sequence[Described]) -> bytes:
     """The object that describes these topics, of the version that Reef writes."""
 
     def topic(each: Described) -> bytes:
-        def destination(w: Writer) -> None:
+        def destination(w: FieldWriter) -> None:
             w.text("").text("").text(each.uri).text(each.args).text(each.name).u8(0).u8(1)
 
-        def body(w: Writer) -> None:
+        def body(w: FieldWriter) -> None:
             w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(each.name)
             w.struct(5, 1, destination).text(f"arn:aws:sns:default::{each.name}").text("")
 
-        return Writer().struct(3, 1, body).finish()
+        return FieldWriter().struct(3, 1, body).finish()
 
-    def everything(w: Writer) -> None:
+    def everything(w: FieldWriter) -> None:
         w.u32(len(topics))
         for each in topics:
             w.text(each.name).raw(topic(each))
 
-    return Writer().struct(2, 2, everything).finish()
+    return FieldWriter().struct(2, 2, everything).finish()
 
 
 def metadata_object(queue: str, uri: str, topic: str) -> bytes:
     """The object of one topic as Squid writes it; here it may deliver to a Kafka topic of another name."""
 
-    def destination(w: Writer) -> None:
+    def destination(w: FieldWriter) -> None:
         w.text("").text("").text(uri).text("").text(topic).u8(0).u8(1).u32(UNSET).u32(UNSET).u32(UNSET).text(queue)
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(queue)
         w.struct(7, 1, destination).text(f"arn:aws:sns:default::{queue}").text("").text("")
 
-    return Writer().struct(4, 1, body).finish()
+    return FieldWriter().struct(4, 1, body).finish()
 
 
 class Queues:

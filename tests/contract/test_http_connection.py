@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from devkit.receivers.streams import serving_streams
-from remora.endpoints.http.connection import Connection, Failed, Lost
-from remora.endpoints.http.reading import Answer
+from remora.endpoints.http.answer_reader import Answer
+from remora.endpoints.http.connection import ExchangeFailed, HttpConnection, Lost
 
 ACK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 REQUEST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"
@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
-        self.connection = Connection(ENDS_S, lambda _: self.closed.set())
+        self.connection = HttpConnection(ENDS_S, lambda _: self.closed.set())
 
     async def run(self, *requests: bytes) -> tuple[Answer | None, Requests]:
         exchange = Requests(*requests)
@@ -84,7 +84,7 @@ async def test_a_request_that_is_answered_before_it_is_read() -> None:
 
         assert (answer, exchange.acks, exchange.left) == (None, 1, [REQUEST])
         assert client.closed.is_set()
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(ExchangeFailed) as caught:
             await client.run(REQUEST)
         assert caught.value.how is Lost.UNTOUCHED
 
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_closed() -> None:
         async with asyncio.timeout(ENDS_S):
             await client.closed.wait()
 
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(ExchangeFailed) as caught:
             client.connection.run(Requests(REQUEST)).send(None)
 
     assert caught.value.how is Lost.UNTOUCHED

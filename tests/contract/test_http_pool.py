@@ -10,8 +10,8 @@ import pytest
 
 from devkit.receivers.streams import serving_streams
 from remora.config import HttpSettings, Settings
-from remora.endpoints.http.pool import Peer, Pool, Pools
-from remora.endpoints.http.target import Server
+from remora.endpoints.http.pool import ConnectionKey, Pool, Pools
+from remora.endpoints.http.target import HttpServer
 from remora.endpoints.observer import LogObserver
 from remora.model.errors import EndpointUnavailable
 
@@ -19,7 +19,7 @@ SETTINGS = HttpSettings(connection_age_s=60)
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[Peer]:
+async def listening() -> AsyncIterator[ConnectionKey]:
     """A receiver that never says anything."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,7 +29,7 @@ async def listening() -> AsyncIterator[Peer]:
             writer.transport.abort()
 
     async with serving_streams(serve) as port:
-        yield Peer(Server("http", "127.0.0.1", port), by_operator=True)
+        yield ConnectionKey(HttpServer("http", "127.0.0.1", port), by_operator=True)
 
 
 def some_pools() -> Pools:
@@ -65,7 +65,7 @@ async def test_pools_that_have_ended_give_no_connection() -> None:
 @pytest.mark.parametrize("most", [1, 4, 64])
 def test_a_receiver_has_no_more_connections_than_are_allowed(most: int) -> None:
     """However many paths ask for one more as often as they like, no more are taken than may be open."""
-    pool = Pool(Peer(Server("http", "receiver", 80)), most)
+    pool = Pool(ConnectionKey(HttpServer("http", "receiver", 80)), most)
 
     for path in [*"abc" * 10, *"a" * most, *"bc" * most]:
         if pool.may_take(path):

@@ -58,7 +58,7 @@ MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 @pytest.fixture(autouse=True)
 def patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that has refused us has time for the look that finds out why."""
-    monkeypatch.setattr("remora.endpoints.kafka.connecting.LOOK_TIMEOUT_S", 30.0)
+    monkeypatch.setattr("remora.endpoints.kafka.identity.LOOK_TIMEOUT_S", 30.0)
 
 
 def login(kafka: Kafka, mechanism: str = "PLAIN", password: str = "") -> str:

@@ -18,8 +18,8 @@ from devkit.clusters.kafka import Kafka, create_topic, read_topic
 from devkit.receivers.bad_endpoints import hanging_endpoint
 from devkit.waits import PATIENT_S, until
 from remora.config import KafkaSettings
-from remora.endpoints.blocking import MOST_OPEN
 from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.threads import MOST_OPEN
 from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target

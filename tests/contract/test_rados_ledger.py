@@ -16,7 +16,7 @@ from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Balance, Tally
 from remora.model.record import Page
 from remora.model.shard import LockHolder, LockToken, Shard
-from remora.storage.librados import Operation
+from remora.storage.librados import ObjectOperation
 from remora.storage.rados import RadosStore
 from support.stores import own_topic
 
@@ -63,12 +63,12 @@ async def desk(settings: RadosSettings, gateway: Gateway) -> AsyncIterator[Desk]
         yield Desk(store, gateway)
 
 
-def lose_answers(monkeypatch: pytest.MonkeyPatch, store: RadosStore, *, carried_out: bool) -> list[Operation]:
+def lose_answers(monkeypatch: pytest.MonkeyPatch, store: RadosStore, *, carried_out: bool) -> list[ObjectOperation]:
     """Have the next removal seem to time out, whether it was carried out or not; the ones that were kept back."""
     connection: Any = store._connection
     run, late = connection.run, list[Any]()
 
-    async def lossy(operation: Operation, oid: str, what: str, *rest: Any) -> int:
+    async def lossy(operation: ObjectOperation, oid: str, what: str, *rest: Any) -> int:
         if what.startswith("removing from") and type(operation).__name__ == "WriteOp":
             monkeypatch.setattr(connection, "run", run)
             if carried_out:
@@ -267,7 +267,7 @@ async def test_fence_of_the_state(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
     connection: Any = desk.store._connection
     run, refused = connection.run, list[StoreError]()
 
-    async def outpaced(operation: Operation, oid: str, what: str, *rest: Any) -> int:
+    async def outpaced(operation: ObjectOperation, oid: str, what: str, *rest: Any) -> int:
         if type(operation).__name__ == "WriteOp":
             monkeypatch.setattr(connection, "run", run)
             desk.gateway.ioctx.set_xattr("q", "remora.state", b"another")

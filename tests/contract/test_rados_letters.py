@@ -12,7 +12,7 @@ from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore
-from remora.storage.rados.dead_letters import DeadLetters, _HeldLetters
+from remora.storage.rados.dead_letters import RadosDeadLetters, _HeldLetters
 
 pytestmark = pytest.mark.ceph
 
@@ -40,7 +40,7 @@ async def announced(store: RadosStore) -> list[str]:
     """The announcements in the queue object."""
     operation = ReadOp().assert_exists()
     found = operation.omap_page("", "remora.parking.", 100)
-    letters: DeadLetters = store.letters
+    letters: RadosDeadLetters = store.letters
     await letters._connection.run(operation, "q", "looking", locator=letters._locator(SHARD))
     return sorted(found.values)
 
@@ -71,7 +71,7 @@ async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gatew
         token = await filled(store, gateway, 2)
         letters = letters_of(token, await store.queue.read(token, b"", 2))
         await store.letters.store(token, letters[0])
-        storage: DeadLetters = store.letters
+        storage: RadosDeadLetters = store.letters
         await storage._claim(token, _HeldLetters())
 
         with pytest.raises(StoreUnavailable):

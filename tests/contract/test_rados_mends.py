@@ -34,7 +34,7 @@ from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases, leaks
-from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados import RadosStore
 from remora.storage.rados.part import QUEUE_CLASS
 from remora.storage.rados.refusals import RESERVED, ChangedError
@@ -81,7 +81,7 @@ class Ward:
         connection: Any = self.store._connection
         run = connection.run
 
-        async def first(operation: Operation, *arguments: Any, **named: Any) -> int:
+        async def first(operation: ObjectOperation, *arguments: Any, **named: Any) -> int:
             if isinstance(operation, WriteOp):
                 connection.run = run
                 act()

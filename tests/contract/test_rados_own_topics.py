@@ -12,7 +12,7 @@ import rados
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.config import RadosSettings
-from remora.model.errors import NotSequenced, StoreError, TopicClosed, TopicRefused
+from remora.model.errors import StoreError, TopicClosed, TopicNotSequenced, TopicRefused
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
@@ -178,7 +178,7 @@ async def test_events_are_not_numbered(store: RadosStore) -> None:
     topic = await store.own_topics.create(own_topic("t"))
     with pytest.raises(TopicRefused, match="cannot have a sequence"):
         await store.own_topics.change(replace(topic, is_sequenced=True))
-    with pytest.raises(NotSequenced):
+    with pytest.raises(TopicNotSequenced):
         await store.own_topics.sequence(topic)
 
 

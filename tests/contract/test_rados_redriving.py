@@ -13,7 +13,7 @@ from remora.model.errors import StoreUnavailable
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
-from remora.storage.rados.redriving import Letters
+from remora.storage.rados.redriving import RadosLetters
 from support.stores import expire
 
 pytestmark = pytest.mark.ceph
@@ -44,13 +44,13 @@ class Killed(StoreUnavailable):
 async def cut_short(store: RadosStore, shard: Shard, again: Sequence[Redrive], monkeypatch: pytest.MonkeyPatch) -> None:
     """Re-drive letters in a process that is killed when their entries were committed."""
 
-    async def die(self: Letters, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
+    async def die(self: RadosLetters, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
         if keys:
             raise Killed("killed")
         return set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Letters, "_forget", die)
+        patched.setattr(RadosLetters, "_forget", die)
         with pytest.raises(Killed):
             await store.letters.redrive(shard, None, again)
 

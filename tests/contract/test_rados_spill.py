@@ -16,7 +16,7 @@ from remora.model.errors import OwnershipLost, StoreDamaged, StoreError, StoreUn
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
-from remora.storage.librados import Operation, WriteOp
+from remora.storage.librados import ObjectOperation, WriteOp
 from remora.storage.rados import RadosStore
 from support.stores import own_topic, spread
 
@@ -179,7 +179,7 @@ async def test_a_move_without_an_answer_counts_once(
     connection: Any = brook.store._connection
     run, late = connection.run, list[Any]()
 
-    async def lossy(operation: Operation, oid: str, what: str, *rest: Any) -> int:
+    async def lossy(operation: ObjectOperation, oid: str, what: str, *rest: Any) -> int:
         if what.startswith("removing from") and isinstance(operation, WriteOp):
             monkeypatch.setattr(connection, "run", run)
             if carried_out:

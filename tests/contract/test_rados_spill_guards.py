@@ -14,7 +14,7 @@ from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.librados import Operation, WriteOp
+from remora.storage.librados import ObjectOperation, WriteOp
 from remora.storage.rados import RadosStore
 from support.stores import own_topic, spread
 
@@ -39,7 +39,7 @@ class Gate:
         connection: Any = self.store._connection
         run = connection.run
 
-        async def held_back(operation: Operation, oid: str, what: str, *rest: Any, **named: Any) -> int:
+        async def held_back(operation: ObjectOperation, oid: str, what: str, *rest: Any, **named: Any) -> int:
             if isinstance(operation, WriteOp) and what.startswith(self.doing) and not self.reached.is_set():
                 self.reached.set()
                 await self.is_open.wait()

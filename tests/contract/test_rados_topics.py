@@ -14,7 +14,7 @@ import rados
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
 from devkit.waits import until
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.config import RadosSettings
 from remora.model.topic import Topic
 
@@ -46,35 +46,35 @@ def topics(ceph: Ceph, namespace: str) -> Iterator[rados.Ioctx]:
 def topic_v2(name: str, queue: str, uri: str = "kafka://broker", tenant: str = "", shards: int | None = None) -> bytes:
     """A topic object as Squid writes it, and with `shards` as main does."""
 
-    def dest(w: Writer) -> None:
+    def dest(w: FieldWriter) -> None:
         w.text("").text("").text(uri).text("").text(name).u8(0).u8(1).u32(60).u32(3).u32(1).text(queue)
         if shards is not None:
             w.u32(shards)
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.struct(2, 1, lambda owner: owner.text(tenant).text("user").text("")).text(name)
         w.struct(7 if shards is None else 8, 1, dest).text(f"arn:aws:sns:default:{tenant}:{name}").text("").text("")
 
-    return Writer().struct(4, 1, body).finish()
+    return FieldWriter().struct(4, 1, body).finish()
 
 
 def v1_map(*names: str) -> bytes:
     """An object of version 1 with these persistent topics, as Reef writes it."""
 
     def topic(name: str) -> bytes:
-        def body(w: Writer) -> None:
+        def body(w: FieldWriter) -> None:
             w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(name)
             w.struct(5, 1, lambda d: d.text("").text("").text("kafka://v1").text("").text(name).u8(0).u8(1))
             w.text(f"arn:aws:sns:default::{name}").text("")
 
-        return Writer().struct(3, 1, body).finish()
+        return FieldWriter().struct(3, 1, body).finish()
 
-    def topics(w: Writer) -> None:
+    def topics(w: FieldWriter) -> None:
         w.u32(len(names))
         for name in names:
             w.text(name).raw(topic(name))
 
-    return Writer().struct(2, 2, topics).finish()
+    return FieldWriter().struct(2, 2, topics).finish()
 
 
 @pytest.mark.parametrize("release", sorted(CAPTURED.keys() - {"source"}))

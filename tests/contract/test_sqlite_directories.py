@@ -18,7 +18,7 @@ from remora.model.store_files import DirectoryReport
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, directories, watch
 from remora.storage.sqlite.backup import back_up, restore
-from remora.storage.sqlite.checking import check_directory, check_file
+from remora.storage.sqlite.checks import check_directory, check_file
 from support.stores import held, own_topic, spread
 
 

@@ -24,7 +24,7 @@ from remora.model.errors import OnceConflict, QueueFull, StoreUnavailable, Topic
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, decisions, finisher
-from remora.storage.sqlite.checking import check_directory
+from remora.storage.sqlite.checks import check_directory
 from remora.storage.sqlite.directory import path_of
 from remora.storage.sqlite.file import File
 from support import sqlite_fan_out_victim as victim

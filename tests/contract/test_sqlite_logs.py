@@ -11,7 +11,7 @@ from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost
 from remora.model.log import LogKind, LogName
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.logs import Logs
+from remora.storage.sqlite.logs import SqliteLogs
 
 IDS = LogName(b"pool", b"ids")
 LEASE_S = 3600.0
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.guarantee("positions-of-a-log")
 
 
 @pytest.fixture
-async def logs(tmp_path: Path) -> AsyncIterator[Logs]:
+async def logs(tmp_path: Path) -> AsyncIterator[SqliteLogs]:
     """A store with a counter."""
     async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
         await store.logs.create(IDS, LogKind.COUNTER, 1)
         yield store.logs
 
 
-async def test_a_lease_that_has_ended_is_no_lock(logs: Logs) -> None:
+async def test_a_lease_that_has_ended_is_no_lock(logs: SqliteLogs) -> None:
     """Under it no epoch begins, no bound moves, and it is not renewed, though nobody else has taken the lock."""
     lock = await logs.acquire(IDS, "server", LEASE_S)
     epoch = (await logs.register(lock, "unix:/s", 100)).epoch
@@ -40,7 +40,7 @@ async def test_a_lease_that_has_ended_is_no_lock(logs: Logs) -> None:
     assert (await logs.figures(IDS)).tail == 100
 
 
-async def test_a_lock_of_a_log_that_was_made_anew(logs: Logs) -> None:
+async def test_a_lock_of_a_log_that_was_made_anew(logs: SqliteLogs) -> None:
     """A lock of the former log counts for nothing in the new one, also where its owner has the new one's lock, too."""
     former = await logs.acquire(IDS, "server", LEASE_S)
     await logs.register(former, "unix:/s", 100)

@@ -17,8 +17,8 @@ from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, recent, schema
-from remora.storage.sqlite.checking import check_directory
-from remora.storage.sqlite.connecting import PAGE_BYTES
+from remora.storage.sqlite.checks import check_directory
+from remora.storage.sqlite.connections import PAGE_BYTES
 from support.sqlite import append
 from support.stores import by_shard, change, held, own_topic, settle_all, spread
 

@@ -24,7 +24,7 @@ from remora.model.topic import Topic
 from remora.policy.disk_room import Disk
 from remora.storage.sqlite import SqliteStore, room
 from remora.storage.sqlite import file as file_module
-from remora.storage.sqlite.checking import check_directory
+from remora.storage.sqlite.checks import check_directory
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.recent import give_back
 from support.stores import change, held, own_topic, spread

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from devkit.entries.entries import delivered, raw_entry
 from remora.codec.sequence import NUMBER_BYTES, number_of, without_number
 from remora.config import SqliteSettings
-from remora.model.errors import NotSequenced, QueueFull, ReservationExpired, TopicRefused, TopicUnknown
+from remora.model.errors import QueueFull, ReservationExpired, TopicNotSequenced, TopicRefused, TopicUnknown
 from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
@@ -209,7 +209,7 @@ async def test_topics_without_a_sequence(store: SqliteStore) -> None:
     await store.ingest.publish(plain, some)
 
     assert [entry async for _, entry in store.inspection.dump(plain.shard(0))] == [some[0].payload]
-    with pytest.raises(NotSequenced):
+    with pytest.raises(TopicNotSequenced):
         await store.own_topics.sequence(plain)
     for topic in (plain, other):
         with pytest.raises(TopicRefused, match="numbers"):

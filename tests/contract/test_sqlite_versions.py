@@ -21,7 +21,7 @@ from remora.model.errors import StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, schema
-from remora.storage.sqlite.checking import check_directory
+from remora.storage.sqlite.checks import check_directory
 from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread
 
 DATA = Path(__file__).parents[1] / "data"

@@ -6,13 +6,13 @@ import asyncio
 import uuid
 from dataclasses import replace
 
-from remora.cli.apply_topics import Plan, carry_out, plan
+from remora.cli.apply_topics import ApplyPlan, carry_out, plan
 from remora.cli.declared import Declared
 from remora.ports.store import ShardStore
 from support.stores import Bench, own_topic
 
 
-async def planned(store: ShardStore, declared: list[Declared], names: set[str], *, prune: bool = False) -> Plan:
+async def planned(store: ShardStore, declared: list[Declared], names: set[str], *, prune: bool = False) -> ApplyPlan:
     """What is to be done to these topics."""
     present = [topic for topic in (await store.catalog.topics()).values() if topic.name in names]
     return plan(present, declared, prune=prune)

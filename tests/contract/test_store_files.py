@@ -32,10 +32,10 @@ from remora.model.ingest import ReservedRoom
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
-from remora.storage.sqlite import SqliteStore, salvaging
-from remora.storage.sqlite.checking import LETTERS, check_directory, check_file
+from remora.storage.sqlite import SqliteStore, salvager
+from remora.storage.sqlite.checks import LETTERS, check_directory, check_file
 from remora.storage.sqlite.checksums import changed, changed_letter
-from remora.storage.sqlite.salvaging import salvage
+from remora.storage.sqlite.salvager import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
 from support.sqlite import append
 from support.stores import change, held, own_topic, settle_all, spread, unhurried
@@ -316,7 +316,7 @@ def test_what_is_no_file_of_a_store_is_told_and_waited_for_by_nobody(tmp_path: P
 def test_a_copy_that_is_cut_short_is_no_store(sound: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted, salvage leaves nothing behind; a file that a killed one left has no mark, so that it is refused."""
     new = tmp_path / "queues-000.db"
-    copy = salvaging._copy
+    copy = salvager._copy
     left = tmp_path / "left.db"
 
     def interrupted(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> None:
@@ -324,7 +324,7 @@ def test_a_copy_that_is_cut_short_is_no_store(sound: Sound, tmp_path: Path, monk
         shutil.copy(new, left)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(salvaging, "_copy", interrupted)
+    monkeypatch.setattr(salvager, "_copy", interrupted)
     with pytest.raises(KeyboardInterrupt):
         salvage(sound.path, new)
 

@@ -16,7 +16,7 @@ from engine.runs import a_worker
 from remora.config import Settings, SupervisorSettings
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost
-from remora.model.member import Ask, Member, Offer
+from remora.model.member import HandOverRequest, Member, Offer
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.store import ShardStore
 from remora.process.pipe import Start
@@ -102,7 +102,7 @@ def a_loaded_member() -> Member:
         skew=-2,
         quarantined=("kafka://b1:9092,b2:9092",),
         wants=((17, 4_096), (4_294_967_295, None)),
-        asks=(Ask(Shard("t.4"), "remora/h/b/two"),),
+        asks=(HandOverRequest(Shard("t.4"), "remora/h/b/two"),),
     )
 
 

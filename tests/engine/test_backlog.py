@@ -14,7 +14,7 @@ from remora.engine.backlog import Backlog
 from remora.metrics import Telemetry
 from remora.model.record import CAUSES
 from remora.model.shard import Shard, ShardStats
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
 
 def stats(entries: int, oldest_age_s: float | None) -> ShardStats:
@@ -54,7 +54,7 @@ async def test_the_series_of_a_topic_begin_when_it_is_found() -> None:
         ("remora_ingested_events_total", {}),
         ("remora_delivered_entries_total", {}),
         ("remora_event_age_seconds_count", {}),
-        *(("remora_failures_total", {"kind": kind}) for kind in (*Failure, "poison")),
+        *(("remora_failures_total", {"kind": kind}) for kind in (*ShardFailure, "poison")),
         *(("remora_parked_entries_total", {"cause": cause}) for cause in CAUSES),
     ]
 

@@ -20,7 +20,7 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.host_limits import HostLimits
-from remora.model.member import COMMAND_COOKIE, Ask, Member
+from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member
 from remora.model.shard import Shard
 from support.scripts import run
 
@@ -323,7 +323,7 @@ async def test_a_shard_that_its_receiver_does_not_come_for_stays() -> None:
         await until(lambda: fleet.held == [2])
         frozen = Member("remora/h/b/frozen", "h", 2)
         await fleet.store.announce(frozen, 3600)
-        asks = (Ask(Shard("t"), frozen.cookie),)
+        asks = (HandOverRequest(Shard("t"), frozen.cookie),)
         await fleet.store.announce(Member(f"{COMMAND_COOKIE}x", "h", draining=True, asks=asks), 5)
         await asyncio.sleep(4)
         [mine] = [each for each in await fleet.store.live() if each.cookie == "remora/h/b/w0"]

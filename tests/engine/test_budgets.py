@@ -13,7 +13,7 @@ from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running, until
 from remora.config import DeliverySettings, MetersSettings, QuarantineSettings, ScopeSettings
 from remora.engine.admission.gate import Gate
-from remora.engine.admission.shares import Budgets
+from remora.engine.admission.shares import WorkerShares
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
@@ -42,7 +42,7 @@ class OneHost:
         self.telemetry, self.endpoint = Telemetry(), FakeEndpoint()
         self.host = Host(settings, seed=number)
         self.shares: list[Mapping[str, int]] = []
-        budgets = Budgets()
+        budgets = WorkerShares()
         budgets.on_change = self._hear
         self.gate = gate = Gate(self.telemetry, self.host.bank(), budgets)
         self.configure()
@@ -126,7 +126,7 @@ async def test_hosts_share_a_limit_by_what_they_want() -> None:
 async def test_a_host_learns_the_shares_of_a_limit_again_when_limits_change() -> None:
     """A worker says its shares at each change of limits, also equal ones, and not while limits stay as they are."""
     told: list[Mapping[str, int]] = []
-    budgets = Budgets()
+    budgets = WorkerShares()
     budgets.on_change = told.append
     budgets.see("b", {"a": (), "b": ()})
     budgets.configure({"all": 101}, tuple)

@@ -23,8 +23,8 @@ from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.pages_ahead import PagesAhead
-from remora.engine.delivery.reading import Reader
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.reader import Reader
+from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.shard_state import Redelivery, ShardState
 from remora.engine.delivery.triage import Rejected
@@ -47,7 +47,7 @@ class Stand:
     """A scope on a scripted store, and the failures that its parts report."""
 
     store: FakeStore
-    scope: Scope
+    scope: DeliveryScope
     failures: list[RemoraError] = field(default_factory=list)
 
     def reader(self, tasks: asyncio.TaskGroup, budget: ByteLimit) -> Reader:
@@ -71,7 +71,7 @@ async def a_stand(entries: int, settings: DeliverySettings | None = None) -> Sta
     quarantines = Quarantines(QuarantineSettings(), telemetry, Random(7))
     holds = HeldTopics(catalogue.is_held, gate.free)
     context = WorkerContext(store, catalogue, telemetry, Renderer(), settings, Pace(1000), gate, quarantines, holds)
-    return Stand(store, Scope(context, lease, a_topic(), ShardState()))
+    return Stand(store, DeliveryScope(context, lease, a_topic(), ShardState()))
 
 
 # ----------------------------------------------------------------------------------------- redelivery

@@ -19,7 +19,7 @@ from remora.model.errors import EndpointUnavailable
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes
 from remora.policy.limits import ByteLimit
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
 AWAY = EndpointUnavailable("no answer")
 
@@ -51,7 +51,7 @@ async def test_failures_before_the_destination_came_back_do_not_count() -> None:
     rows = []
     for returns in (0, 0, 1, 1):
         made.place.returns = returns
-        made.standing.failed(AWAY, Failure.TRANSIENT)
+        made.standing.failed(AWAY, ShardFailure.TRANSIENT)
         rows.append(made.standing.failed_in_a_row())
 
     assert rows == [1, 2, 1, 2]
@@ -62,13 +62,13 @@ async def test_what_is_delivered_ends_a_row_of_failures() -> None:
     """After a recovery the status names no failure, and the next failure is the first of its row."""
     made = await parts()
     await made.outlet.aim(a_topic())
-    made.standing.failed(AWAY, Failure.TRANSIENT)
+    made.standing.failed(AWAY, ShardFailure.TRANSIENT)
     failing = made.standing.status().failure
 
     made.standing.recovered()
 
-    assert (failing, made.standing.status().failure) == (Failure.TRANSIENT, None)
-    made.standing.failed(AWAY, Failure.TRANSIENT)
+    assert (failing, made.standing.status().failure) == (ShardFailure.TRANSIENT, None)
+    made.standing.failed(AWAY, ShardFailure.TRANSIENT)
     assert made.standing.failed_in_a_row() == 1
 
 
@@ -79,20 +79,20 @@ async def test_what_arrives_within_a_page_begins_a_row_of_failures_anew() -> Non
     await made.outlet.aim(a_topic())
     rows = []
     for has_acks, kind in (
-        (False, Failure.TRANSIENT),
-        (False, Failure.TRANSIENT),
-        (True, Failure.TRANSIENT),
-        (False, Failure.TRANSIENT),
-        (True, Failure.STORE),
-        (False, Failure.TRANSIENT),
-        (True, Failure.CONFIGURATION),
+        (False, ShardFailure.TRANSIENT),
+        (False, ShardFailure.TRANSIENT),
+        (True, ShardFailure.TRANSIENT),
+        (False, ShardFailure.TRANSIENT),
+        (True, ShardFailure.STORE),
+        (False, ShardFailure.TRANSIENT),
+        (True, ShardFailure.CONFIGURATION),
     ):
         made.scope.state.progress.has_acks = has_acks
         made.standing.failed(AWAY, kind)
         rows.append(made.standing.failed_in_a_row())
 
     assert rows == [1, 2, 1, 2, 3, 4, 1]
-    assert made.standing.status().failure is Failure.CONFIGURATION
+    assert made.standing.status().failure is ShardFailure.CONFIGURATION
 
 
 @in_virtual_time

@@ -14,13 +14,13 @@ from remora.config import DeliverySettings
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, StoreUnavailable
 from remora.model.health import Use
-from remora.policy.readiness import Host, ready_to_deliver
+from remora.policy.readiness import HostReadiness, ready_to_deliver
 
 
 def delivers(worker: Worker) -> bool:
     """Whether a host of this worker alone says that it delivers."""
     use = Use(has_way=worker.has_way(), waiting=worker.waiting())
-    return ready_to_deliver(Host(has_started=True, workers=[use])).ok
+    return ready_to_deliver(HostReadiness(has_started=True, workers=[use])).ok
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from remora.model.errors import StoreUnavailable
 from remora.model.log import MOST_POSITION, LogKind, LogLock, LogName
 from remora.policy import sequence
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.logs import Logs
+from remora.storage.sqlite.logs import SqliteLogs
 from support.sequencing import INIT_LOG, Server
 
 LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
@@ -27,7 +27,7 @@ def numbered(number: int) -> LogName:
 
 
 @pytest.fixture
-async def logs(tmp_path: Path) -> AsyncIterator[Logs]:
+async def logs(tmp_path: Path) -> AsyncIterator[SqliteLogs]:
     """A store with a log and a counter."""
     async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
         await store.logs.create(LOG, LogKind.LOG, 8)
@@ -41,7 +41,7 @@ async def settled(server: Server) -> None:
         await asyncio.gather(*tasks)
 
 
-async def test_one_client_leaves_room_for_the_logs_of_others(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_client_leaves_room_for_the_logs_of_others(logs: SqliteLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many logs that do not exist a client asks for: the store is asked for its share of them, and another
     client's log is registered."""
     monkeypatch.setattr(module, "MOST_REMEMBERED", 2 * MOST_OF_ONE)
@@ -56,7 +56,7 @@ async def test_one_client_leaves_room_for_the_logs_of_others(logs: Logs, monkeyp
     assert await server.position(LOG, 1) == 1
 
 
-async def test_what_a_client_asked_for_in_vain_is_forgotten(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_client_asked_for_in_vain_is_forgotten(logs: SqliteLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     """When its time is over other logs have room in the share of that client."""
     monkeypatch.setattr(sequence, "UNKNOWN_S", 1800.0)  # no test takes as long
     server = Server(logs)
@@ -71,7 +71,7 @@ async def test_what_a_client_asked_for_in_vain_is_forgotten(logs: Logs, monkeypa
     assert await server.position(LOG, 1) == 1
 
 
-async def test_a_log_that_does_not_exist_is_not_waited_for(logs: Logs) -> None:
+async def test_a_log_that_does_not_exist_is_not_waited_for(logs: SqliteLogs) -> None:
     """A client that asks for it again and again does not make it one that should be served."""
     server = Server(logs)
     server.round(numbered(1), 1)
@@ -83,7 +83,7 @@ async def test_a_log_that_does_not_exist_is_not_waited_for(logs: Logs) -> None:
 
 
 @pytest.mark.parametrize("create", ["", "counter"])
-async def test_no_more_logs_are_served_than_may_be(logs: Logs, create: str) -> None:
+async def test_no_more_logs_are_served_than_may_be(logs: SqliteLogs, create: str) -> None:
     """Of many logs that are asked for in one round `max_logs` are served, none is made besides, and the others tell why
     they wait; they are served when there is room."""
     server = Server(logs, max_logs=2, create=create)
@@ -109,7 +109,7 @@ async def test_no_more_logs_are_served_than_may_be(logs: Logs, create: str) -> N
 class Failing:
     """Logs whose bounds cannot be raised at first."""
 
-    def __init__(self, logs: Logs, failures: int) -> None:
+    def __init__(self, logs: SqliteLogs, failures: int) -> None:
         self._logs = logs
         self.failures = failures
 
@@ -123,7 +123,7 @@ class Failing:
         await self._logs.raise_bound(*given)
 
 
-async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: Logs) -> None:
+async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: SqliteLogs) -> None:
     """A bound that the store refuses to raise is raised when it can be, though all clients wait and nobody asks."""
     failing = Failing(logs, failures=3)
     server = Server(failing)
@@ -142,7 +142,7 @@ async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: Logs) -
     assert server.round(IDS, 1)
 
 
-async def test_a_log_ends_with_its_last_position(logs: Logs) -> None:
+async def test_a_log_ends_with_its_last_position(logs: SqliteLogs) -> None:
     """The last position is handed out; once it is written the log is not served any more, and tells why."""
     epoch = await logs.seal(LOG)
     await logs.append(LOG, epoch, MOST_POSITION - 1, b"x")
@@ -161,7 +161,7 @@ async def test_a_log_ends_with_its_last_position(logs: Logs) -> None:
 class Gated:
     """Logs whose bounds are raised when the test lets them; `epochs` are those of all attempts."""
 
-    def __init__(self, logs: Logs, failures: int = 0) -> None:
+    def __init__(self, logs: SqliteLogs, failures: int = 0) -> None:
         self._logs = logs
         self._failures = failures
         self.epochs: list[int] = []
@@ -190,7 +190,7 @@ async def near_its_bound(logs: Any) -> Server:
     return server
 
 
-async def test_a_bound_is_raised_once_at_a_time(logs: Logs) -> None:
+async def test_a_bound_is_raised_once_at_a_time(logs: SqliteLogs) -> None:
     """However many rounds find it low while the store is asked."""
     gated = Gated(logs)
     server = await near_its_bound(gated)
@@ -204,7 +204,7 @@ async def test_a_bound_is_raised_once_at_a_time(logs: Logs) -> None:
     await settled(server)
 
 
-async def test_a_bound_that_another_server_has_raised_ends_the_epoch(logs: Logs) -> None:
+async def test_a_bound_that_another_server_has_raised_ends_the_epoch(logs: SqliteLogs) -> None:
     """A server whose lock is gone when it raises a bound does not serve the counter any more."""
     gated = Gated(logs)
     server = await near_its_bound(gated)
@@ -219,7 +219,7 @@ async def test_a_bound_that_another_server_has_raised_ends_the_epoch(logs: Logs)
     await settled(server)
 
 
-async def test_a_bound_is_raised_in_its_own_epoch_only(logs: Logs) -> None:
+async def test_a_bound_is_raised_in_its_own_epoch_only(logs: SqliteLogs) -> None:
     """An attempt that failed is not repeated once its epoch is over, though the counter is served in another one."""
     gated = Gated(logs, failures=1)
     server = await near_its_bound(gated)
@@ -234,7 +234,7 @@ async def test_a_bound_is_raised_in_its_own_epoch_only(logs: Logs) -> None:
     assert server.sequencing.served == 1
 
 
-async def test_a_server_that_stops_registers_nothing(logs: Logs) -> None:
+async def test_a_server_that_stops_registers_nothing(logs: SqliteLogs) -> None:
     """Requests that come while it stops begin no epoch, which nobody would end."""
     server = Server(logs)
     await server.sequencing.close()
@@ -245,7 +245,7 @@ async def test_a_server_that_stops_registers_nothing(logs: Logs) -> None:
     assert (await logs.projection(LOG)).epoch == 0
 
 
-async def test_only_logs_of_its_pools_are_served(logs: Logs) -> None:
+async def test_only_logs_of_its_pools_are_served(logs: SqliteLogs) -> None:
     """A log of another pool is not registered, and waits with the reason."""
     server = Server(logs, pools=("other",))
 

@@ -18,7 +18,7 @@ from remora.config import SqliteSettings
 from remora.model.log import MOST_POSITION, Cell, LogKind, LogLock, LogName, PositionTaken, Registered, StaleEpoch
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import logs as sqlite_logs
-from remora.storage.sqlite.logs import Logs
+from remora.storage.sqlite.logs import SqliteLogs
 from support.sequencing import INIT_LOG, LEASE_S, Server, shown
 
 LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
@@ -27,7 +27,7 @@ SKIPPED = "remora_sequencer_skipped_positions_total"
 
 
 @pytest.fixture
-async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
+async def stores(tmp_path: Path) -> AsyncIterator[list[SqliteLogs]]:
     """The logs as two processes see them, with a log and a counter in them."""
     async with AsyncExitStack() as stack:
         settings = SqliteSettings(directory=str(tmp_path / "store"), files=1)
@@ -39,7 +39,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
 
 @pytest.mark.guarantee("positions-of-a-log")
 @FENCED
-async def test_trust_before_handing_out(stores: Sequence[Logs], fenced: bool) -> None:
+async def test_trust_before_handing_out(stores: Sequence[SqliteLogs], fenced: bool) -> None:
     """A server that slept through its lease hands nothing out; one that does not ask for trust first hands out what is
     below an entry that was acknowledged meanwhile."""
     frozen, other = Server(stores[0]), Server(stores[1])
@@ -63,7 +63,7 @@ async def test_trust_before_handing_out(stores: Sequence[Logs], fenced: bool) ->
 class Unsynced:
     """Logs whose counters have no bound that is synced, as if it were in memory alone."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: SqliteLogs) -> None:
         self._logs = logs
 
     def __getattr__(self, name: str) -> Any:
@@ -76,7 +76,7 @@ class Unsynced:
 
 @pytest.mark.guarantee("positions-of-a-log")
 @FENCED
-async def test_the_synced_bound(stores: Sequence[Logs], fenced: bool) -> None:
+async def test_the_synced_bound(stores: Sequence[SqliteLogs], fenced: bool) -> None:
     """After a kill a counter's next server begins behind everything that was handed out; where no bound was synced, it
     hands the same numbers out again."""
     killed = Server(stores[0] if fenced else Unsynced(stores[0]))
@@ -91,7 +91,9 @@ async def test_the_synced_bound(stores: Sequence[Logs], fenced: bool) -> None:
 
 @pytest.mark.guarantee("positions-of-a-log")
 @FENCED
-async def test_the_epoch_in_the_write(stores: Sequence[Logs], monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+async def test_the_epoch_in_the_write(
+    stores: Sequence[SqliteLogs], monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
     """A write that is late lands nowhere; without its epoch it takes the position that the new server hands out."""
     old, new = Server(stores[0]), Server(stores[1])
     assert await old.position(LOG, 1) == 1
@@ -115,7 +117,9 @@ async def test_the_epoch_in_the_write(stores: Sequence[Logs], monkeypatch: pytes
 
 @pytest.mark.guarantee("positions-of-a-log")
 @FENCED
-async def test_trimmed_in_the_maximum(stores: Sequence[Logs], monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+async def test_trimmed_in_the_maximum(
+    stores: Sequence[SqliteLogs], monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
     """A log that was trimmed to its end goes on behind it; one whose maximum forgets what was trimmed begins anew."""
     epoch = await stores[0].seal(LOG)
     await stores[0].append(LOG, epoch, 7, b"x")
@@ -128,7 +132,7 @@ async def test_trimmed_in_the_maximum(stores: Sequence[Logs], monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("log", "kind"), [(LOG, LogKind.LOG), (IDS, LogKind.COUNTER)], ids=["log", "counter"])
-async def test_skipped_positions_are_counted(stores: Sequence[Logs], log: LogName, kind: LogKind) -> None:
+async def test_skipped_positions_are_counted(stores: Sequence[SqliteLogs], log: LogName, kind: LogKind) -> None:
     """What a counter's server leaves below its bound counts where it lost the epoch; a clean stop skips nothing, and a
     log has no bound."""
     frozen, other = Server(stores[0]), Server(stores[1])

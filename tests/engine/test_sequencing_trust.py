@@ -19,7 +19,7 @@ from remora.model.errors import StoreError
 from remora.model.log import LogKind, LogLock, LogName, Registered
 from remora.policy import sequence
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.logs import Logs
+from remora.storage.sqlite.logs import SqliteLogs
 from support.sequencing import INIT_LOG, LEASE_S, Server, shown
 
 LOG = LogName(b"pool", b"log")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.guarantee("positions-of-a-log")
 
 
 @pytest.fixture
-async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
+async def stores(tmp_path: Path) -> AsyncIterator[list[SqliteLogs]]:
     """The logs as two processes see them."""
     async with AsyncExitStack() as stack:
         settings = SqliteSettings(directory=str(tmp_path / "store"), files=1)
@@ -41,7 +41,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
 class Slow:
     """Logs whose answers come late, by parts of a lease: the store has acted long before its client knows."""
 
-    def __init__(self, logs: Logs, *, register: float = 0.0, renew: float = 0.0) -> None:
+    def __init__(self, logs: SqliteLogs, *, register: float = 0.0, renew: float = 0.0) -> None:
         self._logs = logs
         self._register_s, self._renew_s = register * LEASE_S, renew * LEASE_S
         self.server: Server | None = None
@@ -74,7 +74,7 @@ async def renew(server: Server) -> None:
     await server.sequencing._renew(list(server.sequencing._served.values()))
 
 
-async def test_a_lock_that_a_renewal_finds_lost_ends_the_epoch(stores: Sequence[Logs]) -> None:
+async def test_a_lock_that_a_renewal_finds_lost_ends_the_epoch(stores: Sequence[SqliteLogs]) -> None:
     """The log is not served from then on, though the trust in its lock would have lasted, and the reason is counted."""
     server = Server(stores[0])
     assert await server.position(LOG, 1) == 1
@@ -87,7 +87,7 @@ async def test_a_lock_that_a_renewal_finds_lost_ends_the_epoch(stores: Sequence[
     assert sample_value(server.sequencing._telemetry.registry, FENCED, {"reason": "lock"}) == 1
 
 
-async def test_trust_is_counted_from_before_a_renewal(stores: Sequence[Logs]) -> None:
+async def test_trust_is_counted_from_before_a_renewal(stores: Sequence[SqliteLogs]) -> None:
     """An answer that comes half a lease late leaves the rest of the trust, and not the whole of it."""
     server = serving(Slow(stores[0], renew=0.5))
     assert await server.position(LOG, 1) == 1
@@ -99,7 +99,7 @@ async def test_trust_is_counted_from_before_a_renewal(stores: Sequence[Logs]) ->
     assert server.round(LOG, 1) == INIT_LOG
 
 
-async def test_trust_is_counted_from_before_a_registration(stores: Sequence[Logs]) -> None:
+async def test_trust_is_counted_from_before_a_registration(stores: Sequence[SqliteLogs]) -> None:
     """A registration whose answer comes half a lease late leaves the rest of the trust, and not the whole of it."""
     server = serving(Slow(stores[0], register=0.5))
     assert await server.position(LOG, 1) == 1
@@ -109,7 +109,7 @@ async def test_trust_is_counted_from_before_a_registration(stores: Sequence[Logs
     assert server.round(LOG, 1) == INIT_LOG
 
 
-async def test_a_registration_that_outlasts_its_trust_is_not_served(stores: Sequence[Logs]) -> None:
+async def test_a_registration_that_outlasts_its_trust_is_not_served(stores: Sequence[SqliteLogs]) -> None:
     """Its log is not served at all, not even until the next round looks, and the reason is told."""
     server = serving(Slow(stores[0], register=0.9))
 
@@ -121,7 +121,7 @@ async def test_a_registration_that_outlasts_its_trust_is_not_served(stores: Sequ
     assert server.sequencing.states()[LOG].reason == "its registration took longer than its lease"
 
 
-async def test_an_epoch_of_another_owner_is_another_one(stores: Sequence[Logs]) -> None:
+async def test_an_epoch_of_another_owner_is_another_one(stores: Sequence[SqliteLogs]) -> None:
     """A log that was removed and made anew has the same epoch under another server: the first one stops serving it."""
     old, new = Server(stores[0]), Server(stores[1])
     assert await old.position(LOG, 1) == 1
@@ -138,7 +138,7 @@ async def test_an_epoch_of_another_owner_is_another_one(stores: Sequence[Logs]) 
     assert "its epoch is 1 by now" in old.sequencing.states()[LOG].reason
 
 
-async def test_a_later_epoch_of_the_same_owner_is_another_one(stores: Sequence[Logs]) -> None:
+async def test_a_later_epoch_of_the_same_owner_is_another_one(stores: Sequence[SqliteLogs]) -> None:
     """A registration of the server's own that landed after all, long after it was given up, ends the one before."""
     server = Server(stores[0])
     assert await server.position(LOG, 1) == 1

@@ -20,9 +20,9 @@ from remora.engine.delivery.triage import Rejected, same_target, triage
 from remora.model.ledger import Cause
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockToken, Origin, Shard
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 
-LIMITS = Limits(time_to_live_s=3600, max_retries=2)
+LIMITS = LifetimeLimits(time_to_live_s=3600, max_retries=2)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Kind:
     letter: bool
     attempts: int
 
-    def fate(self, limits: Limits) -> str:
+    def fate(self, limits: LifetimeLimits) -> str:
         """What must become of it, the first reason that counts."""
         if self.done:
             return "skipped"
@@ -58,7 +58,7 @@ def test_records_have_numbers_where_their_topic_has_a_sequence() -> None:
     topic = replace(a_topic(), id="t1")
 
     found = [
-        triage(page, each, Limits(), Redelivery(), Renderer()).records[0].sequence
+        triage(page, each, LifetimeLimits(), Redelivery(), Renderer()).records[0].sequence
         for each in (topic, replace(topic, is_sequenced=True))
     ]
 
@@ -77,8 +77,8 @@ def test_letters_name_the_number_of_their_entry(cause: str, sequence: str) -> No
     assert letter(token, None, page, Rejected(0, cause, "why")).sequence == ""
 
 
-@given(st.lists(ANY, max_size=12) | st.lists(UNTRIED, max_size=4), st.sampled_from([Limits(), LIMITS]))
-def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
+@given(st.lists(ANY, max_size=12) | st.lists(UNTRIED, max_size=4), st.sampled_from([LifetimeLimits(), LIMITS]))
+def test_each_entry_has_one_fate(kinds: list[Kind], limits: LifetimeLimits) -> None:
     """What was done is skipped, whatever else is wrong with it; what has a letter keeps its cause; then what cannot be
     read, is too old or was tried too often is rejected; all else is sent. Each in the queue's order, and once."""
     now = time.time()
@@ -115,7 +115,7 @@ def test_what_is_corrupt_says_nothing() -> None:
     target = attributes(entries[0]).target
 
     part = same_target(page, target)
-    found = triage(part, a_topic(), Limits(), Redelivery({b"0/3": Cause.DELIVERED}), Renderer())
+    found = triage(part, a_topic(), LifetimeLimits(), Redelivery({b"0/3": Cause.DELIVERED}), Renderer())
 
     assert part.entries == entries[:5]
     assert [each.event_id for each in found.records] == [b"id-0", b"id-4"]

@@ -19,21 +19,21 @@ from engine.test_dispatching_parts import Parts
 from remora.config import DeliverySettings
 from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.committing import Committer
+from remora.engine.delivery.committer import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.transaction import Part, Transaction
+from remora.engine.delivery.transaction import Transaction, TransactionPart
 from remora.engine.delivery.triage import Rejected, triage
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.lease import LeaseUncertain
 from remora.model.record import Page
 from remora.policy.lease import Term
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 from remora.policy.limits import ByteLimit
 
 OVER = Term(0.0, 0.0)
-LIMITS = Limits(max_retries=3)
+LIMITS = LifetimeLimits(max_retries=3)
 REFUSED = Rejected(0, "refused", "by the broker")
 GARBAGE = b"no entry"
 
@@ -95,7 +95,9 @@ class Place:
     async def commit(self) -> None:
         session, scope, page = self.session(), self.stand.scope, self.page
         found = triage(page, scope.topic, scope.limits, scope.state.redelivery, scope.context.renderer)
-        transaction = Transaction(0.0, 0.0, [Part(page, session.trimmer.add(page), found.records, found.rejected, [])])
+        transaction = Transaction(
+            0.0, 0.0, [TransactionPart(page, session.trimmer.add(page), found.records, found.rejected, [])]
+        )
         committer = Committer(session, self.route())
         committer.begin_at(transaction.begins_at)
         await committer.commit(transaction)

@@ -14,8 +14,8 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.iceberg import inventory as taking
 from remora.replay.pipeline.iceberg.commits import FileChange, LandedOffsets, append, landed_in
 from remora.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
-from remora.replay.pipeline.reconcile import Plan, plan_emission, reconcile
-from remora.replay.pipeline.reconciling import ReconciledDirectory
+from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora.replay.pipeline.reconciliation import ReconciledDirectory
 from replay.lakes import event, files, lake, rows, table
 from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, sequencer
 from replay.test_reconcile import GRACE_S, LISTED_AT, listing
@@ -44,7 +44,7 @@ def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: 
     """Reconcile finds the same in a catalog's tables as in folders; what has landed since is not sent, and another
     catalog's tables are refused."""
     address = lake(tmp_path)
-    plan = Plan(
+    plan = ReconcilePlan(
         bucket="photos",
         out=tmp_path / "out",
         inventory=None,

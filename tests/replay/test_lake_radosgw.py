@@ -14,7 +14,7 @@ from remora.replay.pipeline.iceberg.catalog import LakeAddress, made
 from remora.replay.pipeline.iceberg.commits import LandedOffsets, append
 from remora.replay.pipeline.iceberg.tables import FORMS
 from remora.replay.pipeline.iceberg.upkeep import UpkeepPlan, maintain
-from remora.replay.pipeline.s3_listing import s3_reader
+from remora.replay.pipeline.s3_objects import s3_reader
 from remora.replay.run.targets.s3 import Gateway
 from replay.lakes import event, files, lake, rows
 

@@ -18,7 +18,7 @@ from remora.replay.paths import location
 from remora.replay.pipeline.columns import EVENT
 from remora.replay.pipeline.directory import FileMove, LandedDirectory, Staged
 from remora.replay.pipeline.frames import current_objects
-from remora.replay.pipeline.inventory import Plan, take
+from remora.replay.pipeline.inventory import InventoryPlan, take
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import writing
@@ -240,7 +240,7 @@ def test_an_inventory_follows_its_landing(spark: SparkSession, tmp_path: Path) -
     directory, out = LandedDirectory(tmp_path / "land[e]d {here}"), tmp_path / "inven[t]ory"
     directory.path.mkdir()
     directory.bind(tmp_path / "checkpoint", "t", None, None)
-    plan = Plan(directory.path, out)
+    plan = InventoryPlan(directory.path, out)
 
     empty, is_new = take(plan)
     assert (empty.batch, empty.objects, is_new) == (-1, 0, True)
@@ -274,7 +274,7 @@ def test_a_batch_on_its_way_is_left_out(spark: SparkSession, tmp_path: Path, mon
     moving = structs.replace(directory.commit(), moves=(FileMove("a", "b"),))
     monkeypatch.setattr(LandedDirectory, "commit", lambda self: moving)
 
-    assert take(Plan(directory.path, tmp_path / "out"))[0].batch == 0
+    assert take(InventoryPlan(directory.path, tmp_path / "out"))[0].batch == 0
     assert objects(tmp_path / "out") == {("photos", "a")}
 
 
@@ -283,7 +283,7 @@ def test_where_nothing_can_have_landed(tmp_path: Path) -> None:
     (tmp_path / "landed").mkdir()
 
     with pytest.raises(ReplayRefused, match="nothing has landed there"):
-        take(Plan(tmp_path / "landed", tmp_path / "out"))
+        take(InventoryPlan(tmp_path / "landed", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -338,14 +338,14 @@ def test_a_failed_inventory_changes_nothing(
     directory.path.mkdir()
     directory.bind(tmp_path / "checkpoint", "t", None, None)
     land(spark, directory, 0, Told("a", PUT, 1))
-    take(Plan(directory.path, out))
+    take(InventoryPlan(directory.path, out))
     before = sorted(path.name for path in out.iterdir())
     land(spark, directory, 1, Told("a", DELETE, 2))
     broken = next(directory.events.rglob("batch-00000001-*.parquet"))
     broken.write_bytes(b"PAR1 no more")
 
     with pytest.raises(ReplayError, match="batch-00000001") as told:
-        take(Plan(directory.path, out))
+        take(InventoryPlan(directory.path, out))
     assert "\n" not in str(told.value)
 
     assert sorted(path.name for path in out.iterdir()) == before

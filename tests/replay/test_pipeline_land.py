@@ -28,7 +28,7 @@ from devkit.waits import until
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.kafka_source import KafkaSource
 from remora.replay.pipeline.directory import Commit, LandedDirectory
-from remora.replay.pipeline.land import Plan, land
+from remora.replay.pipeline.land import LandingPlan, land
 from remora.replay.topic_identity import identify
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
@@ -85,8 +85,8 @@ def places(table: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for row in table)
 
 
-def plan(kafka: Kafka, topic: str, out: Path, **changes: Any) -> Plan:
-    return Plan(KafkaSource(kafka.address, topic), out, out / "_checkpoint", **changes)
+def plan(kafka: Kafka, topic: str, out: Path, **changes: Any) -> LandingPlan:
+    return LandingPlan(KafkaSource(kafka.address, topic), out, out / "_checkpoint", **changes)
 
 
 async def test_everything_committed_lands_once(kafka: Kafka, spark: SparkSession, tmp_path: Path) -> None:

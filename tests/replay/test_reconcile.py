@@ -19,11 +19,10 @@ from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.emit import ObjectNow, record_of, sequencer_of
 from remora.replay.pipeline.findings import FINDING
 from remora.replay.pipeline.frames import current_objects
-from remora.replay.pipeline.inventory import Plan as InventoryPlan
-from remora.replay.pipeline.inventory import take
+from remora.replay.pipeline.inventory import InventoryPlan, take
 from remora.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
-from remora.replay.pipeline.reconcile import Plan, plan_emission, reconcile
-from remora.replay.pipeline.reconciling import ReconciledDirectory
+from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora.replay.pipeline.reconciliation import ReconciledDirectory
 from remora.replay.pipeline.records import events as events_of
 from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, Told, land, landed
 from replay.test_reconcile_emit import AT_NS, reconciled, row
@@ -74,7 +73,7 @@ def test_a_bucket_beside_its_events(spark: SparkSession, landing: LandedDirector
     )  # fmt: skip
     take(InventoryPlan(landing.path, tmp_path / "inventory"))
     now = LISTED_AT - timedelta(seconds=10)
-    plan = Plan(
+    plan = ReconcilePlan(
         bucket="photos",
         out=tmp_path / "out",
         inventory=tmp_path / "inventory",
@@ -125,7 +124,7 @@ def test_a_backfill_finds_every_object(spark: SparkSession, tmp_path: Path) -> N
     lines = ["key,size,etag,last_modified", '"a,b",3,e,2026-11-21T00:00:00Z', "c,4,e,2026-11-21T00:00:00Z"]
     file = tmp_path / "listing.csv.gz"
     file.write_bytes(gzip.compress("\n".join(lines).encode()))
-    plan = Plan(bucket="photos", out=tmp_path / "out", inventory=None, listing=file, grace_s=0)
+    plan = ReconcilePlan(bucket="photos", out=tmp_path / "out", inventory=None, listing=file, grace_s=0)
 
     found = reconcile(plan)
 

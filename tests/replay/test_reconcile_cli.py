@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from remora.cli import group
 from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.reconciled_page import page_of
-from remora.replay.pipeline.reconciling import VERSION, Finding, Reconcile, ReconciledDirectory
+from remora.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory, ReconcileFinding
 
 FOUND = Reconcile(
     version=VERSION,
@@ -29,7 +29,7 @@ FOUND = Reconcile(
     listed=8,
     told=7,
     counts={"missing": 2, "extra": 1, "differing": 3, "changing": 3},
-    examples=(Finding("missing", "a<b>\n", (), "2026-11-21 02:14:07Z, 7 bytes, e1", ""),),
+    examples=(ReconcileFinding("missing", "a<b>\n", (), "2026-11-21 02:14:07Z, 7 bytes, e1", ""),),
 )
 
 

@@ -35,7 +35,7 @@ from remora.replay.pipeline.emit import (
     sequencer_of,
 )
 from remora.replay.pipeline.findings import DIFFERING, EXTRA, FINDING, MISSING
-from remora.replay.pipeline.reconciling import VERSION, Reconcile, ReconciledDirectory
+from remora.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory
 from remora.replay.pipeline.records import events
 from support.ingest import own_topic
 

@@ -17,11 +17,10 @@ from pyspark.sql import SparkSession
 from devkit.clusters.s3 import Zone, fresh
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.emit import Emission, EmitProgress, emit, sequencer_of
-from remora.replay.pipeline.inventory import Plan as InventoryPlan
-from remora.replay.pipeline.inventory import take
-from remora.replay.pipeline.reconcile import Plan, plan_emission, reconcile
-from remora.replay.pipeline.reconciling import ReconciledDirectory
-from remora.replay.pipeline.s3_listing import looking, s3_reader
+from remora.replay.pipeline.inventory import InventoryPlan, take
+from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora.replay.pipeline.reconciliation import ReconciledDirectory
+from remora.replay.pipeline.s3_objects import looking, s3_reader
 from remora.replay.run.targets.s3 import Gateway
 from replay.test_pipeline_inventory import PUT, Told, land
 from replay.test_reconcile_emit import Server
@@ -102,7 +101,7 @@ def test_a_bucket_of_radosgw_beside_its_events(spark: SparkSession, zone20: Zone
             if step == "listing":
                 writers.append(stack.enter_context(writing(gateway, bucket)))
 
-        plan = Plan(bucket=bucket, out=out, inventory=tmp_path / "inventory", gateway=gateway, grace_s=1)
+        plan = ReconcilePlan(bucket=bucket, out=out, inventory=tmp_path / "inventory", gateway=gateway, grace_s=1)
         found = reconcile(plan, tell=tell)
         assert [writer.rounds > 0 for writer in writers] == [True]
 

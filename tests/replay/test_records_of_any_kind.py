@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from devkit.clusters.kafka import Kafka, create_topic
 from remora.replay.kafka_source import KafkaSource, first_far
 from remora.replay.pipeline import inventory
-from remora.replay.pipeline.land import Plan, land
+from remora.replay.pipeline.land import LandingPlan, land
 from remora.replay.results import FAIL
 from remora.replay.verify.job import verify_topic
 from support.asked import question
@@ -121,8 +121,10 @@ async def test_no_record_ends_a_job(kafka: Kafka, spark: SparkSession, tmp_path:
     asked, out = question(kafka, topic), tmp_path / "landed"
     assert set(await asyncio.to_thread(first_far, asked.source)) == {1}
 
-    commit = await asyncio.to_thread(land, Plan(KafkaSource(kafka.address, topic), out, out / "_checkpoint", batch=100))
-    made, _ = await asyncio.to_thread(inventory.take, inventory.Plan(out, tmp_path / "inventory"))
+    commit = await asyncio.to_thread(
+        land, LandingPlan(KafkaSource(kafka.address, topic), out, out / "_checkpoint", batch=100)
+    )
+    made, _ = await asyncio.to_thread(inventory.take, inventory.InventoryPlan(out, tmp_path / "inventory"))
     verdict = (await asyncio.to_thread(verify_topic, spark, asked)).verdict
 
     events, bad = (

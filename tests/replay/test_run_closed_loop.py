@@ -17,16 +17,16 @@ from remora.replay.layout import RunDirectory, write
 from remora.replay.loop import ReplayLoop, loop_of, share
 from remora.replay.run.job import resumed
 from remora.replay.run.journal import Line
-from remora.replay.run.plan import INGEST, Plan
+from remora.replay.run.plan import INGEST, ReplayPlan
 from remora.replay.run.schedule import DueEvent
-from remora.replay.run.sender import Sender, WallClock
-from remora.replay.run.targets import Answer, AttemptResult
+from remora.replay.run.sender import ReplaySender, WallClock
+from remora.replay.run.targets import AttemptResult, TargetAnswer
 from replay.verified import TRACE, run
 
 
-def plan(closed_loop: int | None) -> Plan:
+def plan(closed_loop: int | None) -> ReplayPlan:
     """A replay without a schedule."""
-    return Plan("run", "r1", 0, INGEST, "unix:/ingest", "photos", 0.0, closed_loop=closed_loop)
+    return ReplayPlan("run", "r1", 0, INGEST, "unix:/ingest", "photos", 0.0, closed_loop=closed_loop)
 
 
 class Counting:
@@ -37,14 +37,14 @@ class Counting:
     def __init__(self) -> None:
         self.under_way = self.most = self.taken = 0
 
-    async def send(self, events: Sequence[DueEvent], _request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], _request: str) -> TargetAnswer:
         """Take them."""
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0.01)
         self.under_way -= 1
         self.taken += len(events)
-        return Answer(AttemptResult.DONE, 200)
+        return TargetAnswer(AttemptResult.DONE, 200)
 
 
 class Nowhere:
@@ -67,7 +67,7 @@ async def test_all_tasks_together_have_so_many_requests_under_way(requests: int,
     async with asyncio.TaskGroup() as group_of_tasks:
         for part in range(parts):
             limits = plan(requests).of_part(part, parts).limits
-            sender = Sender(target, Nowhere(), WallClock(0, loop.time), limits, f"run/{part}")
+            sender = ReplaySender(target, Nowhere(), WallClock(0, loop.time), limits, f"run/{part}")
             group_of_tasks.create_task(sender.run(events_of(part)))
 
     assert target.most == requests

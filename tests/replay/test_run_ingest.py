@@ -31,7 +31,7 @@ from remora.replay.prepared import read_events
 from remora.replay.run import frames
 from remora.replay.run.journal import FinalOutcome, SendIntent, journals, read_journal
 from remora.replay.run.progress import Reading
-from remora.replay.run.targets.ingest import Server, TakenTopic, check_ingest
+from remora.replay.run.targets.ingest import IngestAddress, TakenTopic, check_ingest
 from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
 
@@ -223,7 +223,7 @@ async def test_a_run_knows_its_topic_in_kafka_and_whether_it_numbers_events(fold
             "topic", "create", "numbered", "--endpoint", NOBODY, "--sequence", "--kafka-topic", "n-events"
         )
         assert done.code == Exit.OK, done.err
-        server = Server(daemon.ingest, "", None)
+        server = IngestAddress(daemon.ingest, "", None)
 
         assert await check_ingest(server, "t") == TakenTopic("t", is_numbered=False)
         assert await check_ingest(server, "numbered") == TakenTopic("n-events", is_numbered=True)

@@ -18,8 +18,8 @@ from devkit.processes.daemon import remora, write_config
 from remora.replay.errors import ReplayRefused
 from remora.replay.run.journal import FinalOutcome, Line
 from remora.replay.run.schedule import DueEvent
-from remora.replay.run.sender import Sender, TaskLimits, WallClock
-from remora.replay.run.targets import Answer, AttemptResult
+from remora.replay.run.sender import ReplaySender, TaskLimits, WallClock
+from remora.replay.run.targets import AttemptResult, TargetAnswer
 from remora.replay.run.targets.s3 import Gateway, check_s3, s3_target
 from remora.replay.shape import EVENT_NAMES, MARK
 
@@ -75,7 +75,7 @@ async def test_no_library_repeats_a_request(op: str) -> None:
         server.replies = [None]
         second = await target.send([event(1, op)], "r/2")
 
-    assert first == Answer(AttemptResult.DONE, 200)
+    assert first == TargetAnswer(AttemptResult.DONE, 200)
     assert second.result is AttemptResult.LOST
     assert server.asked == [f"{op} /b/k"] * 2
 
@@ -83,12 +83,12 @@ async def test_no_library_repeats_a_request(op: str) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (503, Answer(AttemptResult.BUSY, 503, "503", 7.0)),
-        (403, Answer(AttemptResult.REFUSED, 403, "403")),
-        (500, Answer(AttemptResult.LOST, 500, "500")),
+        (503, TargetAnswer(AttemptResult.BUSY, 503, "503", 7.0)),
+        (403, TargetAnswer(AttemptResult.REFUSED, 403, "403")),
+        (500, TargetAnswer(AttemptResult.LOST, 500, "500")),
     ],
 )
-async def test_each_answer_tells_what_happened(status: int, expected: Answer) -> None:
+async def test_each_answer_tells_what_happened(status: int, expected: TargetAnswer) -> None:
     """A busy gateway is asked again after the time that it gives, a refusal is final, and a failure tells nothing."""
     async with serving() as (server, gateway), s3_target(gateway, "r", 10, 1) as target:
         server.replies = [status]
@@ -131,7 +131,7 @@ async def replayed(gateway: Gateway, events: Sequence[DueEvent]) -> list[FinalOu
     clock = WallClock(0, asyncio.get_running_loop().time)
     kept = _Kept()
     async with s3_target(gateway, "r9", 3, 8) as target:
-        tally = await Sender(target, kept, clock, TaskLimits(concurrency=8), "r9/0/0").run(source())
+        tally = await ReplaySender(target, kept, clock, TaskLimits(concurrency=8), "r9/0/0").run(source())
     assert tally.offered == len(events)
     return [line for line in kept.lines if isinstance(line, FinalOutcome) and line.outcome != "acked"]
 

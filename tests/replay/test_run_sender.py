@@ -14,17 +14,17 @@ from devkit.clock import in_virtual_time
 from remora.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora.replay.run.lateness import merged, percentile_us, rounded
 from remora.replay.run.schedule import DueEvent, Timeline
-from remora.replay.run.sender import Overloaded, Sender, TaskLimits, TaskTally, WallClock
-from remora.replay.run.targets import Answer, AttemptResult
+from remora.replay.run.sender import Overloaded, ReplaySender, TaskLimits, TaskTally, WallClock
+from remora.replay.run.targets import AttemptResult, TargetAnswer
 
 MS = 1000
-DONE = Answer(AttemptResult.DONE, 200)
-CUT = Answer(AttemptResult.LOST, error="cut")
-REFUSED = Answer(AttemptResult.REFUSED, 400, "no")
+DONE = TargetAnswer(AttemptResult.DONE, 200)
+CUT = TargetAnswer(AttemptResult.LOST, error="cut")
+REFUSED = TargetAnswer(AttemptResult.REFUSED, 400, "no")
 
 
-def slow_down(seconds: float) -> Answer:
-    return Answer(AttemptResult.BUSY, 503, "SlowDown", seconds)
+def slow_down(seconds: float) -> TargetAnswer:
+    return TargetAnswer(AttemptResult.BUSY, 503, "SlowDown", seconds)
 
 
 def event(seq: int, due_us: int, lane: int, kseq: int = 0) -> DueEvent:
@@ -42,14 +42,14 @@ class Script:
         is_repeatable: bool = True,
     ) -> None:
         self.batch, self.is_repeatable = batch, is_repeatable
-        self.answers: dict[int, list[Answer]] = {}
+        self.answers: dict[int, list[TargetAnswer]] = {}
         """By the number of the first event of a request: the answers to its first attempts."""
         self.asked: list[tuple[int, list[int], str]] = []
         """When, which events, and the name of the request."""
         self.taken: list[int] = []
         self._service_s = service_s
 
-    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> TargetAnswer:
         seqs = [each.seq for each in events]
         self.asked.append((int(asyncio.get_running_loop().time() * 1e6), seqs, request))
         await asyncio.sleep(self._service_s(events))
@@ -91,7 +91,7 @@ async def send(
 
     loop = asyncio.get_running_loop()
     chosen = TaskLimits(**limits)  # type: ignore[arg-type]  # each test gives those that it is about
-    return await Sender(target, journal, WallClock(0, loop.time), chosen, "run/0/0").run(source())
+    return await ReplaySender(target, journal, WallClock(0, loop.time), chosen, "run/0/0").run(source())
 
 
 @in_virtual_time
@@ -178,8 +178,8 @@ async def test_a_server_that_asks_to_wait_is_waited_for() -> None:
     ]  # fmt: skip
 
 
-def limited(seconds: float) -> Answer:
-    return Answer(AttemptResult.BUSY, 429, "RateLimited", seconds)
+def limited(seconds: float) -> TargetAnswer:
+    return TargetAnswer(AttemptResult.BUSY, 429, "RateLimited", seconds)
 
 
 @in_virtual_time
@@ -226,7 +226,7 @@ async def test_a_limit_that_stays_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("answers", "outcome"), [([slow_down(1)] * 99, "rejected"), ([CUT, *[slow_down(1)] * 99], "unknown")]
 )
-def test_a_request_is_given_up_after_a_time(answers: list[Answer], outcome: str) -> None:
+def test_a_request_is_given_up_after_a_time(answers: list[TargetAnswer], outcome: str) -> None:
     """What was never taken in the time is rejected; unknown where one of the attempts may have happened."""
 
     @in_virtual_time
@@ -250,7 +250,7 @@ def test_a_request_is_given_up_after_a_time(answers: list[Answer], outcome: str)
 async def test_a_wrong_event_is_rejected_alone() -> None:
     """Of a request that is refused for one of its events the others are sent again, as another request."""
     target, journal = Script(batch=3), Kept()
-    target.answers[0] = [Answer(AttemptResult.REFUSED, 422, "wrong", culprit=1)]
+    target.answers[0] = [TargetAnswer(AttemptResult.REFUSED, 422, "wrong", culprit=1)]
 
     await send(target, journal, [event(n, 0, n) for n in range(3)])
 
@@ -335,7 +335,7 @@ async def test_overload_abort_ends_it() -> None:
 def test_whatever_happens_keys_keep_their_order(
     lanes: list[int],
     gaps: list[int],
-    faults: dict[int, list[Answer]],
+    faults: dict[int, list[TargetAnswer]],
     batch: int,
     concurrency: int,
     window: int,

@@ -18,17 +18,17 @@ from devkit.readers.samples import sample_value
 from devkit.waits import PATIENT_S
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
-from remora.model.errors import NotSequenced, RemoraError, TopicMoved, TopicUnknown
+from remora.model.errors import RemoraError, TopicMoved, TopicNotSequenced, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.layout import FormerQueue
 from remora.model.shard import Origin, Shard
 from remora.model.topic import SequenceState, Target, Topic
 from remora.ports.credit import Bank, NoBank
-from remora.ports.producing import IngestStore
+from remora.ports.producer import IngestStore
 from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
-from remora.servers.serving import OfHost
+from remora.servers.server import OfHost
 from remora.storage.rados.notifications import NoNotifications
 
 
@@ -125,7 +125,7 @@ class ScriptedStore:
     async def sequence(self, topic: Topic) -> SequenceState:
         await self._pass(topic)
         if not topic.is_sequenced:
-            raise NotSequenced(f"topic {topic.name} numbers no events")
+            raise TopicNotSequenced(f"topic {topic.name} numbers no events")
         return self.reached
 
     async def shards(self) -> Sequence[Shard]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.codec.queue_ops import (
     HEAD_SIZE,
     RESERVED_AT,
     QueueHead,
-    Reservation,
+    QueueReservation,
     decode_head,
     encode_reserve,
     open_reservations,
@@ -59,7 +59,7 @@ def make_old(ioctx: Any, queue: str, version: int, leaked: int) -> None:
     assert not head.has_xattrs
     reserved = sum(each.size + 10 for each in head.reservations) + leaked
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.u64(reserved).u32(head.last_id).u32(len(head.reservations))
         for each in head.reservations:
             w.raw(_reservation(each, version))
@@ -67,17 +67,17 @@ def make_old(ioctx: Any, queue: str, version: int, leaked: int) -> None:
         if version > 1:
             w.u32(head.committed_entries or 0)
 
-    urgent = Writer().struct(version, 1, body).finish()
+    urgent = FieldWriter().struct(version, 1, body).finish()
     content = data[16:_URGENT_AT] + struct.pack("<I", len(urgent)) + urgent
     encoded = data[10:12] + struct.pack("<I", len(content)) + content
     ioctx.write(queue, data[:2] + struct.pack("<Q", len(encoded)) + encoded, 0)
     assert (head_of(ioctx, queue).urgent_version, head_of(ioctx, queue).reserved_size) == (version, reserved)
 
 
-def _reservation(each: Reservation, version: int) -> bytes:
-    def body(w: Writer) -> None:
+def _reservation(each: QueueReservation, version: int) -> bytes:
+    def body(w: FieldWriter) -> None:
         w.u64(each.size).time(each.timestamp)
         if version > 1:
             w.u32(each.entries or 1)
 
-    return Writer().u32(each.id).struct(min(version, 2), 1, body).finish()
+    return FieldWriter().u32(each.id).struct(min(version, 2), 1, body).finish()

@@ -21,7 +21,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.model.health import Health
 from remora.policy import readiness
-from remora.policy.readiness import Host
+from remora.policy.readiness import HostReadiness
 from remora.process.sockets import listening_sockets
 from remora.servers import admin
 from remora.servers.admin import Sources, serve_admin
@@ -38,9 +38,9 @@ class Daemon:
     useful: Health = GOOD
     said: Mapping[str, object] = field(default_factory=dict)
     telemetry: Telemetry = field(default_factory=Telemetry)
-    asked: list[Callable[[Host], Health]] = field(default_factory=list)
+    asked: list[Callable[[HostReadiness], Health]] = field(default_factory=list)
 
-    async def ready(self, question: Callable[[Host], Health]) -> Health:
+    async def ready(self, question: Callable[[HostReadiness], Health]) -> Health:
         self.asked.append(question)
         return self.useful
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import Ended, write_config
 from remora import app
-from remora.cli.apply_topics import Step, carry_out, plan
+from remora.cli.apply_topics import TopicChange, carry_out, plan
 from remora.cli.attributes import differences
 from remora.cli.declared import Declared
 from remora.codec.topic import parse_args
@@ -245,7 +245,12 @@ def test_a_topic_that_another_command_makes_meanwhile_is_taken_as_made(
     other = replace(wanted, max_retries=7)
 
     async def take(store: ShardStore) -> list[str]:
-        return [str(each) for each in await carry_out(store, [Step(None, wanted), Step(gone, None), Step(None, other)])]
+        return [
+            str(each)
+            for each in await carry_out(
+                store, [TopicChange(None, wanted), TopicChange(gone, None), TopicChange(None, other)]
+            )
+        ]
 
     assert in_store(config, take) == ["there is a topic payments already"]
     assert own(config)["payments"] == replace(there, closed=is_closed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.cli.send import Waiting
+from remora.cli.send import WaitNotice
 from remora.model.exits import Exit
 from support.commands import Run, config, remora
 
@@ -16,7 +16,7 @@ __all__ = ["config", "remora"]
 def test_a_wait_is_told_at_once_and_then_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """However many attempts of however many requests fail, a line comes at the first and each 10 s after it."""
     now = 0.0
-    waiting = Waiting(60.0, lambda: now)
+    waiting = WaitNotice(60.0, lambda: now)
     for tenth in range(250):
         now = tenth / 10
         waiting.tell("unix:/i: cannot connect: No such file or directory", now)

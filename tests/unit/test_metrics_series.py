@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from remora.metrics.series import (
     AgeHistogram,
-    Backlog,
+    BacklogFigures,
     Backlogs,
     Books,
     Ledgers,
@@ -99,9 +99,9 @@ def test_a_forgotten_topic_is_not_exported() -> None:
 def test_backlogs_that_share_a_label_are_added_up() -> None:
     """Entries and bytes are summed, the oldest age is the oldest, and one estimate makes the sum an estimate."""
     backlogs = Backlogs(TopicLabels(1), "backlog")
-    backlogs.set("a", Backlog(1, True, 10, 5.0))
-    backlogs.set("b", Backlog(2, True, 20, 7.0))
-    backlogs.set("c", Backlog(3, False, 30, None))
+    backlogs.set("a", BacklogFigures(1, True, 10, 5.0))
+    backlogs.set("b", BacklogFigures(2, True, 20, 7.0))
+    backlogs.set("c", BacklogFigures(3, False, 30, None))
 
     found = samples(backlogs.collect())
 
@@ -114,8 +114,8 @@ def test_backlogs_that_share_a_label_are_added_up() -> None:
 def test_an_age_that_cannot_be_told_is_not_exported_as_zero() -> None:
     """An empty topic shows age 0; one whose oldest entry cannot be read shows no age at all."""
     backlogs = Backlogs(TopicLabels(5), "backlog")
-    backlogs.set("empty", Backlog(0, True, 0, None))
-    backlogs.set("unreadable", Backlog(1, True, 10, None))
+    backlogs.set("empty", BacklogFigures(0, True, 0, None))
+    backlogs.set("unreadable", BacklogFigures(1, True, 10, None))
 
     ages = {labels: v for (name, labels), v in samples(backlogs.collect()).items() if "oldest" in name}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from remora.cli import group, sending
-from remora.cli.records import Given
-from remora.cli.sending import Outcome, Plan, Sender, reservable
+from remora.cli import group, record_sender
+from remora.cli.record_sender import Outcome, RecordSender, SendPlan, reservable
+from remora.cli.records import GivenRecord
 from remora.client import EventsRefused, IngestClient, IngestUnavailable, NotPermitted, Problem, Taken, TopicNotFound
 from remora.codec.event_entry import decode
 from remora.codec.s3_events import place
@@ -27,26 +27,26 @@ from remora.servers.ingest import problems
 from support.ingest import ScriptedStore, ingest_site, own_topic, record
 
 
-def plan(**changes: object) -> Plan:
+def plan(**changes: object) -> SendPlan:
     """How to send, save for what a test changes."""
     given: dict[str, object] = {
         "topic": "t", "batch": 10, "connections": 3, "name": "run", "repeatable": False, "two_phase": False,
         "skip_malformed": False,
     }  # fmt: skip
-    return Plan(**given | changes)  # type: ignore[arg-type]  # a wrong one fails in the test
+    return SendPlan(**given | changes)  # type: ignore[arg-type]  # a wrong one fails in the test
 
 
-def given(number: int, keys: int = 7, **changes: object) -> Given:
+def given(number: int, keys: int = 7, **changes: object) -> GivenRecord:
     """A record whose id is its number and whose key is one of a few."""
     line = json.dumps(record(f"k{number % keys}", eventId=f"{number}", **changes)).encode()
     (part,) = place(line, own_topic("t"), ndjson=True, most=1, created=Time(0, 0), seed=b"")
-    return Given(number + 1, line, part.events[0].key, part.events[0].payload)
+    return GivenRecord(number + 1, line, part.events[0].key, part.events[0].payload)
 
 
-async def send_all(client: IngestClient, how: Plan, records: Sequence[Given]) -> Outcome:
+async def send_all(client: IngestClient, how: SendPlan, records: Sequence[GivenRecord]) -> Outcome:
     """Send records as the command does, up to where the sender is stopped."""
     outcome = Outcome()
-    async with Sender(client, how, outcome) as sender:
+    async with RecordSender(client, how, outcome) as sender:
         for each in records:
             outcome.counts.read += 1
             await sender.give(each)
@@ -201,7 +201,7 @@ async def test_only_the_first_refusals_are_kept() -> None:
         Scripted(refusing(*range(30))), plan(skip_malformed=True), [given(number) for number in range(30)]
     )
 
-    assert (len(outcome.refusals), outcome.counts.refused) == (sending.SHOWN, 30)
+    assert (len(outcome.refusals), outcome.counts.refused) == (record_sender.SHOWN, 30)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_a_stopped_sender_finishes_what_is_under_way() -> None:
         await gate.wait()
 
     client, outcome = Scripted(answer), Outcome()
-    async with Sender(client, plan(connections=1), outcome) as sender:
+    async with RecordSender(client, plan(connections=1), outcome) as sender:
         for number in range(25):
             outcome.counts.read += 1
             await sender.give(given(number, 1))
@@ -254,7 +254,7 @@ async def test_a_stopped_sender_finishes_what_is_under_way() -> None:
 
 async def test_what_is_not_answered_in_the_end_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped sender waits for a while only; such requests may have been carried out."""
-    monkeypatch.setattr(sending, "GRACE_S", 0.01)
+    monkeypatch.setattr(record_sender, "GRACE_S", 0.01)
     begun = asyncio.Event()
 
     async def answer(numbers: list[int]) -> None:
@@ -262,7 +262,7 @@ async def test_what_is_not_answered_in_the_end_is_unknown(monkeypatch: pytest.Mo
         await asyncio.Event().wait()
 
     outcome = Outcome()
-    async with Sender(Scripted(answer), plan(connections=1), outcome) as sender:
+    async with RecordSender(Scripted(answer), plan(connections=1), outcome) as sender:
         for number in range(25):
             outcome.counts.read += 1
             await sender.give(given(number, 1))
@@ -274,7 +274,7 @@ async def test_what_is_not_answered_in_the_end_is_unknown(monkeypatch: pytest.Mo
 
 async def test_a_defect_is_not_taken_for_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception comes out of the block, though more waits to be sent than there is room for."""
-    monkeypatch.setattr(sending, "GRACE_S", 0.01)
+    monkeypatch.setattr(record_sender, "GRACE_S", 0.01)
 
     async def answer(numbers: list[int]) -> None:
         raise ZeroDivisionError

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.cli import records
-from remora.cli.records import Bad, Given, read_records
+from remora.cli.records import Bad, GivenRecord, read_records
 from remora.codec.event_entry import decode
 from support.ingest import record
 
-Found = Given | Bad
+Found = GivenRecord | Bad
 
 
 def found_in(path: Path) -> list[Found]:
@@ -58,7 +58,7 @@ def test_every_line_is_a_record(tmp_path: Path) -> None:
     found = of_bytes(tmp_path, b"\n" + line("a") + b"\r\n  \n" + line("b") + b"\n" + line("c"))
 
     assert keys(found) == [(2, "a"), (4, "b"), (5, "c")]
-    assert [each.key for each in found if isinstance(each, Given)] == [b"b:a", b"b:b", b"b:c"]
+    assert [each.key for each in found if isinstance(each, GivenRecord)] == [b"b:a", b"b:b", b"b:c"]
 
 
 def test_documents_on_a_line_are_taken_apart(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_documents_on_a_line_are_taken_apart(tmp_path: Path) -> None:
     found = of_bytes(tmp_path, line("a") + b"\n" + document + b"\n" + line("d"))
 
     assert keys(found) == [(1, "a"), (2, "b"), (2, "c"), (3, "d")]
-    assert all(json.loads(each.record)["s3"]["object"]["key"] for each in found if isinstance(each, Given))
+    assert all(json.loads(each.record)["s3"]["object"]["key"] for each in found if isinstance(each, GivenRecord))
 
 
 def test_documents_over_several_lines_are_understood(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_documents_over_several_lines_are_understood(tmp_path: Path) -> None:
 
     after = first.count("\n") + 4
     assert keys(found) == [(2, "a"), (2, "b"), (after, "c"), (after + second.count("\n"), "c")]
-    assert not any(b"\n" in each.record for each in found if isinstance(each, Given))
+    assert not any(b"\n" in each.record for each in found if isinstance(each, GivenRecord))
 
 
 @pytest.mark.parametrize(

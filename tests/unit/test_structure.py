@@ -50,7 +50,7 @@ def test_neither_sender_repeats_the_other() -> None:
     """No six lines in a row stand in both senders, imports and blank lines aside."""
     folder = DAEMON / "remora/engine/delivery"
     lanes = blocks(folder / "lanes.py")
-    transactions = blocks(folder / "transactions.py") | blocks(folder / "committing.py")
+    transactions = blocks(folder / "transactions.py") | blocks(folder / "committer.py")
 
     assert len(lanes) > 100
     assert not lanes & transactions

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from remora import __version__
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import exit_code
 from remora.process.exit import end_at_once
@@ -51,7 +51,7 @@ COMMANDS = MappingProxyType(
 """Each command with its module and its name there."""
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """Imports a command on its first use, so that `run` starts quickly without the imports of the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

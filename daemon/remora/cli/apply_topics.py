@@ -28,7 +28,7 @@ from remora.ports.store import ShardStore
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TopicChange:
     """One topic that is to be made (`was` is None), changed, or removed (`to` is None)."""
 
     was: Topic | None
@@ -64,10 +64,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ApplyPlan:
     """What makes the topics of a store those of a file. `others` are topics that the file does not name."""
 
-    steps: Sequence[Step]
+    steps: Sequence[TopicChange]
     alike: int
     others: Sequence[str]
     notifications: Sequence[NotificationStep] = ()
@@ -77,7 +77,7 @@ class NotSame(RemoraError):
     """A topic cannot become what the file says."""
 
 
-def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool) -> Plan:
+def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool) -> ApplyPlan:
     """The steps from the topics of remora's own that are there to those that are declared; removals come last.
 
     Raises NotSame, with all topics that differ in what stays for good: whether there is a sequence.
@@ -87,7 +87,7 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
     for each in declared:
         was = found.pop(each.topic.name, None)
         if was is None:
-            steps.append(Step(None, replace(each.topic, closed=bool(each.closed))))
+            steps.append(TopicChange(None, replace(each.topic, closed=bool(each.closed))))
             continue
         to = replace(
             each.topic,
@@ -101,14 +101,14 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
         if was.is_sequenced != to.is_sequenced:
             renumbered.append(f"{to.name} has {'one' if was.is_sequenced else 'none'}")
         elif differences(was, to):
-            steps.append(Step(was, to))
+            steps.append(TopicChange(was, to))
         else:
             alike += 1
     if renumbered:
         raise NotSame(f"whether a topic has a sequence stays for good: {', '.join(renumbered)}; nothing was changed")
     if prune:
-        steps += [Step(topic, None) for _, topic in sorted(found.items())]
-    return Plan(steps, alike, () if prune else sorted(found))
+        steps += [TopicChange(topic, None) for _, topic in sorted(found.items())]
+    return ApplyPlan(steps, alike, () if prune else sorted(found))
 
 
 @click.command("apply")
@@ -180,7 +180,7 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
 
 async def _applied(
     settings: Settings, declared: DeclaredFile, *, dry_run: bool, prune: bool
-) -> tuple[Plan, list[RemoraError]]:
+) -> tuple[ApplyPlan, list[RemoraError]]:
     """Plan, and take the steps unless it is a dry run; to one of those a store that is yet to be made is empty."""
     try:
         async with app.store_of(settings, make=not dry_run) as store:
@@ -209,7 +209,7 @@ def _whole_plan(
     declared: DeclaredFile,
     *,
     prune: bool,
-) -> Plan:
+) -> ApplyPlan:
     """The steps of topics and of notifications. Raises ConfigError for notifications whose topics are not there."""
     declared.check_topics(() if prune else [each.name for each in topics])
     wanted = [each.notification for each in declared.notifications]
@@ -225,12 +225,12 @@ def _remark_namesakes(theirs: Collection[str], declared: Sequence[Declared]) -> 
             each.remarks.append(NAMESAKE)
 
 
-async def carry_out(store: ShardStore, steps: Sequence[Step | NotificationStep]) -> list[RemoraError]:
+async def carry_out(store: ShardStore, steps: Sequence[TopicChange | NotificationStep]) -> list[RemoraError]:
     """Take one step after the other; one that fails keeps no other from being taken."""
     failures: list[RemoraError] = []
     for step in steps:
         try:
-            await (_take(store, step) if isinstance(step, Step) else step.take(store.notifications))
+            await (_take(store, step) if isinstance(step, TopicChange) else step.take(store.notifications))
         except RemoraError as exc:
             failures.append(exc)
         else:
@@ -238,7 +238,7 @@ async def carry_out(store: ShardStore, steps: Sequence[Step | NotificationStep])
     return failures
 
 
-async def _take(store: ShardStore, step: Step) -> None:
+async def _take(store: ShardStore, step: TopicChange) -> None:
     """Take a step; where another command has taken it meanwhile, all is well."""
     if step.to is None:
         assert step.was is not None
@@ -273,13 +273,13 @@ async def _remove(store: ShardStore, topic: Topic) -> None:
             raise
 
 
-def _print_steps(steps: Sequence[Step | NotificationStep]) -> None:
+def _print_steps(steps: Sequence[TopicChange | NotificationStep]) -> None:
     for step in steps:
         for line in step.lines():
             click.echo(line)
 
 
-def _summary(planned: Plan, failed: int, *, dry_run: bool) -> str:
+def _summary(planned: ApplyPlan, failed: int, *, dry_run: bool) -> str:
     if not planned.steps and not planned.notifications:
         return f"{several(planned.alike, 'topic is', 'topics are')} as the file says"
     text = f"topics {_counted(planned.steps)}; as the file says: {planned.alike}"
@@ -290,7 +290,7 @@ def _summary(planned: Plan, failed: int, *, dry_run: bool) -> str:
     return f"{text}; failed: {failed}" if failed else f"{text}; all done"
 
 
-def _counted(steps: Sequence[Step | NotificationStep]) -> str:
+def _counted(steps: Sequence[TopicChange | NotificationStep]) -> str:
     made = sum(step.was is None for step in steps)
     removed = sum(step.to is None for step in steps)
     return f"to make: {made}, to change: {len(steps) - made - removed}, to remove: {removed}"

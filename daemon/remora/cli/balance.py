@@ -9,7 +9,7 @@ import click
 
 from remora import app
 from remora.cli import admin_client
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings
@@ -29,7 +29,7 @@ REASONS: Mapping[str, str] = {
 }
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def balance() -> None:
     """Show how busy the workers are, and which queues would move for it."""
 

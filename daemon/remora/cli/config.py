@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 
 UNITS = ("remora.service", "remora-sequencer.service", "remora.sysusers")
 PROGRAM = "/opt/remora/bin/remora"
 """Where the units as they are shipped have the command."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Print the files that come with remora: configuration, units, alerts, dashboard and changelog."""
 

@@ -60,7 +60,7 @@ def demo(pause: float, keep: bool) -> None:
 
 
 @dataclass
-class Receiver:
+class DemoReceiver:
     """What arrived over HTTP, by key, each printed."""
 
     arrived: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Receiver:
 
 async def _show(folder: Path, pause_s: float, keep: bool) -> int:
     """All of it; how many events did not arrive."""
-    receiver, began = Receiver(), time.monotonic()
+    receiver, began = DemoReceiver(), time.monotonic()
     async with receiver.listening() as url, _daemon(folder) as admin:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_S):
@@ -117,7 +117,7 @@ async def _show(folder: Path, pause_s: float, keep: bool) -> int:
     return EVENTS - len(receiver.arrived)
 
 
-async def _deliver(folder: Path, receiver: Receiver, url: str, admin: AdminSettings, pause_s: float) -> None:
+async def _deliver(folder: Path, receiver: DemoReceiver, url: str, admin: AdminSettings, pause_s: float) -> None:
     await _until_ready(admin)
     click.echo(f"A daemon runs, with {WORKERS} workers and its queues in {folder}. Its page: http://{admin.listen}/")
     await _command("topic", "create", "photos", "--endpoint", url, "--shards", str(WORKERS), folder=folder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import click
 
 from remora import app
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
 from remora.cli.output import LETTERS, print_json, print_table, run_async, several, size
@@ -20,7 +20,7 @@ from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.config import Settings
-from remora.engine.redriving import Plan, carry_out, letter_place, plan
+from remora.engine.redriving import RedrivePlan, carry_out, letter_place, plan
 from remora.model.errors import CodecError, RemoraError
 from remora.model.exits import Exit
 from remora.model.record import CorruptLetter, DeadLetter
@@ -35,7 +35,7 @@ class UnknownLetter(RemoraError):
     """There is no dead letter at this place."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def dlq() -> None:
     """Show, re-drive and drop dead letters: entries that could not be delivered, with cause and raw bytes.
 
@@ -206,7 +206,7 @@ def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) 
       remora dlq redrive --topic orders --cause expired --rate 500
     """
 
-    async def work() -> tuple[Plan, int]:
+    async def work() -> tuple[RedrivePlan, int]:
         async with app.store_of(settings) as store:
             planned = await plan(store, await pick_letters(store, wanted), raw=asked.raw, origin=asked.origin)
             if asked.dry_run or not planned.letters:
@@ -237,7 +237,7 @@ def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) 
         sys.exit(Exit.FAILURE)
 
 
-async def _redrive(store: ShardStore, planned: Plan, rate: float) -> int:
+async def _redrive(store: ShardStore, planned: RedrivePlan, rate: float) -> int:
     """Carry out the plan. Reports how far it came before it raises an error."""
     done = 0
     try:
@@ -299,7 +299,7 @@ def _confirm(question: str, *, yes: bool) -> None:
         click.confirm(question, abort=True, err=True)
 
 
-def _queues(planned: Plan) -> str:
+def _queues(planned: RedrivePlan) -> str:
     names = sorted({each.place.shard.queue for each in planned.portions})
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

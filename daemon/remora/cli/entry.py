@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import click
 
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.codec.event_entry import decode, explain
 from remora.codec.rendering_plain import body
 from remora.model.errors import CodecError
@@ -18,7 +18,7 @@ MOST_BYTES = 128_000_000
 """A queue holds no more; what is larger is no entry."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def entry() -> None:
     """Decode raw entries of queues (event_entry_t): radosgw's own format, in both stores."""
 

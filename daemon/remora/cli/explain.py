@@ -12,12 +12,12 @@ from remora import app
 from remora.cli import admin_client
 from remora.cli.attributes import DURATION
 from remora.cli.explain_bucket import as_json_bucket, bucket_lines, view_bucket
-from remora.cli.explain_event import Answer, Asked, look_for, not_known
+from remora.cli.explain_event import Asked, EventFindings, look_for, not_known
 from remora.cli.explained import (
-    Place,
+    DaemonAnswer,
+    EventPlace,
     QueueOrders,
     QueueView,
-    Said,
     as_json_queue,
     event_lines,
     queue_lines,
@@ -85,7 +85,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     if not asked.what.strip():
         raise click.UsageError("WHAT is empty: name a topic, a queue, or an event by its id or its key")
 
-    async def look() -> tuple[Answer, dict[str, str]]:
+    async def look() -> tuple[EventFindings, dict[str, str]]:
         said = await _said(settings)
         async with app.store_of(settings) as store:
             said = replace(said, names=names_of(await store.members.live()))
@@ -104,20 +104,20 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
         sys.exit(Exit.FAILURE)
 
 
-async def _said(settings: Settings) -> Said:
+async def _said(settings: Settings) -> DaemonAnswer:
     host = settings.ownership.host
     try:
-        return Said(host, await admin_client.fetch_status(settings.admin))
+        return DaemonAnswer(host, await admin_client.fetch_status(settings.admin))
     except DaemonNotReachable as exc:
-        return Said(host, None, str(exc))
+        return DaemonAnswer(host, None, str(exc))
 
 
 # ------------------------------------------------------------------------------------------------- what is meant
 
 
-async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: Said) -> Answer:
+async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: DaemonAnswer) -> EventFindings:
     kind, meant = _meant(await rows_of(store), asked)
-    answer = Answer(kind)
+    answer = EventFindings(kind)
     released = await store.releases.released()
     if kind == "event" and asked.kind in (None, "bucket") and asked.topic is None:
         answer.bucket = await view_bucket(store, asked.what, said, is_asked=asked.kind == "bucket")
@@ -163,7 +163,7 @@ async def _views(
     settings: Settings,
     row: Row,
     shards: Sequence[Shard],
-    said: Said,
+    said: DaemonAnswer,
     released: frozenset[Shard],
 ) -> list[QueueView]:
     stats, books = await look_at(store, shards), await balances(store, shards)
@@ -178,7 +178,7 @@ async def _views(
 # ------------------------------------------------------------------------------------------------------ showing
 
 
-def _print(asked: Asked, answer: Answer) -> None:
+def _print(asked: Asked, answer: EventFindings) -> None:
     if answer.kind == "queue":
         lines = [line for each in answer.queues for line in queue_lines(each)]
     elif answer.kind == "topic":
@@ -196,7 +196,7 @@ def _print(asked: Asked, answer: Answer) -> None:
         click.echo(line)
 
 
-def _as_json(answer: Answer) -> dict[str, object]:
+def _as_json(answer: EventFindings) -> dict[str, object]:
     return {
         "kind": answer.kind,
         "bucket": None if answer.bucket is None else as_json_bucket(answer.bucket),
@@ -215,7 +215,7 @@ def _as_json(answer: Answer) -> dict[str, object]:
     }
 
 
-def _json_place(place: Place) -> dict[str, object]:
+def _json_place(place: EventPlace) -> dict[str, object]:
     found: dict[str, object] = {
         "queue": place.queue,
         "position": place.position,

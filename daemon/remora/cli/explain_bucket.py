@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remora.cli.explained import Said
+from remora.cli.explained import DaemonAnswer
 from remora.cli.output import duration
 from remora.model.notification import Definitions
 from remora.policy.bucket_news import next_for_silence, why_silent
@@ -45,7 +45,7 @@ class BucketView:
         return next_for_silence(self.name, list(self.matching), self.news or {}, shlex.quote(self.name))
 
 
-async def view_bucket(store: ShardStore, name: str, said: Said, *, is_asked: bool) -> BucketView | None:
+async def view_bucket(store: ShardStore, name: str, said: DaemonAnswer, *, is_asked: bool) -> BucketView | None:
     """The bucket of this name; None where nothing speaks for there being one, and nobody `is_asked` for one."""
     definitions = await store.notifications.definitions()
     rows = said.status.get("buckets", []) if said.status is not None else []

@@ -12,7 +12,7 @@ from urllib.parse import unquote, unquote_plus
 
 from remora.cli.delivered import Delivered, KafkaNotReachable, find_delivered
 from remora.cli.explain_bucket import BucketView
-from remora.cli.explained import Place, QueueView
+from remora.cli.explained import EventPlace, QueueView
 from remora.cli.rows import Row, look_at
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import created_ns, key
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Answer:
+class EventFindings:
     """What was found. `looked_at` counts entries in queues; `is_cut` when a queue holds more than were looked at.
 
     `failures` are places that were asked for and could not be looked into. `stages` are those of the daemon's status,
@@ -54,7 +54,7 @@ class Answer:
 
     kind: str
     queues: list[QueueView] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[EventPlace] = field(default_factory=list)
     delivered: list[Delivered] = field(default_factory=list)
     looked_at: int = 0
     is_cut: bool = False
@@ -71,7 +71,7 @@ class Answer:
 
 
 async def look_for(
-    store: ShardStore, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: Answer
+    store: ShardStore, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: EventFindings
 ) -> list[tuple[Row, Sequence[Shard]]]:
     """Add all places of the event; returns the queues in which it waits."""
     holding: list[tuple[Row, Sequence[Shard]]] = []
@@ -87,7 +87,7 @@ async def look_for(
     return holding
 
 
-async def _look_into(store: ShardStore, shard: Shard, asked: Asked, answer: Answer) -> None:
+async def _look_into(store: ShardStore, shard: Shard, asked: Asked, answer: EventFindings) -> None:
     """Add the places of the event in one queue."""
     needles, ahead = asked.needles, 0
     parts = {each.rpartition(b"/")[2] or each for each in needles}
@@ -108,7 +108,7 @@ async def _look_into(store: ShardStore, shard: Shard, asked: Asked, answer: Answ
 
 
 async def _look_into_kafka(
-    bootstrap: str, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: Answer
+    bootstrap: str, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: EventFindings
 ) -> None:
     """Add the records of the event. A broker that does not answer is asked once; one may lack topics of others."""
     since = time.time() - asked.since_s
@@ -130,7 +130,7 @@ def _topics_of_kafka(meant: Sequence[tuple[Row, Sequence[Shard]]]) -> list[str]:
     return sorted(topics | {each.label for each in rows if each.topic is None})
 
 
-def _place(queue: str, position: str, data: bytes, needles: Set[bytes]) -> Place | None:
+def _place(queue: str, position: str, data: bytes, needles: Set[bytes]) -> EventPlace | None:
     """The place of an entry with this id, key or bucket; None for others, and for one that says nothing."""
     try:
         entry = decode(data)
@@ -139,7 +139,7 @@ def _place(queue: str, position: str, data: bytes, needles: Set[bytes]) -> Place
     found = key(entry.event)
     if needles.isdisjoint((entry.event.event_id, found, entry.event.bucket_name)):
         return None
-    return Place(
+    return EventPlace(
         queue, position, os.fsdecode(found), os.fsdecode(entry.event.event_id), _name(entry), created_ns(entry) / 1e9
     )
 
@@ -149,7 +149,7 @@ def _name(entry: EventEntry) -> str:
 
 
 async def _look_at_letters(
-    store: ShardStore, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: Answer
+    store: ShardStore, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: EventFindings
 ) -> None:
     """Add the dead letters of the event. Those of queues that are gone count where no topic was named."""
     queues = {shard.queue for _, shards in meant for shard in shards} if asked.topic is not None else None
@@ -170,7 +170,7 @@ async def _look_at_letters(
 
 
 async def not_known(
-    store: ShardStore, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: Answer
+    store: ShardStore, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: EventFindings
 ) -> list[str]:
     """What cannot be known of an event that was found nowhere."""
     stats = await look_at(store, (shard for _, shards in meant for shard in shards))

@@ -20,7 +20,7 @@ from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
-from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
+from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
 from remora.policy.holds import hold_text
 from remora.policy.hosts import Names
 from remora.policy.mends import is_full_by_leak, words
@@ -28,7 +28,7 @@ from remora.policy.next_command import TopicSubject
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EventPlace:
     """A place where an event was found: in a queue behind `ahead` other entries, or, with a cause, as a dead letter."""
 
     queue: str
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DaemonAnswer:
     """What the daemon of this host says: its status, None where it does not answer for the reason `silence`.
 
     `host` is this host in the cookies of its workers, `names` those of hosts for people.
@@ -80,7 +80,7 @@ class QueueView:
     stats: ShardStats
     balance: Balance | None
     shard: dict[str, Any] | None
-    advice: Advice
+    advice: Remedy
     last_failure: dict[str, Any] | None = None
     room: dict[str, Any] | None = None
     names: Names = field(default_factory=dict)
@@ -96,7 +96,7 @@ def view_queue(
     stats: ShardStats,
     balance: Balance | None,
     orders: QueueOrders,
-    said: Said,
+    said: DaemonAnswer,
 ) -> QueueView:
     """Put together what the store and the daemon's status say of a queue."""
     queue, status = stats.shard.queue, said.status
@@ -104,7 +104,7 @@ def view_queue(
     last = _last_failure(row.label, shard, status or {})
     topics = (status or {}).get("topics", ())
     room = next((each.get("room") for each in topics if each["topic"] == row.label), None)
-    known = Queue(
+    known = QueueFacts(
         name=queue,
         topic=row.label,
         origin=row.origin,
@@ -131,19 +131,19 @@ def _last_failure(topic: str, shard: dict[str, Any] | None, status: dict[str, An
     return {"of": "topic", **last} if last else None
 
 
-def _owner(holder: LockHolder | None, host: str, *, is_here: bool) -> Owner:
+def _owner(holder: LockHolder | None, host: str, *, is_here: bool) -> LockOwner:
     if holder is None:
-        return Owner.NONE
+        return LockOwner.NONE
     worker = WorkerCookie.parse(holder.cookie)
     if worker is None:
         if is_workers(holder.cookie):
-            return Owner.ELSEWHERE
-        return Owner.COMMAND if holder.cookie.startswith("remora/") else Owner.GATEWAY
+            return LockOwner.ELSEWHERE
+        return LockOwner.COMMAND if holder.cookie.startswith("remora/") else LockOwner.GATEWAY
     if is_here:
-        return Owner.HERE
+        return LockOwner.HERE
     if holder.lease_left_s <= 0:
-        return Owner.LAPSED
-    return Owner.SILENT if worker.host == host else Owner.ELSEWHERE
+        return LockOwner.LAPSED
+    return LockOwner.SILENT if worker.host == host else LockOwner.ELSEWHERE
 
 
 def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any], last: dict[str, Any] | None) -> Daemon:
@@ -267,7 +267,7 @@ def slow_of(views: Sequence[QueueView], stages: Sequence[dict[str, Any]], store:
     return slow_lines(stages, {store, *(each.scheme for each in targets)}) if views else []
 
 
-def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
+def event_lines(place: EventPlace, views: Sequence[QueueView]) -> list[str]:
     """One place of an event."""
     what = f"{place.event_name} of {place.key}, id {place.event_id}, {duration(time.time() - place.created)} old"
     if place.cause:
@@ -288,7 +288,7 @@ def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
     ]
 
 
-def _advice_lines(found: Advice) -> list[str]:
+def _advice_lines(found: Remedy) -> list[str]:
     return [f"  why: {found.why}", *([f"  try: {found.command}"] if found.command else [])]
 
 

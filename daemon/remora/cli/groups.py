@@ -9,7 +9,7 @@ import click
 _NO_LIMIT = 1000
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Click itself cuts the sentences off where the terminal ends, and does not say which command was meant."""
 
     def resolve_command(

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from remora import app
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
 from remora.cli.output import run_async
 from remora.client import SequencerClient, SequencerUnavailable
@@ -40,7 +40,7 @@ def named(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("name")(pool_option(function))
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def log() -> None:
     """Shared logs, as CORFU and ZLog have them: positions from a sequencer, entries in the store.
 

@@ -10,7 +10,7 @@ import click
 
 from remora import app
 from remora.cli.declared_notifications import named, size_of
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.notification_lines import shown, shown_filter
 from remora.cli.options import config_option, gathered_into, json_option
 from remora.cli.output import print_json, print_table, run_async
@@ -84,7 +84,7 @@ class AskedEvent:
         return Happening(bucket.encode(), self.event.encode(), key.encode(), self.size or 0, metadata, tags)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def notification() -> None:
     """Say what events of a bucket go to what topics, for senders that name no topic (POST /v1/events).
 

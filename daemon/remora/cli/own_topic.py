@@ -51,7 +51,7 @@ LASTING = {
 """The attributes that no command changes."""
 
 
-class NotOurs(RemoraError):
+class ForeignTopic(RemoraError):
     """A topic that a radosgw made."""
 
 
@@ -276,7 +276,7 @@ async def _own(store: ShardStore, name: str, instead: str) -> Topic:
         return topic
     for row in await rows_of(store):
         if row.origin is Origin.RADOSGW and row.topic and name in (row.label, row.topic.name):
-            raise NotOurs(f"topic {name} is radosgw's, and changed through radosgw's API only: {instead}")
+            raise ForeignTopic(f"topic {name} is radosgw's, and changed through radosgw's API only: {instead}")
     raise UnknownTopic(f"remora has no topic {name!r} of its own; `remora topic list` shows all")
 
 

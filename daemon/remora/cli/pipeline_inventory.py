@@ -13,7 +13,7 @@ from remora.cli.lake import lake_options
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
 from remora.replay.pipeline.directory import LandedDirectory
-from remora.replay.pipeline.inventory import Plan, take
+from remora.replay.pipeline.inventory import InventoryPlan, take
 from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
 
@@ -72,7 +72,7 @@ def inventory(asked: _Options, lake: LakeAddress | None) -> None:
         raise click.UsageError("LANDED and --out are needed, or --table iceberg with --catalog")
     if asked.whole:
         raise click.UsageError("--whole is for a catalog's table; without one all events are read each time")
-    plan = Plan(asked.landed, asked.out, asked.buckets, asked.keep, asked.memory)
+    plan = InventoryPlan(asked.landed, asked.out, asked.buckets, asked.keep, asked.memory)
     if asked.is_dry:
         commit = LandedDirectory(asked.landed).commit()
         chosen = f" of {', '.join(asked.buckets)}" if asked.buckets else ""

@@ -22,7 +22,7 @@ from remora.replay.errors import ReplayError
 from remora.replay.job_telemetry import JobTelemetry, LandingState
 from remora.replay.kafka_source import KafkaSource
 from remora.replay.pipeline.directory import LandedDirectory
-from remora.replay.pipeline.land import Plan
+from remora.replay.pipeline.land import LandingPlan
 from remora.replay.pipeline.land import land as run
 from remora.replay.pipeline.landing_state import landing_state
 from remora.replay.spark_stages import running_stage
@@ -135,7 +135,7 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
         return
     if asked.out is None:
         raise click.UsageError("Missing option '--out'.")
-    plan = Plan(
+    plan = LandingPlan(
         source=source,
         out=asked.out,
         checkpoint=asked.checkpoint or asked.out / "_checkpoint",

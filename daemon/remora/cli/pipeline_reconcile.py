@@ -30,10 +30,10 @@ from remora.cli.output import print_json, print_table
 from remora.client import IngestClient
 from remora.model.exits import Exit
 from remora.replay.pipeline.emit import Emission, EmitProgress, emit
-from remora.replay.pipeline.reconcile import Plan, plan_emission
+from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission
 from remora.replay.pipeline.reconcile import reconcile as run
 from remora.replay.pipeline.reconciled_page import sentence
-from remora.replay.pipeline.reconciling import Reconcile, ReconciledDirectory
+from remora.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory
 from remora.replay.run.targets.s3 import Gateway
 from remora.replay.spark_stages import running_stage
 from remora.replay.steps import told
@@ -158,7 +158,7 @@ def reconcile(bucket: str, asked: _Options, lake: LakeAddress | None) -> None:
         sys.exit(Exit.DIFFERS)
 
 
-def _plan(bucket: str, asked: _Options, *, is_in_lake: bool) -> Plan:
+def _plan(bucket: str, asked: _Options, *, is_in_lake: bool) -> ReconcilePlan:
     if sum((asked.inventory is not None, asked.backfill, is_in_lake)) != 1:
         raise click.UsageError("one of --inventory, --catalog and --backfill says what is known of events")
     if asked.listing and asked.manifest:
@@ -167,7 +167,7 @@ def _plan(bucket: str, asked: _Options, *, is_in_lake: bool) -> Plan:
         raise click.UsageError("one of --s3, --listing and --s3-inventory tells what is in the bucket")
     if asked.topic and not asked.s3:
         raise click.UsageError("--emit needs --s3, to look at each object once more before its event is sent")
-    return Plan(
+    return ReconcilePlan(
         bucket=bucket,
         out=asked.out,
         inventory=asked.inventory,
@@ -189,8 +189,8 @@ def _gateway(url: str, region: str) -> Gateway:
     return Gateway(url, region, access, secret, os.environ.get("AWS_SESSION_TOKEN", ""))
 
 
-def _sent(plan: Plan, found: Reconcile, asked: _Options, tell: Callable[[str], None]) -> EmitProgress:
-    from remora.replay.pipeline.s3_listing import looking, s3_reader  # its libraries take a second to load
+def _sent(plan: ReconcilePlan, found: Reconcile, asked: _Options, tell: Callable[[str], None]) -> EmitProgress:
+    from remora.replay.pipeline.s3_objects import looking, s3_reader  # its libraries take a second to load
 
     plan_emission(plan.out, lake=plan.lake, master=asked.master)
     gateway = plan.gateway

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option, token_file_option
 from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
@@ -22,7 +22,7 @@ class NotQuarantined(RemoraError):
     """No worker of this host has this destination in quarantine."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def quarantine() -> None:
     """Show the destinations that workers of this host leave to others, or have them used again."""
 

@@ -30,7 +30,7 @@ _AHEAD = 4  # pieces that are read before they are asked for
 _NOWHERE = Topic("", "", "", Target("", "", ""))
 
 
-class Given(NamedTuple):
+class GivenRecord(NamedTuple):
     """One record, on one line as it will be sent, with what its order depends on and its entry as it may become."""
 
     line: int
@@ -50,7 +50,7 @@ class Bad(NamedTuple):
 class Piece:
     """What was read in one go."""
 
-    found: Sequence[Given | Bad]
+    found: Sequence[GivenRecord | Bad]
     nbytes: int
 
 
@@ -121,18 +121,18 @@ async def _pieces(fd: int) -> AsyncGenerator[bytes]:
         room.release()
 
 
-def _from_lines(text: bytes, first: int) -> Iterator[Given | Bad]:
+def _from_lines(text: bytes, first: int) -> Iterator[GivenRecord | Bad]:
     lines = [(number, line) for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
     placed = _placed(b"\n".join([line for _, line in lines]))
     if isinstance(placed, list) and len(placed) == len(lines):
         for (number, line), each in zip(lines, placed, strict=True):
-            yield Given(number, line, each.key, each.payload)
+            yield GivenRecord(number, line, each.key, each.payload)
         return
     for number, line in lines:
         yield from _from_line(line, number)
 
 
-def _from_line(line: bytes, number: int, where: str = "") -> Iterator[Given | Bad]:
+def _from_line(line: bytes, number: int, where: str = "") -> Iterator[GivenRecord | Bad]:
     """The records of one line, or why it has none; one malformed record of a document spoils none beside it."""
     if line.count(b'"Records"') > 1 and isinstance(twice := _placed(line), MalformedEvent) and twice.field == "Records":
         yield Bad(number, f"{twice.field} {twice.reason}")
@@ -140,7 +140,7 @@ def _from_line(line: bytes, number: int, where: str = "") -> Iterator[Given | Ba
     for i, record in enumerate(records := _split(line)):
         placed = _placed(record)
         if isinstance(placed, list):
-            yield Given(number, record, placed[0].key, placed[0].payload)
+            yield GivenRecord(number, record, placed[0].key, placed[0].payload)
         else:
             place = f"Records[{i}]" if len(records) > 1 or where else ""
             yield Bad(number, ": ".join(part for part in (where, place, placed.field, placed.reason) if part))

@@ -31,7 +31,7 @@ from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
 from remora.replay.prepared import buckets as buckets_of
 from remora.replay.prepared import trace_of
 from remora.replay.run import job
-from remora.replay.run.plan import INGEST, NULL, S3, Plan, TargetSecrets, checked
+from remora.replay.run.plan import INGEST, NULL, S3, ReplayPlan, TargetSecrets, checked
 from remora.replay.run.progress import Reading, shown
 from remora.replay.run.sender import OVERLOADS, WAIT, TaskLimits
 from remora.replay.session import session
@@ -199,7 +199,7 @@ def run_command(prepared: Path, asked: _Options) -> None:
     if asked.overload != WAIT and not speed:
         raise click.UsageError(f"--overload {asked.overload} needs a --speed: with 0 everything is due at once")
     concurrency = asked.concurrency or (32 if target == S3 else 8)
-    plan = Plan(
+    plan = ReplayPlan(
         run=str(asked.out.absolute()),
         run_id=asked.run_id,
         started_us=time.time_ns() // 1000,

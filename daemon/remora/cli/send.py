@@ -24,8 +24,8 @@ from rich.text import Text
 
 from remora.cli.options import FILE, config_option, gathered_into, json_option, seconds
 from remora.cli.output import print_json
-from remora.cli.records import Bad, Given, Piece, read_records
-from remora.cli.sending import Counts, Outcome, Plan, Sender, reservable
+from remora.cli.record_sender import Counts, Outcome, RecordSender, SendPlan, reservable
+from remora.cli.records import Bad, GivenRecord, Piece, read_records
 from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
 from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
 from remora.model.errors import PermissionMissing, RemoraError
@@ -98,7 +98,7 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
     Example:
       remora send photos events.ndjson
     """
-    plan = Plan(
+    plan = SendPlan(
         topic=topic,
         batch=asked.batch,
         connections=asked.connections,
@@ -118,14 +118,14 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
         )
     except IngestMisconfigured as exc:
         raise click.BadParameter(str(exc), param_hint="'--to'") from exc
-    outcome, client.on_wait = Outcome(), Waiting(asked.timeout_s).tell
+    outcome, client.on_wait = Outcome(), WaitNotice(asked.timeout_s).tell
     with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_send(client, plan, fd, outcome, on_read))
     _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=asked.as_json)
     sys.exit(_exit_code(outcome))
 
 
-class Waiting:
+class WaitNotice:
     """Says on standard error what the sending waits for: at once, and then every 10 s."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -152,8 +152,10 @@ def _configured(settings: IngestSettings) -> str:
             raise click.UsageError("ingest.listen is empty in the configuration: say where to send with --to")
 
 
-async def _send(client: IngestClient, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:
-    sender = Sender(client, plan, outcome)
+async def _send(
+    client: IngestClient, plan: SendPlan, fd: int, outcome: Outcome, on_read: Callable[[int], None]
+) -> None:
+    sender = RecordSender(client, plan, outcome)
     async with client, _until_signalled(sender, outcome), sender:
         feeding = asyncio.create_task(_feed(sender, plan, fd, outcome, on_read))
         stopped = asyncio.create_task(sender.stopped.wait())
@@ -169,7 +171,7 @@ async def _send(client: IngestClient, plan: Plan, fd: int, outcome: Outcome, on_
             await _check(client, plan, outcome)
 
 
-async def _check(client: IngestClient, plan: Plan, outcome: Outcome) -> None:
+async def _check(client: IngestClient, plan: SendPlan, outcome: Outcome) -> None:
     """Nothing was sent, so no answer has said yet whether there is such a topic."""
     try:
         await client.check_topic(plan.topic)
@@ -177,7 +179,9 @@ async def _check(client: IngestClient, plan: Plan, outcome: Outcome) -> None:
         outcome.failure = exc
 
 
-async def _feed(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:
+async def _feed(
+    sender: RecordSender, plan: SendPlan, fd: int, outcome: Outcome, on_read: Callable[[int], None]
+) -> None:
     """Give the sender all records, up to the first malformed one where that ends it."""
     try:
         await _feed_all(sender, plan, fd, outcome, on_read)
@@ -185,14 +189,16 @@ async def _feed(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_read: 
         outcome.failure = Unreadable(f"cannot read on: {exc.strerror}")
 
 
-async def _feed_all(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:
+async def _feed_all(
+    sender: RecordSender, plan: SendPlan, fd: int, outcome: Outcome, on_read: Callable[[int], None]
+) -> None:
     async with aclosing(read_records(fd)) as pieces, aclosing(_unhurried(pieces, sender)) as patient:
         # With keys that have to be the same the next time, what is sent together may not depend on when it comes.
         async for piece in pieces if plan.repeatable else patient:
             for found in piece.found:
                 outcome.counts.read += 1
                 each = _checked(found, plan)
-                if isinstance(each, Given):
+                if isinstance(each, GivenRecord):
                     await sender.give(each)
                     continue
                 outcome.refuse(each)
@@ -201,7 +207,7 @@ async def _feed_all(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_re
             on_read(piece.nbytes)
 
 
-async def _unhurried(pieces: AsyncGenerator[Piece], sender: Sender) -> AsyncGenerator[Piece]:
+async def _unhurried(pieces: AsyncGenerator[Piece], sender: RecordSender) -> AsyncGenerator[Piece]:
     """The pieces; while none comes, what was given before is sent."""
     while True:
         coming = asyncio.ensure_future(anext(pieces, None))
@@ -218,14 +224,14 @@ async def _unhurried(pieces: AsyncGenerator[Piece], sender: Sender) -> AsyncGene
         yield piece
 
 
-def _checked(found: Given | Bad, plan: Plan) -> Given | Bad:
-    if plan.two_phase and isinstance(found, Given) and not reservable(found):
+def _checked(found: GivenRecord | Bad, plan: SendPlan) -> GivenRecord | Bad:
+    if plan.two_phase and isinstance(found, GivenRecord) and not reservable(found):
         return Bad(found.line, "s3.object.key: is not UTF-8, so that no room can be reserved")
     return found
 
 
 @asynccontextmanager
-async def _until_signalled(sender: Sender, outcome: Outcome) -> AsyncIterator[None]:
+async def _until_signalled(sender: RecordSender, outcome: Outcome) -> AsyncIterator[None]:
     """The first signal stops the sending, requests under way are finished; a second one gives them up too."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

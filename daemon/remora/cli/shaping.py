@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from remora.cli.admin_client import DaemonControl, fetch_shaping
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.shaping_stats import stats
@@ -51,7 +51,7 @@ class SizeOrNone(Size):
         return NO_LIMIT if str(value).lower() == "none" else super().convert(value, param, ctx)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def shaping() -> None:
     """Show how traffic is divided by priority, and change it until the next reload.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from remora import app
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.heal import heal_command
 from remora.cli.hold import hold_of
 from remora.cli.options import config_option, json_option
@@ -30,11 +30,11 @@ from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
 
 
-class NotOurs(RemoraError):
+class ForeignQueue(RemoraError):
     """A queue that no worker would take."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def shard() -> None:
     """Show who holds each queue, take one from radosgw, give one back, or move one to another worker.
 
@@ -115,7 +115,7 @@ def claim_command(settings: Settings, which: Which) -> None:
     async def work(store: ShardStore, found: Shard) -> str:
         why = reason_to_leave(await topic_of(store, found), app.schemes(settings))
         if why is not None:
-            raise NotOurs(f"{found} stays where it is: {why}")
+            raise ForeignQueue(f"{found} stays where it is: {why}")
         was, held = owner_text((await store.inspection.stats(found)).holder), owner_text(None)
         by = myself(settings)
         try:

@@ -13,7 +13,7 @@ from prometheus_client.utils import floatToGoString
 
 from remora import app
 from remora.cli import admin_client
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option
 from remora.cli.output import run_async, several
 from remora.cli.rows import rows_of
@@ -36,7 +36,7 @@ class Agreed:
     problems: list[str]
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def slo() -> None:
     """Service levels of topics, which `remora-slo`, or `slo` in a file of topics, declares."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.replay.errors import named_by_path
 from remora.replay.termination import ended_by_sigterm
 
@@ -18,7 +18,7 @@ _EXTRA = frozenset({
 })  # fmt: skip
 
 
-class SparkCommands(Group):
+class SparkCommands(CommandGroup):
     """Commands by name, each as `module:name` within this package. Without Spark they say what to install."""
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from remora import app
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.rows import look_at, origin_option
@@ -33,7 +33,7 @@ else:
     from backports import zstd
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def spill() -> None:
     """Show and give up spilled entries: those that were moved beside their queues on RADOS, to be delivered later.
 

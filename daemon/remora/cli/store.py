@@ -9,19 +9,19 @@ from pathlib import Path
 import click
 
 from remora import embedded_files
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
 from remora.cli.output import LETTERS, print_json, several
 from remora.cli.store_directory import DIRECTORY, directory_group
 from remora.config import Settings
 from remora.model.exits import Exit
-from remora.model.store_files import Report
+from remora.model.store_files import FileReport
 from remora.replay.steps import SILENT_S, told
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def store() -> None:
     """Check, back up and restore the files of the embedded store, and copy what can be read of a damaged one."""
 
@@ -50,7 +50,7 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
     _tell(reports, as_json)
 
 
-def _tell(reports: Sequence[Report], as_json: bool) -> None:
+def _tell(reports: Sequence[FileReport], as_json: bool) -> None:
     """Print what is in each file; exits with 1 when something is wrong with one."""
     if as_json:
         print_json(

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from remora import embedded_files
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table
 from remora.config import Settings
@@ -16,7 +16,7 @@ from remora.config import Settings
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
-@click.group("directory", cls=Group)
+@click.group("directory", cls=CommandGroup)
 def directory_group() -> None:
     """List the directories of the embedded store, add one, and remove one.
 

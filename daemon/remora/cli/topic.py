@@ -15,7 +15,7 @@ from remora.cli import admin_client
 from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
-from remora.cli.groups import Group
+from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, seconds
@@ -47,7 +47,7 @@ MOST_LISTED = 16
 """Queues of a topic that a text names one by one."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Make, change and remove remora's own topics; show all topics and what waits in their queues.
 

@@ -131,7 +131,7 @@ cdef enum:
     KNOWN_BITS = 6
     KNOWN = 1 << KNOWN_BITS
 
-cdef object Answer = plain.Answer
+cdef object SequencerReplies = plain.SequencerReplies
 cdef object OK_STALE = plain.Result.STALE_EPOCH
 cdef object AHEAD = plain.Result.AHEAD
 cdef object MISSED = plain.Result.INIT_LOG
@@ -512,10 +512,10 @@ cdef class Core:
         return self._found(0, used, consumed, closes)
 
     cdef object _found(self, Py_ssize_t begin, Py_ssize_t used, Py_ssize_t consumed, bint closes):
-        """The Answer that was written between two places, and the log whose bound is in the way."""
+        """The replies that was written between two places, and the log whose bound is in the way."""
         replies = PyBytes_FromStringAndSize(<char*>self._out + begin, used - begin)
         waits, self._waits = self._waits, None
-        return tuple.__new__(Answer, (replies, consumed, closes, waits))
+        return tuple.__new__(SequencerReplies, (replies, consumed, closes, waits))
 
     cdef int _answer(
         self, const uint8_t* begin, Py_ssize_t bytes_, Py_ssize_t* used, Py_ssize_t* consumed

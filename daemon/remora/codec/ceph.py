@@ -104,7 +104,7 @@ class Cursor:
         return value
 
     def text(self, name: str) -> str:
-        """A counted string as text; a byte that is not UTF-8 becomes a lone surrogate, which `Writer.text` undoes."""
+        """A counted string as text; a byte that is not UTF-8 becomes a surrogate, which `FieldWriter.text` undoes."""
         return self.string(name).decode("utf-8", "surrogateescape")
 
     def raw(self, size: int, name: str) -> bytes:
@@ -186,7 +186,7 @@ class Cursor:
             self._trace.append(Field(self._name(name), kind, value, offset))
 
 
-class Writer:
+class FieldWriter:
     """Collects encoded fields; each method returns the writer, so that a struct reads as its list of fields."""
 
     __slots__ = ("_parts",)
@@ -238,9 +238,9 @@ class Writer:
             self.string(key).string(value)
         return self
 
-    def struct(self, version: int, compat: int, body: Callable[[Writer], object]) -> Self:
+    def struct(self, version: int, compat: int, body: Callable[[FieldWriter], object]) -> Self:
         """A versioned struct, whose fields `body` writes."""
-        inner = Writer()
+        inner = FieldWriter()
         body(inner)
         fields = inner.finish()
         return self.raw(_HEADER.pack(version, compat, len(fields))).raw(fields)

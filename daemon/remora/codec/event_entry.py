@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from struct import Struct
 
-from remora.codec.ceph import Cursor, Field, Writer
+from remora.codec.ceph import Cursor, Field, FieldWriter
 from remora.codec.topic import LIMITS, limits_of
 from remora.codec.trace_context import context_of
 from remora.model.entry import EventEntry, S3Event, Time
@@ -91,7 +91,7 @@ def _event(event: Cursor) -> S3Event:
 def encode(entry: EventEntry) -> bytes:
     """The entry's bytes, in the versions that it names; fields which those do not have are left out."""
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.struct(entry.event.version, entry.event.compat, lambda inner: _write_event(inner, entry.event))
         w.string(entry.push_endpoint).string(entry.push_endpoint_args).string(entry.arn_topic)
         if entry.version >= 2:
@@ -101,7 +101,7 @@ def encode(entry: EventEntry) -> bytes:
                 w.u32(UNSET if limit is None else limit)
         w.raw(entry.newer_fields)
 
-    return Writer().struct(entry.version, entry.compat, body).finish()
+    return FieldWriter().struct(entry.version, entry.compat, body).finish()
 
 
 def renewed(data: bytes, now_ns: int) -> bytes:
@@ -115,7 +115,7 @@ def renewed(data: bytes, now_ns: int) -> bytes:
     return encode(replace(entry, creation_time=Time(*divmod(now_ns, 1_000_000_000)))) + context_of(data)
 
 
-def _write_event(w: Writer, event: S3Event) -> None:
+def _write_event(w: FieldWriter, event: S3Event) -> None:
     w.string(event.event_version).string(event.event_source).string(event.aws_region).time(event.event_time)
     w.string(event.event_name).string(event.user_identity).string(event.source_ip_address)
     w.string(event.x_amz_request_id).string(event.x_amz_id_2)

@@ -1,9 +1,9 @@
 """JSON as a sender writes it: parsed whole where it is short, and value by value where it is long.
 
 `json.loads` builds whatever it is given, and nothing else happens meanwhile: sixteen megabytes of `{},{},` are five
-million objects, four hundred megabytes and two seconds. So a long text is read by a `Cursor`. It parses a window of the
-text at a time; what does not fit into a window is measured first, without building anything, and refused where it has
-more than `MOST_VALUES` values or `MOST_BYTES` bytes.
+million objects, four hundred megabytes and two seconds. So a long text is read by a `JsonCursor`. It parses a window
+of the text at a time; what does not fit into a window is measured first, without building anything, and refused where
+it has more than `MOST_VALUES` values or `MOST_BYTES` bytes.
 
 Both ways take the same texts and say the same of others: what `json` takes and says. A name that stands twice in an
 object makes it a `Repeating`.
@@ -100,7 +100,7 @@ def not_json(exc: ValueError | RecursionError) -> NotJson:
             return NotJson(f"not valid JSON: {exc}")
 
 
-class Cursor:
+class JsonCursor:
     """A place in a long text of JSON, which moves on mark by mark and value by value.
 
     All of its methods may raise NotJson, ValueError and RecursionError, which `not_json` makes the first of.

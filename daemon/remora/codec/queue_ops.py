@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
 
-from remora.codec.ceph import Cursor, Writer
+from remora.codec.ceph import Cursor, FieldWriter
 from remora.model.entry import Time
 from remora.model.errors import CodecError
 from remora.model.position import Position
@@ -43,33 +43,33 @@ OVERFLOW = "cls_queue_urgent_data"
 
 def encode_init(queue_size: int) -> bytes:
     """2pc_queue_init: a queue with a ring of this many bytes."""
-    return Writer().struct(1, 1, lambda w: w.u64(queue_size).u64(0).string(b"")).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.u64(queue_size).u64(0).string(b"")).finish()
 
 
 def encode_reserve(nbytes: int, entries: int) -> bytes:
     """2pc_queue_reserve: room for `entries` entries of `nbytes` payload bytes together."""
-    return Writer().struct(1, 1, lambda w: w.u64(nbytes).u32(entries)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.u64(nbytes).u32(entries)).finish()
 
 
 def encode_commit(reservation: int, payloads: Sequence[bytes]) -> bytes:
     """2pc_queue_commit: append the payloads in this order and end the reservation."""
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.u32(reservation).u32(len(payloads))
         for payload in payloads:
             w.string(payload)
 
-    return Writer().struct(1, 1, body).finish()
+    return FieldWriter().struct(1, 1, body).finish()
 
 
 def encode_abort(reservation: int) -> bytes:
     """2pc_queue_abort: end the reservation."""
-    return Writer().struct(1, 1, lambda w: w.u32(reservation)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.u32(reservation)).finish()
 
 
 def encode_list(limit: int, start: bytes = b"", end: bytes = b"") -> bytes:
     """2pc_queue_list_entries: up to `limit` entries, from `start` or else the front, up to `end` if given."""
-    return Writer().struct(2, 1, lambda w: w.u64(limit).string(start).string(end)).finish()
+    return FieldWriter().struct(2, 1, lambda w: w.u64(limit).string(start).string(end)).finish()
 
 
 def encode_remove(end: bytes, entries: int) -> bytes:
@@ -77,14 +77,14 @@ def encode_remove(end: bytes, entries: int) -> bytes:
 
     The OSD believes the number and subtracts it; 0 makes it count by itself.
     """
-    return Writer().struct(2, 1, lambda w: w.string(end).u32(entries)).finish()
+    return FieldWriter().struct(2, 1, lambda w: w.string(end).u32(entries)).finish()
 
 
 # -------------------------------------------------------------------------------------------- replies
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class QueueReservation:
     """Room that a gateway has reserved. `entries` is None where the OSD does not record it (before Squid)."""
 
     id: int
@@ -117,23 +117,23 @@ def decode_stats(reply: bytes) -> QueueStats:
     return QueueStats(ret.u64("queue_size"), ret.u32("queue_entries"))
 
 
-def decode_reservations(reply: bytes) -> tuple[Reservation, ...]:
+def decode_reservations(reply: bytes) -> tuple[QueueReservation, ...]:
     """All open reservations, in no particular order."""
     return _reservations(Cursor(reply, "").struct("reservations_ret", 1), "reservations")
 
 
-def decode_overflow_reservations(xattr: bytes) -> tuple[Reservation, ...]:
+def decode_overflow_reservations(xattr: bytes) -> tuple[QueueReservation, ...]:
     """Reservations from the xattr `cls_queue_urgent_data`, which takes what the head has no room for."""
     return _reservations(Cursor(xattr, OVERFLOW), "reservations")
 
 
-def _reservations(cursor: Cursor, name: str) -> tuple[Reservation, ...]:
+def _reservations(cursor: Cursor, name: str) -> tuple[QueueReservation, ...]:
     found = []
     for each in cursor.items(name, 26):
         number = cursor.u32(f"{each}.id")
         ret = cursor.struct(each, 2)
         size, timestamp = ret.u64("size"), ret.time("timestamp")
-        found.append(Reservation(number, size, timestamp, ret.u32("entries") if ret.version > 1 else None))
+        found.append(QueueReservation(number, size, timestamp, ret.u32("entries") if ret.version > 1 else None))
     return tuple(found)
 
 
@@ -230,7 +230,7 @@ class QueueHead:
     max_urgent_data_size: int
     reserved_size: int
     last_id: int
-    reservations: tuple[Reservation, ...]
+    reservations: tuple[QueueReservation, ...]
     has_xattrs: bool
     committed_entries: int | None
     urgent_version: int
@@ -272,12 +272,12 @@ def decode_head(data: bytes) -> QueueHead:
     return _check(_head(cursor.struct("head", 1)))
 
 
-def open_reservations(head: QueueHead, xattrs: Mapping[str, bytes]) -> tuple[Reservation, ...]:
+def open_reservations(head: QueueHead, xattrs: Mapping[str, bytes]) -> tuple[QueueReservation, ...]:
     """All open reservations of a queue: its head's, and the overflow among the attributes of the same moment."""
     return head.reservations + decode_overflow_reservations(xattrs.get(OVERFLOW) or bytes(4))
 
 
-def room_of(head: QueueHead, reservations: Sequence[Reservation]) -> QueueRoom:
+def room_of(head: QueueHead, reservations: Sequence[QueueReservation]) -> QueueRoom:
     """What a queue with this head and these open reservations can take.
 
     A reservation may give back its size and ENTRY_OVERHEAD for each of its entries, one where the head does not tell

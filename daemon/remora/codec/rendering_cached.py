@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from remora.codec import event_entry, rendering_plain, speedups
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.codec.rendering_plain import Rendered
 from remora.model.entry import EventEntry, S3Event
 from remora.model.errors import CodecError
@@ -130,7 +130,7 @@ class Renderer:
 
 def _strings(*texts: bytes) -> bytes:
     """Fields as an entry has them."""
-    writer = Writer()
+    writer = FieldWriter()
     for text in texts:
         writer.string(text)
     return writer.finish()

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from remora.codec.json_pieces import (
     WINDOW,
-    Cursor,
+    JsonCursor,
     NotJson,
     Repeating,
     Steps,
@@ -191,7 +191,7 @@ class _NoDocument(MalformedEvent):
 def _whole(text: bytes, window: int) -> Steps[object]:
     """The value that a text is. Raises NotJson."""
     try:
-        cursor = Cursor(text, window=window)
+        cursor = JsonCursor(text, window=window)
         value = yield from cursor.value()
         yield from cursor.finish()
     except (ValueError, RecursionError) as exc:
@@ -201,7 +201,7 @@ def _whole(text: bytes, window: int) -> Steps[object]:
 
 def _in_long_document(body: bytes, record: int, line: int | None, window: int, at: int = 0) -> Records:
     try:
-        cursor = Cursor(body, at, window=window)
+        cursor = JsonCursor(body, at, window=window)
         yield from _in_object(cursor, record, line, is_within=at > 0)
     except MalformedEvent:
         raise
@@ -209,7 +209,7 @@ def _in_long_document(body: bytes, record: int, line: int | None, window: int, a
         raise MalformedEvent(None if line is None else record, line, "", str(not_json(exc))) from exc
 
 
-def _in_object(cursor: Cursor, record: int, line: int | None, *, is_within: bool) -> Records:
+def _in_object(cursor: JsonCursor, record: int, line: int | None, *, is_within: bool) -> Records:
     """The records of the document that the cursor stands before, or stands in, before a record."""
     names: set[str] = set()
     if is_within:
@@ -245,7 +245,7 @@ def _in_object(cursor: Cursor, record: int, line: int | None, *, is_within: bool
         raise _NoDocument(None, line, "Records", "is missing")
 
 
-def _in_list(cursor: Cursor, record: int, line: int | None) -> Records:
+def _in_list(cursor: JsonCursor, record: int, line: int | None) -> Records:
     more = True
     while more:
         try:

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from remora.codec import s3_bodies, s3_records, speedups
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.codec.s3_records import (
     MOST_BUCKET,
     MOST_KEY,
@@ -29,7 +29,7 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 
-__all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "Unconfirmed", "place"]
+__all__ = ["MOST_BUCKET", "MOST_KEY", "EventPart", "MalformedEvent", "TooManyEvents", "Unconfirmed", "place"]
 
 _STEP_BYTES = 128 << 10  # of records in the compiled way that make one part, which is below a millisecond
 _MOST_COMPILED = 4 * _STEP_BYTES  # all of them may be pairs
@@ -40,7 +40,7 @@ Keyed = tuple[bytes, bytes]
 """What an event's shard is chosen by, `bucket:object`, and its entry."""
 
 
-class Part(NamedTuple):
+class EventPart(NamedTuple):
     """Some of the events, in order, how many members of their records an entry could not hold, and how many test events
     there were beside them."""
 
@@ -57,7 +57,7 @@ class _Step(NamedTuple):
     tests: int = 0
 
 
-def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[Part]:
+def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[EventPart]:
     """Encode the records of a body as entries of a topic, and choose their shards.
 
     The body is `{"Records":[...]}`, or with `ndjson` lines of which each is a record or such a document. Each part
@@ -75,7 +75,7 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        yield Part(_routed(step.keyed, topic.shards), step.dropped, step.tests)
+        yield EventPart(_routed(step.keyed, topic.shards), step.dropped, step.tests)
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
 
@@ -166,7 +166,7 @@ class _Encoder:
             e.s3_schema_version, e.configuration_id, e.bucket_name, e.bucket_owner_identity, e.bucket_arn, e.object_key,
         )  # fmt: skip
         etag = _strings(e.object_etag, e.object_version_id, e.object_sequencer, e.event_id, e.bucket_id)
-        pairs = Writer().pairs(e.metadata).pairs(e.tags).finish() if e.metadata or e.tags else _NO_PAIRS
+        pairs = FieldWriter().pairs(e.metadata).pairs(e.tags).finish() if e.metadata or e.tags else _NO_PAIRS
         opaque = _strings(self._opaque or e.opaque_data)
         event = b"".join((head, _TIME.pack(*e.event_time), body, _U64.pack(e.object_size), etag, pairs, opaque))
         length = len(event)

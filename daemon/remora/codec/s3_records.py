@@ -95,7 +95,7 @@ def kind_of(value: object) -> str:
 # ----------------------------------------------------------------------------------------- one record
 
 
-class Reader:
+class MemberReader:
     """Reads the members of one object of a record, each once, and counts those that were not asked for."""
 
     __slots__ = ("_asked", "_found", "_members", "_path", "_within")
@@ -136,9 +136,9 @@ class Reader:
             self.refuse(name, "is not within 0 to 2^63 - 1")
         return value
 
-    def inner(self, name: str) -> Reader:
+    def inner(self, name: str) -> MemberReader:
         """An object within; one without members where it is missing."""
-        return Reader(self._found, self._name(name), self._get(name))
+        return MemberReader(self._found, self._name(name), self._get(name))
 
     def pairs(self, name: str) -> Pairs:
         """A list of objects with `key` and `val`."""
@@ -152,7 +152,7 @@ class Reader:
         return tuple([self._pair(f"{name}[{i}]", value) for i, value in enumerate(values)])
 
     def _pair(self, name: str, value: object) -> tuple[bytes, bytes]:
-        reader = Reader(self._found, self._name(name), value)
+        reader = MemberReader(self._found, self._name(name), value)
         pair = reader.text("key"), reader.text("val")
         self._within += reader.dropped
         return pair
@@ -203,7 +203,7 @@ def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False
 
     With `literal_keys` the object's key is taken as it stands, whatever the record's source is.
     """
-    record = Reader(found, "", found.value)
+    record = MemberReader(found, "", found.value)
     user, request = record.inner("userIdentity"), record.inner("requestParameters")
     response, s3 = record.inner("responseElements"), record.inner("s3")
     bucket, thing = s3.inner("bucket"), s3.inner("object")
@@ -239,7 +239,7 @@ def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False
     return Read(event, sum(each.dropped for each in (record, user, request, response, s3, bucket, owner, thing)))
 
 
-def _name(record: Reader) -> bytes:
+def _name(record: MemberReader) -> bytes:
     name = record.text("eventName", required=True)
     if _CONTROL.search(name):
         record.refuse("eventName", "has control characters")
@@ -249,7 +249,7 @@ def _name(record: Reader) -> bytes:
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
-def _key(thing: Reader, *, literal: bool) -> bytes:
+def _key(thing: MemberReader, *, literal: bool) -> bytes:
     if literal:
         return thing.text("key", MOST_KEY, required=True)
     key = unquote_to_bytes(thing.text("key", 3 * MOST_KEY, required=True).replace(b"+", b" "))
@@ -271,7 +271,7 @@ _ISO = re.compile(
 _EARLY = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 
 
-def _time(record: Reader) -> Time | None:
+def _time(record: MemberReader) -> Time | None:
     """`eventTime`: ISO 8601 with a zone, or the seconds that radosgw writes for the first ten years after 1970."""
     text = record.text("eventTime", 64).decode()
     if not text:

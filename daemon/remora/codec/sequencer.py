@@ -38,7 +38,7 @@ STALE_EPOCH = bytes.fromhex("0000000408001002")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PositionRequest:
     """What a client asks. `count` and `range` are 0 where they were not sent."""
 
     epoch: int
@@ -63,7 +63,7 @@ class Result(Enum):
 # ------------------------------------------------------------------------------------------------ requests
 
 
-def parse_request(body: bytes) -> Request:
+def parse_request(body: bytes) -> PositionRequest:
     """The request of a frame's body. Raises CodecError for what closes the connection."""
     place, end = 0, len(body)
     epoch: int | None = None
@@ -102,7 +102,7 @@ def parse_request(body: bytes) -> Request:
         raise CodecError("count", end, f"{count} positions cannot be asked for")
     if range_ == 0 and hands_out:
         raise CodecError("range", end, "a range of no positions")
-    return Request(epoch, pool, name, hands_out, count or 0, range_ or 0, current)
+    return PositionRequest(epoch, pool, name, hands_out, count or 0, range_ or 0, current)
 
 
 def _tag(body: bytes, place: int) -> tuple[int, int]:
@@ -218,7 +218,7 @@ class Counter:
         self.requests = 0
 
 
-class Answer(NamedTuple):
+class SequencerReplies(NamedTuple):
     """What came of the bytes of a connection.
 
     `consumed` bytes are done with. With `closes` the connection is to be closed behind the replies. `waits` is a log
@@ -280,31 +280,31 @@ class Core:
             counter.bound = max(bound, counter.bound)
             self.low.discard(log)
 
-    def answer(self, data: bytes) -> Answer:
+    def answer(self, data: bytes) -> SequencerReplies:
         """Answer the whole frames at the front of what a connection has sent, all but for MOST_PACKED."""
         replies: list[bytes] = []
         place, end, packed = 0, len(data), 0
         while place + 4 <= end and packed <= MOST_PACKED:
             size = int.from_bytes(data[place : place + 4], "big")
             if not 0 < size <= MOST_FRAME_BYTES:
-                return Answer(b"".join(replies), place, closes=True)
+                return SequencerReplies(b"".join(replies), place, closes=True)
             after = place + 4 + size
             if after > end:
                 break
             try:
                 request = parse_request(data[place + 4 : after])
             except CodecError:
-                return Answer(b"".join(replies), place, closes=True)
+                return SequencerReplies(b"".join(replies), place, closes=True)
             made = self._reply(request)
             if made is None:
-                return Answer(b"".join(replies), place, waits=LogName(request.pool, request.name))
+                return SequencerReplies(b"".join(replies), place, waits=LogName(request.pool, request.name))
             replies.append(made)
             place = after
             if request.count > 1:
                 packed += len(made)
-        return Answer(b"".join(replies), place)
+        return SequencerReplies(b"".join(replies), place)
 
-    def _reply(self, request: Request) -> bytes | None:
+    def _reply(self, request: PositionRequest) -> bytes | None:
         """The reply to one request; None where its log's bound is in the way."""
         log = LogName(request.pool, request.name)
         counter = self._counters.get(log)

@@ -11,7 +11,7 @@ from remora.config.checked import Checked
 from remora.config.units import Bytes, Lifetime, Percent, Seconds, Unit, option_key
 from remora.model.errors import ConfigError
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 from remora.policy.token_endpoints import OPTION, parse_place
 
 DRAIN_PART = 0.8
@@ -48,9 +48,9 @@ class DeliverySettings(Checked):
     retry_sleep_duration_s: Lifetime = 0.0
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> LifetimeLimits:
         """How long and how often an entry is tried whose topic leaves that open."""
-        return Limits(self.time_to_live_s, self.max_retries, self.retry_sleep_duration_s)
+        return LifetimeLimits(self.time_to_live_s, self.max_retries, self.retry_sleep_duration_s)
 
     def usual_pause_s(self, pace_s: float | None) -> float:
         """The longest usual pause between two attempts at an entry; `pace_s` is a topic's own where it has one."""

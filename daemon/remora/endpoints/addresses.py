@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from remora.endpoints.blocking import run_blocking
+from remora.endpoints.threads import run_blocking
 from remora.model.errors import EndpointDenied, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import CONNECT

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from remora.endpoints.addresses import look_up
-from remora.endpoints.blocking import run_blocking
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Tls, Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules

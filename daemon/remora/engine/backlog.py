@@ -49,7 +49,7 @@ class Backlog:
             self.oldest_age_s = max(self.oldest_age_s or 0.0, stats.oldest_age_s)
 
 
-class Owner(Protocol):
+class ShardOwner(Protocol):
     """What it asks of the coordinator of the worker's shards."""
 
     @property
@@ -81,7 +81,7 @@ class BacklogMonitor:
         self,
         store: DeliveryStore,
         catalogue: Catalogue,
-        ownership: Owner,
+        ownership: ShardOwner,
         telemetry: Telemetry,
         gate: Gate,
         heal: Heal = "full",

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 
-from remora.engine.delivery.committing import Committer
+from remora.engine.delivery.committer import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.lanes import LaneSender
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.session import Sender, Session
 from remora.engine.delivery.spans import TracedExactRoute, TracedRoute
 from remora.engine.delivery.transactions import TransactionSender
@@ -167,7 +167,7 @@ class Dispatcher:
             of_shard = partial(endpoint.arrived_late, token.shard, token.incarnation, topic.target)
             ask = partial(self._scope.asked, of_shard)
         publishes = endpoint.publishes_letters(topic.target)
-        scope_of = partial(Scope, self._context, self._lease, topic, self._scope.state, publishes, ask)
+        scope_of = partial(DeliveryScope, self._context, self._lease, topic, self._scope.state, publishes, ask)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._outlet.is_exact:

@@ -12,7 +12,7 @@ import uuid
 
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
-from remora.model.member import COMMAND_COOKIE, Ask, Member, is_workers
+from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member, is_workers
 from remora.model.shard import LockHolder, Shard
 from remora.policy.membership import ROWS_PER_SECOND
 from remora.ports.delivery import DeliveryStore
@@ -54,7 +54,7 @@ async def move(store: DeliveryStore, shard: Shard, name: str) -> LockHolder:
         raise MoveRefused("that worker drains, and takes nothing")
     within_s = max(MOVE_S, LOOKS * len(rows) / ROWS_PER_SECOND)
     cookie = f"{COMMAND_COOKIE}{uuid.uuid4()}"
-    row = Member(cookie, receiver.host, draining=True, asks=(Ask(shard, receiver.cookie),))
+    row = Member(cookie, receiver.host, draining=True, asks=(HandOverRequest(shard, receiver.cookie),))
     try:
         async with asyncio.timeout(within_s):
             await store.members.announce(row, within_s)

@@ -51,7 +51,7 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RedrivePlan:
     """What a re-drive will do, and what it cannot do. The entries of `standing` letters stand in their queue yet."""
 
     portions: Sequence[Portion]
@@ -77,7 +77,7 @@ def letter_key(letter: DeadLetter) -> bytes | None:
     return None if event is None else key(event)
 
 
-async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
+async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> RedrivePlan:
     """Find the place of each letter's entry. With `raw` also of those that say nothing, since they are corrupt or
     cannot be decoded: their own queue.
 
@@ -105,7 +105,7 @@ async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, 
             ambiguous.append(letter)
         else:
             _add(portions, places[0], letter)
-    return Plan(portions, undecodable, homeless, ambiguous, standing)
+    return RedrivePlan(portions, undecodable, homeless, ambiguous, standing)
 
 
 async def carry_out(

@@ -33,7 +33,7 @@ from remora.model.log import (
 from remora.policy import sequence
 from remora.policy.lease import Term
 from remora.policy.log_shares import LogShares
-from remora.policy.sequence import LogState, Phase
+from remora.policy.sequence import LogPhase, LogState
 from remora.ports.log import Logs
 
 REACH = 1 << 20
@@ -333,7 +333,7 @@ class Sequencing:
             return False
         self._forget_at = now + FORGET_EVERY_S
         for each, state in list(self._states.items()):
-            if state.phase is Phase.UNKNOWN or (state.phase is Phase.REFUSED and now >= state.until):
+            if state.phase is LogPhase.UNKNOWN or (state.phase is LogPhase.REFUSED and now >= state.until):
                 del self._states[each]
                 self._shares.drop(each)
         return self._shares.admit(log, self.core.client)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from remora.codec.topic import spills
-from remora.engine.backlog import Owner
+from remora.engine.backlog import ShardOwner
 from remora.engine.catalogue import Catalogue
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
@@ -22,7 +22,7 @@ from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Topic
 from remora.policy.growth import Growth
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 from remora.policy.spill import (
     STALLED_S,
     SpillRules,
@@ -64,7 +64,7 @@ class Spiller:
         self,
         store: DeliveryStore,
         catalogue: Catalogue,
-        held: Owner,
+        held: ShardOwner,
         telemetry: Telemetry,
         rules: SpillRules,
         label: Callable[[Shard], str],
@@ -211,6 +211,6 @@ class Spiller:
 
 def _is_stuck(status: ShardStatus) -> bool:
     """Whether a queue's entries cannot be delivered now; what the store itself fails at cannot be moved either."""
-    if status.failure in (Failure.STORE, Failure.DAMAGED):
+    if status.failure in (ShardFailure.STORE, ShardFailure.DAMAGED):
         return False
     return status.failure is not None or (status.has_work and status.progress_age_s > STALLED_S)

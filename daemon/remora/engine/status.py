@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from remora.metrics.figures import LastFailure
 from remora.policy.condition import State
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ShardStatus:
     has_work: bool
     progress_age_s: float
     remarks: tuple[str, ...]
-    failure: Failure | None = None
+    failure: ShardFailure | None = None
     is_open: bool = False
     last_failure: LastFailure | None = None
     failing_s: float | None = None

@@ -13,7 +13,7 @@ from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, 
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Givers
 from remora.engine.admission.holds import HeldTopics
-from remora.engine.admission.shares import Budgets
+from remora.engine.admission.shares import WorkerShares
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
@@ -41,7 +41,7 @@ from remora.policy.limits import ByteLimit, EntryLimit
 from remora.policy.mends import Heal
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 from remora.policy.spill import SpillRules
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint, EndpointSource
@@ -67,7 +67,7 @@ class WorkerSetup:
     meters: Meters | None = None
     gate: Gate | None = None
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
-    budgets: Budgets | None = None
+    budgets: WorkerShares | None = None
     tracer: Tracer = NO_TRACER
     heal: Heal = "full"
     spill: SpillRules = field(default_factory=SpillRules)
@@ -91,7 +91,7 @@ class Worker:
         ownership, delivery = setup.ownership, setup.delivery
         by_scheme = MadeEndpoints(endpoints)
         schemes = Schemes(by_scheme.schemes, frozenset(ownership.schemes))
-        meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
+        meters, budgets = setup.meters or Meters(), setup.budgets or WorkerShares()
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets, setup.hostname)
         self._letters = LetterCounter(store, telemetry) if setup.counts_letters else None
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
@@ -267,9 +267,9 @@ class Worker:
 
 def _cause(each: ShardStatus) -> Literal["", "away", "refused"]:
     match each.failure:
-        case Failure.TRANSIENT:
+        case ShardFailure.TRANSIENT:
             return "away"
-        case Failure.CONFIGURATION | Failure.DAMAGED:
+        case ShardFailure.CONFIGURATION | ShardFailure.DAMAGED:
             return "refused"
         case _:
             return ""

@@ -10,7 +10,7 @@ from remora.metrics.instruments import Instruments
 from remora.metrics.outages import FailingTopics, OutageEnded
 from remora.metrics.series import (
     AgeHistogram,
-    Backlog,
+    BacklogFigures,
     Backlogs,
     Books,
     Failing,
@@ -23,9 +23,9 @@ from remora.model.ledger import Balance
 from remora.model.record import CAUSES
 from remora.model.room import QueueRoom
 from remora.policy.condition import Outage, State, cause_of, place_of, state_of_failure
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
-KINDS = (*Failure, "poison")
+KINDS = (*ShardFailure, "poison")
 """What attempts fail at."""
 
 
@@ -233,7 +233,7 @@ class DeliveryEvents(EventGroup):
 
     def backlog(self, topic: str, entries: int, exact: bool, nbytes: int, oldest_age_s: float | None) -> None:
         """What waits in all queues of a topic that this process holds."""
-        self._backlogs.set(topic, Backlog(entries, exact, nbytes, oldest_age_s))
+        self._backlogs.set(topic, BacklogFigures(entries, exact, nbytes, oldest_age_s))
 
     def room_left(self, topic: str, left: RoomLeft) -> None:
         """The room of the worst of a topic's queues that this process holds."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from remora.metrics.series import Backlog, Books, RoomLeft
+from remora.metrics.series import BacklogFigures, Books, RoomLeft
 from remora.policy.mends import is_full_by_leak, words
 from remora.policy.objectives import Objective, parse_objective
 
@@ -141,7 +141,7 @@ class TopicCounts(NamedTuple):
 
 def topic_figures(
     counts: TopicCounts,
-    backlogs: Mapping[str, Backlog],
+    backlogs: Mapping[str, BacklogFigures],
     ledgers: Mapping[str, Books],
     failures: Mapping[str, LastFailure],
 ) -> list[TopicFigures]:

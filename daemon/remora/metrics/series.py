@@ -194,7 +194,7 @@ class _Ages:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class BacklogFigures:
     """What waits in a topic's queues; `oldest_age_s` is None when nothing does, or when it is not known."""
 
     entries: int
@@ -202,9 +202,9 @@ class Backlog:
     nbytes: int
     oldest_age_s: float | None
 
-    def __add__(self, other: Backlog) -> Backlog:
+    def __add__(self, other: BacklogFigures) -> BacklogFigures:
         ages = [age for age in (self.oldest_age_s, other.oldest_age_s) if age is not None]
-        return Backlog(
+        return BacklogFigures(
             self.entries + other.entries,
             self.exact and other.exact,
             self.nbytes + other.nbytes,
@@ -289,9 +289,9 @@ class Backlogs(Collector):
     def __init__(self, labels: TopicLabels, prefix: str) -> None:
         self._labels = labels
         self._prefix = prefix
-        self._topics: dict[str, Backlog] = {}
+        self._topics: dict[str, BacklogFigures] = {}
 
-    def set(self, topic: str, backlog: Backlog) -> None:
+    def set(self, topic: str, backlog: BacklogFigures) -> None:
         """Replace what is known of the topic."""
         self._topics[topic] = backlog
 
@@ -299,9 +299,9 @@ class Backlogs(Collector):
         """Export the topic no longer."""
         self._topics.pop(topic, None)
 
-    def by_label(self) -> Mapping[str, Backlog]:
+    def by_label(self) -> Mapping[str, BacklogFigures]:
         """The backlog behind each label."""
-        merged: dict[str, Backlog] = {}
+        merged: dict[str, BacklogFigures] = {}
         for topic, backlog in list(self._topics.items()):
             label = self._labels.label(topic)
             merged[label] = merged[label] + backlog if label in merged else backlog

@@ -135,7 +135,7 @@ class ShardGone(StoreError):
     """The queue object does not exist any more, or is not the incarnation that was locked."""
 
 
-class NotSequenced(StoreError):
+class TopicNotSequenced(StoreError):
     """The topic gives its events no numbers."""
 
 

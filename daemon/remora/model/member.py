@@ -54,7 +54,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HandOverRequest:
     """A command's request to a shard's owner: hand it to the worker with the cookie `to`."""
 
     shard: Shard
@@ -96,6 +96,6 @@ class Member:
     skew: int = 0
     quarantined: tuple[str, ...] = ()
     wants: tuple[tuple[int, int | None], ...] = ()
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[HandOverRequest, ...] = ()
     hostname: str = ""
     release: str = ""

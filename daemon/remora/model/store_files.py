@@ -10,7 +10,7 @@ MOST_PROBLEMS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """Something that is not as it should be: what of the file it is about, and a sentence."""
 
     what: str
@@ -18,7 +18,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
+class FileReport:
     """A file. The counts are what was looked at; `unproven` entries and letters have no checksum."""
 
     path: Path
@@ -30,12 +30,12 @@ class Report:
     store: str = ""
     files: int = 0
     number: int = -1
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
 
     def found(self, what: str, text: str) -> None:
         """Note a problem."""
         if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(Problem(what, text))
+            self.problems.append(FileProblem(what, text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Transfers:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AssignmentPlan:
     """Both halves, and when to plan anew though nothing has changed."""
 
     acquisitions: Acquisitions
@@ -68,9 +68,9 @@ class Plan:
     look_again_s: float
 
 
-def plan(view: View) -> Plan:
+def plan(view: View) -> AssignmentPlan:
     """What a worker with this view does."""
-    return Plan(acquisitions(view), transfers(view), max(0.0, next_try_at(view) - view.now))
+    return AssignmentPlan(acquisitions(view), transfers(view), max(0.0, next_try_at(view) - view.now))
 
 
 # ------------------------------------------------------------------------------------------ acquiring

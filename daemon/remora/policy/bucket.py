@@ -9,7 +9,7 @@ SECOND_US = 1_000_000
 
 
 @dataclass(slots=True)
-class Bucket:
+class CreditBucket:
     """Credit of one member for one priority.
 
     `level` may be negative: a debt, which is paid back before anything else passes. `returned` is credit that was
@@ -61,7 +61,7 @@ class Bucket:
         amount, self.returned = self.returned, 0
         return amount
 
-    def transfer(self, source: Bucket, want: int) -> int:
+    def transfer(self, source: CreditBucket, want: int) -> int:
         """Move credit here from another bucket, which never gets into debt by it; answers how much."""
         amount = min(want, source.level, self.capacity - self.level)
         if self.budget is not None:

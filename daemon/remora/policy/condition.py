@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
 NAMED = 10
 """How many topics of a destination are named; all of them are counted."""
@@ -46,7 +46,7 @@ _SEVERITY = {state: at for at, state in enumerate(State)}
 
 def state_of_failure(kind: str) -> State:
     """What a shard is whose last attempt failed so."""
-    return State.STOPPED if kind in (Failure.CONFIGURATION, Failure.DAMAGED) else State.RETRYING
+    return State.STOPPED if kind in (ShardFailure.CONFIGURATION, ShardFailure.DAMAGED) else State.RETRYING
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Condition:
 class FailedSince:
     """The failures of a shard since it last delivered: the kind and the reason of the last, the age of the first."""
 
-    kind: Failure
+    kind: ShardFailure
     reason: str
     since_s: float
 

@@ -53,7 +53,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListeningPort:
     """A port of this daemon's; `address` is None where it listens on all of the host's."""
 
     address: Address | None
@@ -69,7 +69,7 @@ class DestinationRules:
 
     deny: Sequence[Network] = ()
     allow: Sequence[Allowed] = ()
-    listeners: Sequence[Listener] = ()
+    listeners: Sequence[ListeningPort] = ()
     is_default: bool = False
 
     def needs_own(self, port: int) -> bool:
@@ -137,7 +137,7 @@ def read_rules(deny: Iterable[str], allow: Iterable[str], listeners: Iterable[tu
     return DestinationRules(
         tuple(_network(each) for each in networks),
         tuple(read_allowed(each) for each in allow),
-        tuple(Listener(_specific(host), port) for host, port in listeners if port),
+        tuple(ListeningPort(_specific(host), port) for host, port in listeners if port),
         networks == DEFAULT_DENY,
     )
 

@@ -16,7 +16,7 @@ SLOW_S = 15.0
 """A queue in which entries wait and of which nothing was acknowledged for this long is worth a word."""
 
 
-class Owner(StrEnum):
+class LockOwner(StrEnum):
     """Who holds a queue's lock, as one host sees it. The lease of a lapsed one has run out.
 
     A worker of this host is `here` where it says how the queue does, and `silent` where it or its daemon says nothing.
@@ -48,7 +48,7 @@ class Daemon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueFacts:
     """What is known of a queue from its store and from the daemon of this host; `daemon` is None while it is away.
 
     `subject` is its topic, as commands name it. `foreign` is why remora does not deliver its topic, None where it does.
@@ -68,14 +68,14 @@ class Queue:
     foreign: str | None = None
     is_released: bool = False
     held: str = ""
-    owner: Owner = Owner.NONE
+    owner: LockOwner = LockOwner.NONE
     owner_name: str = ""
     lease_left_s: float = 0.0
     daemon: Daemon | None = field(default_factory=Daemon)
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Remedy:
     """A sentence, and what to type next; `command` is empty where nothing need be done.
 
     `cause` is the sentence without numbers that differ from queue to queue: those with the same one stand in a line.
@@ -86,7 +86,7 @@ class Advice:
     cause: str = ""
 
 
-def advice(queue: Queue) -> Advice:
+def advice(queue: QueueFacts) -> Remedy:
     """The first of these that holds: it takes no events because of a leak; who should deliver it does not; an
     operator holds its topic; nothing waits; no worker of this host holds it; and what the worker that holds it says.
     """
@@ -97,77 +97,77 @@ def advice(queue: Queue) -> Advice:
     raise AssertionError("the last rule answers always")
 
 
-def _full(queue: Queue) -> Advice | None:
+def _full(queue: QueueFacts) -> Remedy | None:
     if not queue.full:
         return None
-    return Advice(f"{queue.full}; {queue.waiting} wait in it", _command(_HEAL, queue.name), queue.full)
+    return Remedy(f"{queue.full}; {queue.waiting} wait in it", _command(_HEAL, queue.name), queue.full)
 
 
-def _of_others(queue: Queue) -> Advice | None:
+def _of_others(queue: QueueFacts) -> Remedy | None:
     if queue.foreign is not None:
         show = "remora check-config" if "ownership.schemes" in queue.foreign else _command("topic show", queue.topic)
         who = "radosgw delivers it" if queue.origin is Origin.RADOSGW else "nothing delivers it"
-        return Advice(f"{who}: {queue.foreign}", show)
+        return Remedy(f"{who}: {queue.foreign}", show)
     claim = _command("shard claim", queue.name)
     if queue.is_released:
-        return Advice("it is released to radosgw until it is claimed", claim)
-    if queue.owner is Owner.GATEWAY:
+        return Remedy("it is released to radosgw until it is claimed", claim)
+    if queue.owner is LockOwner.GATEWAY:
         left = f"the lock of {queue.owner_name} ends in {queue.lease_left_s:.0f} s unless it is renewed"
-        return Advice(f"a radosgw delivers it: {left}", claim, f"radosgw: {queue.owner_name}")
+        return Remedy(f"a radosgw delivers it: {left}", claim, f"radosgw: {queue.owner_name}")
     return None
 
 
-def on_hold(queue: Queue) -> Advice | None:
+def on_hold(queue: QueueFacts) -> Remedy | None:
     """What a hold of its topic says; None where there is none."""
     if not queue.held:
         return None
-    return Advice(f"its topic is {queue.held}; {queue.waiting} wait in it", _resume(queue), f"held: {queue.held}")
+    return Remedy(f"its topic is {queue.held}; {queue.waiting} wait in it", _resume(queue), f"held: {queue.held}")
 
 
-def _resume(queue: Queue) -> str:
+def _resume(queue: QueueFacts) -> str:
     return _command("topic resume", queue.topic)
 
 
-def _empty(queue: Queue) -> Advice | None:
+def _empty(queue: QueueFacts) -> Remedy | None:
     if queue.waiting:
         return None
     if queue.reservations:
-        return Advice(f"no entry waits; of {queue.reservations} reservations no commit has come (yet)")
-    return Advice("no entry waits")
+        return Remedy(f"no entry waits; of {queue.reservations} reservations no commit has come (yet)")
+    return Remedy("no entry waits")
 
 
-def _not_held(queue: Queue) -> Advice | None:
+def _not_held(queue: QueueFacts) -> Remedy | None:
     match queue.owner:
-        case Owner.HERE:
+        case LockOwner.HERE:
             return None
-        case Owner.SILENT if queue.daemon is None:
+        case LockOwner.SILENT if queue.daemon is None:
             why, command = "a worker of this host holds it, and its daemon does not answer", "systemctl status remora"
-        case Owner.SILENT:
+        case LockOwner.SILENT:
             why, command = f"a worker of this host holds it and does not answer: {queue.owner_name}", "remora status"
-        case Owner.ELSEWHERE if queue.daemon is None:
+        case LockOwner.ELSEWHERE if queue.daemon is None:
             why, command = f"worker {queue.owner_name} holds it, and no daemon answers on this host", "remora status"
-        case Owner.ELSEWHERE:
+        case LockOwner.ELSEWHERE:
             why, command = f"a worker of another host holds it: {queue.owner_name}", "remora balance show"
-        case Owner.COMMAND:
+        case LockOwner.COMMAND:
             why, command = f"a command holds it for a moment: {queue.owner_name}", ""
         case _:
             return _free(queue)
     lease = f"; its lock ends in {queue.lease_left_s:.0f} s unless it is renewed"
-    return Advice(why + lease, command, why)
+    return Remedy(why + lease, command, why)
 
 
-def _free(queue: Queue) -> Advice:
+def _free(queue: QueueFacts) -> Remedy:
     """Nobody has its lock, or who had it does not renew it."""
-    lapsed = f"; the lock of {queue.owner_name} has run out" if queue.owner is Owner.LAPSED else ""
+    lapsed = f"; the lock of {queue.owner_name} has run out" if queue.owner is LockOwner.LAPSED else ""
     if queue.daemon is None:
-        return Advice(f"no worker holds it, and no daemon answers on this host{lapsed}", "systemctl status remora")
+        return Remedy(f"no worker holds it, and no daemon answers on this host{lapsed}", "systemctl status remora")
     if queue.daemon.is_draining:
-        return Advice(f"no worker holds it, and this host is drained{lapsed}", "remora drain --undo")
+        return Remedy(f"no worker holds it, and this host is drained{lapsed}", "remora drain --undo")
     reason = f": {queue.daemon.not_held}" if queue.daemon.not_held else ""
-    return Advice(f"no worker holds it{reason}{lapsed}", "remora status")
+    return Remedy(f"no worker holds it{reason}{lapsed}", "remora status")
 
 
-def _held(queue: Queue) -> Advice | None:
+def _held(queue: QueueFacts) -> Remedy | None:
     daemon = queue.daemon or Daemon()
     found = daemon.condition or Condition(State.DELIVERING)
     why = f": {found.reason}" if found.reason else ""
@@ -180,30 +180,30 @@ def _held(queue: Queue) -> Advice | None:
                 if queue.spilled
                 else ""
             )
-            return Advice(
+            return Remedy(
                 _failing(found) + why + spilled, next_command(found.reason, queue.subject), f"{found.state}{why}"
             )
         case State.QUARANTINED:
             last = f"; the last attempt failed with: {daemon.last_failure}" if daemon.last_failure else ""
             text = f"its destination is in quarantine and gets a trickle only{why}{last}"
-            return Advice(text, _command("quarantine release", daemon.destination))
+            return Remedy(text, _command("quarantine release", daemon.destination))
         case State.HELD:
-            return Advice(f"its topic is {found.reason}", _resume(queue), found.reason)
+            return Remedy(f"its topic is {found.reason}", _resume(queue), found.reason)
         case State.WAITING:
             text = f"it {found.reason}; those may be earlier ones of its keys, since its topic's shards were changed"
-            return Advice(text, "remora status", f"waiting: {found.reason}")
+            return Remedy(text, "remora status", f"waiting: {found.reason}")
         case State.SHAPED:
-            return Advice(f"it waits for credit to send{why}", "remora shaping show")
+            return Remedy(f"it waits for credit to send{why}", "remora shaping show")
         case State.STARTING:
-            return Advice(f"a worker has just taken it{why}")
+            return Remedy(f"a worker has just taken it{why}")
         case State.FINISHING:
-            return Advice(f"its worker finishes what is in flight and then releases it{why}")
+            return Remedy(f"its worker finishes what is in flight and then releases it{why}")
         case State.IDLE:
-            return Advice(f"{waits} since a moment ago, and the worker has yet to see that", cause="idle")
+            return Remedy(f"{waits} since a moment ago, and the worker has yet to see that", cause="idle")
     if daemon.progress_age_s >= SLOW_S:
         text = f"it is being delivered, but nothing was acknowledged for {daemon.progress_age_s:.0f} s{why}"
-        return Advice(text, "remora status", f"slow{why}")
-    return Advice(f"it is being delivered; {waits}{why}", cause=f"delivering{why}")
+        return Remedy(text, "remora status", f"slow{why}")
+    return Remedy(f"it is being delivered; {waits}{why}", cause=f"delivering{why}")
 
 
 def _failing(found: Condition) -> str:

@@ -8,7 +8,7 @@ from remora.model.topic import Topic
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LifetimeLimits:
     """How long and how often an entry is tried; 0 stands for ever and without limit, as in radosgw."""
 
     time_to_live_s: float = 0
@@ -24,9 +24,9 @@ class Limits:
         """Whether the number and time of an entry's failed attempts matter, also to the next owner."""
         return bool(self.max_retries or self.retry_sleep_s)
 
-    def of(self, topic: Topic) -> Limits:
+    def of(self, topic: Topic) -> LifetimeLimits:
         """A topic's own limits; these are for those that it leaves open."""
-        return Limits(
+        return LifetimeLimits(
             self.time_to_live_s if topic.time_to_live_s is None else topic.time_to_live_s,
             self.max_retries if topic.max_retries is None else topic.max_retries,
             self.retry_sleep_s if topic.retry_sleep_s is None else topic.retry_sleep_s,

@@ -9,7 +9,7 @@ from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.balance import BUSY_AT_ONCE
 from remora.policy.membership import Announced, Outgoing
-from remora.policy.shedding import Load, Options, Report, news, plan
+from remora.policy.shedding import Load, LoadReport, Options, news, plan
 
 SAMPLES = 10
 """A shard's bytes are the mean of this many samples."""
@@ -159,5 +159,5 @@ def is_news(last: Said, now: Said) -> bool:
     return any(news(_report(last, was), _report(now, is_now)) for was, is_now in figures)
 
 
-def _report(said: Said, figure: float) -> Report:
-    return Report(said.at, 0.0, said.load.bytes, said.shards, figure * 100)
+def _report(said: Said, figure: float) -> LoadReport:
+    return LoadReport(said.at, 0.0, said.load.bytes, said.shards, figure * 100)

@@ -81,7 +81,7 @@ class Broken(NotOwned):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(NotOwned):
+class Errored(NotOwned):
     """The last try to take or deliver it ended in an error."""
 
 

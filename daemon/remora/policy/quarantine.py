@@ -48,7 +48,7 @@ class QuarantineOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class WindowEnd:
     """What a window's end brought, each by name."""
 
     entered: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class Quarantine:
             self._window.count(destination, topic, count, is_alone=place in self._until)
         return self._window.of(destination)
 
-    def close(self, now: float, chance: Mapping[str, float]) -> Closed:
+    def close(self, now: float, chance: Mapping[str, float]) -> WindowEnd:
         """The window ends. `chance` is a draw in [0, 1) for each bad destination, 0 where there is none.
 
         A quarantine that lasts is not made longer, and is counted all the same.
@@ -162,7 +162,7 @@ class Quarantine:
         errors, self._window = self.errors, FailureWindow()
         bad = sorted(name for name, count in errors.items() if count >= self._options.threshold)
         if not self.enabled:
-            return Closed(released=self.release())
+            return WindowEnd(released=self.release())
         entered, skipped = [], []
         for name in bad:
             if chance.get(name, 0.0) >= self._options.ratio:
@@ -176,7 +176,7 @@ class Quarantine:
                     self._trials[name] = replace(self._trials[name], at=now)
         self.skipped += len(skipped)
         self._failing = {name: of for name, of in self._failing.items() if name in errors or name in self._until}
-        return Closed(tuple(entered), tuple(skipped))
+        return WindowEnd(tuple(entered), tuple(skipped))
 
     def forget(self, held: Collection[str], window_s: float, now: float) -> list[str]:
         """End the quarantines that bind no queue of this worker, and name them; `held` are the names that bind one.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from remora.model.errors import ConfigError
-from remora.policy.bucket import SECOND_US, Bucket
+from remora.policy.bucket import SECOND_US, CreditBucket
 from remora.policy.classes import fits
 
 MOST_RETRY_AFTER_S = 3600
@@ -58,7 +58,7 @@ class RateBucket:
 
     def __init__(self, rate: Rate, tick_us: int) -> None:
         self.rate = rate
-        self.bucket = Bucket(capacity=rate.burst, level=rate.burst)
+        self.bucket = CreditBucket(capacity=rate.burst, level=rate.burst)
         self._tick_us = tick_us
         self._ticks = 0
 

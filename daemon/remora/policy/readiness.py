@@ -19,7 +19,7 @@ MOST_REASONS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostReadiness:
     """What a supervisor knows: whether all workers were there once, whether it ends (`stops`) or gives its queues away
     (`drains`), and what each worker says of itself; None for one that says nothing in time."""
 
@@ -29,12 +29,12 @@ class Host:
     drains: bool = False
 
 
-def ready(host: Host) -> Health:
+def ready(host: HostReadiness) -> Health:
     """Whether the host is of use: it is to be, and all its workers work and reach their store, which has room."""
     return _health([*_unready(host, drains=host.drains), *_full(host)])
 
 
-def ready_to_ingest(host: Host) -> Health:
+def ready_to_ingest(host: HostReadiness) -> Health:
     """Whether it takes events in. A host that drains gives its queues away, and takes events in nevertheless."""
     reasons = [*_unready(host, drains=False), *_full(host)]
     known = [each for each in host.workers if each is not None and each.has_started]
@@ -43,12 +43,12 @@ def ready_to_ingest(host: Host) -> Health:
     return _health(reasons)
 
 
-def ready_to_deliver(host: Host) -> Health:
+def ready_to_deliver(host: HostReadiness) -> Health:
     """Whether it delivers, or would if anything waited."""
     return _health([*_unready(host, drains=host.drains), *_stall(host)])
 
 
-def _unready(host: Host, *, drains: bool) -> Iterator[str]:
+def _unready(host: HostReadiness, *, drains: bool) -> Iterator[str]:
     if host.stops or drains:
         yield "draining"
     if not host.has_started:
@@ -65,13 +65,13 @@ def _unready(host: Host, *, drains: bool) -> Iterator[str]:
                 yield "starting"
 
 
-def _full(host: Host) -> Iterator[str]:
+def _full(host: HostReadiness) -> Iterator[str]:
     for each in host.workers:
         if each is not None and each.full:
             yield f"store: {each.full}"
 
 
-def _stall(host: Host) -> Iterator[str]:
+def _stall(host: HostReadiness) -> Iterator[str]:
     """Why it is the host's affair, or may be, that entries wait and nothing gets on.
 
     Either something waits that no failure of its endpoint explains. Or several destinations cannot be reached and none

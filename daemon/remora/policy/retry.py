@@ -27,7 +27,7 @@ class Backoff:
         return chance * min(self.cap_s, self.base_s * 2.0**exponent)
 
 
-class Failure(StrEnum):
+class ShardFailure(StrEnum):
     """What a shard failed at, as far as the next attempt depends on it; also the `kind` of metrics and log lines."""
 
     TRANSIENT = "transient"
@@ -45,7 +45,7 @@ class Pauses:
     configuration_recheck_s: float
     damage_recheck_s: float
 
-    def pause_s(self, kind: Failure, failures: int, chance: float, pace_s: float) -> float:
+    def pause_s(self, kind: ShardFailure, failures: int, chance: float, pace_s: float) -> float:
         """Seconds from a failure to the next attempt, after `failures` (at least 1) in a row.
 
         `pace_s` is the topic's retry_sleep_duration. Where it is set it is the pause after each failure of the
@@ -53,12 +53,12 @@ class Pauses:
         is no attempt of an entry, and being fenced tells of another owner: there back-off stays, and the pace is a
         least pause after the latter.
         """
-        if pace_s and kind in (Failure.TRANSIENT, Failure.CONFIGURATION):
+        if pace_s and kind in (ShardFailure.TRANSIENT, ShardFailure.CONFIGURATION):
             return pace_s
         least_s = {
-            Failure.CONFIGURATION: self.configuration_recheck_s,
-            Failure.DAMAGED: self.damage_recheck_s,
-            Failure.FENCED: pace_s,
+            ShardFailure.CONFIGURATION: self.configuration_recheck_s,
+            ShardFailure.DAMAGED: self.damage_recheck_s,
+            ShardFailure.FENCED: pace_s,
         }.get(kind, 0.0)
         return max(least_s, self.backoff.delay(failures, chance))
 

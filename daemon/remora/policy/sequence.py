@@ -33,7 +33,7 @@ def lease_times(lease_s: float) -> LeaseTimes:
     return LeaseTimes(lease_s, renew_s=RENEW * lease_s, margin_s=(1 - TRUSTED) * lease_s)
 
 
-class Phase(Enum):
+class LogPhase(Enum):
     """Where a log is."""
 
     UNKNOWN = "unknown"
@@ -51,7 +51,7 @@ class LogState:
     log.
     """
 
-    phase: Phase = Phase.UNKNOWN
+    phase: LogPhase = LogPhase.UNKNOWN
     attempt: int = 0
     failures: int = 0
     until: float = 0.0
@@ -62,36 +62,36 @@ class LogState:
 
 def asked(state: LogState, now: float) -> tuple[LogState, bool]:
     """A client asks for a log that is not served: the state, and whether to begin a registration."""
-    if state.phase is Phase.UNKNOWN or (state.phase is Phase.REFUSED and now >= state.until):
-        return replace(state, phase=Phase.REGISTERING, attempt=state.attempt + 1), True
+    if state.phase is LogPhase.UNKNOWN or (state.phase is LogPhase.REFUSED and now >= state.until):
+        return replace(state, phase=LogPhase.REGISTERING, attempt=state.attempt + 1), True
     return state, False
 
 
 def ahead(state: LogState, now: float) -> tuple[LogState, bool]:
     """A client knows a later epoch than is served: the state, and whether to read the projection again."""
-    if state.phase is Phase.SERVING and now >= state.until:
+    if state.phase is LogPhase.SERVING and now >= state.until:
         return replace(state, until=now + LOOK_AGAIN_S), True
     return state, False
 
 
 def registered(state: LogState, attempt: int, epoch: int) -> tuple[LogState, bool]:
     """A registration has succeeded: the state, and whether its epoch is to be served."""
-    if state.phase is not Phase.REGISTERING or state.attempt != attempt:
+    if state.phase is not LogPhase.REGISTERING or state.attempt != attempt:
         return state, False
-    return LogState(Phase.SERVING, attempt, epoch=epoch), True
+    return LogState(LogPhase.SERVING, attempt, epoch=epoch), True
 
 
 def failed(state: LogState, attempt: int, now: float, reason: str, *, chance: float, unknown: bool = False) -> LogState:
     """A registration has failed; `chance`, in [0, 1), spreads the next one, `unknown` says: no such log."""
-    if state.phase is not Phase.REGISTERING or state.attempt != attempt:
+    if state.phase is not LogPhase.REGISTERING or state.attempt != attempt:
         return state
     longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(state.failures, 30))
     pause_s = UNKNOWN_S if unknown else max(FIRST_PAUSE_S, longest * chance)
-    return LogState(Phase.REFUSED, attempt, state.failures + 1, now + pause_s, reason=reason, is_missing=unknown)
+    return LogState(LogPhase.REFUSED, attempt, state.failures + 1, now + pause_s, reason=reason, is_missing=unknown)
 
 
 def lost(state: LogState, epoch: int, reason: str) -> tuple[LogState, bool]:
     """An epoch is over, as its lock is not trusted or another server has a later one: whether to stop serving it."""
-    if state.phase is not Phase.SERVING or state.epoch != epoch:
+    if state.phase is not LogPhase.SERVING or state.epoch != epoch:
         return state, False
     return LogState(attempt=state.attempt, reason=reason), True

@@ -62,7 +62,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SheddingPlan:
     """What a round does: what each busy worker should be rid of, the moves, and why the others do nothing."""
 
     average: float
@@ -85,11 +85,11 @@ def next_history(former: float | None, usage: float, weight: float) -> float:
     return usage if former is None else weight * former + (1 - weight) * usage
 
 
-def plan(loads: Sequence[Load], options: Options, moved_at: Mapping[str, float], now: float) -> Plan:
+def plan(loads: Sequence[Load], options: Options, moved_at: Mapping[str, float], now: float) -> SheddingPlan:
     """One round among the workers that do not drain. `moved_at` is when shards were moved for their load."""
     average = _mean([each.history for each in loads])
     if len(loads) < 2:
-        return Plan(average, {}, (), {each.name: "alone" for each in loads})
+        return SheddingPlan(average, {}, (), {each.name: "alone" for each in loads})
     needed, skipped = _needs(loads, options)
     needs = {name: need for name, need in needed.items() if name not in skipped}
     if options.lower_boundary and not options.by_overload:
@@ -121,7 +121,7 @@ def plan(loads: Sequence[Load], options: Options, moved_at: Mapping[str, float],
         else:
             moves.extend(given)
     moves.sort(key=lambda move: move.giver)
-    return Plan(average, needed, tuple(moves), skipped)
+    return SheddingPlan(average, needed, tuple(moves), skipped)
 
 
 def receivers(figures: Mapping[str, float], mean: float, difference: float) -> list[str]:
@@ -131,7 +131,7 @@ def receivers(figures: Mapping[str, float], mean: float, difference: float) -> l
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """What a worker's row says of its load; `at` in seconds, `usage` in percent."""
 
     at: float
@@ -141,7 +141,7 @@ class Report:
     usage: float
 
 
-def news(last: Report, now: Report) -> str:
+def news(last: LoadReport, now: LoadReport) -> str:
     """Why the row is to be written again; empty where it is not."""
     if now.at - last.at > NEWS_AFTER_S:
         return "age"

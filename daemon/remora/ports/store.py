@@ -8,7 +8,7 @@ from typing import Protocol
 from remora.ports.administration import Ledger, Letters, Notifications, OwnTopics
 from remora.ports.delivery import DeliveryStore
 from remora.ports.mends import Mends
-from remora.ports.producing import Ingest, TwoPhase
+from remora.ports.producer import Ingest, TwoPhase
 from remora.ports.spill import Spills
 
 

@@ -28,8 +28,8 @@ from remora.model.errors import ConfigError
 from remora.model.exits import Exit
 from remora.model.health import Health
 from remora.policy import readiness
-from remora.policy.readiness import Host
-from remora.policy.sequence import Phase
+from remora.policy.readiness import HostReadiness
+from remora.policy.sequence import LogPhase
 from remora.process.loop import run_loop
 from remora.process.sockets import listening_sockets, shown_address
 from remora.sequencer.access import may_speak_plainly
@@ -197,7 +197,7 @@ class Pages:
         reasons = [f"{log}: {reason}" for log, reason in self._sequencing.waiting().items() if reason]
         return Health(not problem, tuple([problem] * bool(problem) + reasons[:MOST_REASONS]))
 
-    async def _ready(self, _: Callable[[Host], Health]) -> Health:
+    async def _ready(self, _: Callable[[HostReadiness], Health]) -> Health:
         return self._health()
 
     async def _status(self) -> dict[str, object]:
@@ -230,7 +230,7 @@ class Pages:
 
     def _figures(self) -> SequencerFigures:
         sequencing, figures = self._sequencing, self._rounds.figures
-        states = dict.fromkeys((phase.value for phase in Phase), 0)
+        states = dict.fromkeys((phase.value for phase in LogPhase), 0)
         for state in sequencing.states().values():
             states[state.phase.value] += 1
         return SequencerFigures(

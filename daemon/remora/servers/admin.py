@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from remora.codec.host_header import host_fault
 from remora.model.health import Health
 from remora.policy import readiness
-from remora.policy.readiness import Host
+from remora.policy.readiness import HostReadiness
 from remora.process.sockets import shown_address
 from remora.servers import page
 from remora.servers.control import json_answer
@@ -36,7 +36,7 @@ MOST_CONNECTIONS = 64
 PLAIN_BYTES = 64 << 10
 """A longer status is compressed for those who take it so: that of a thousand topics with eleven queues has 4 MB."""
 
-READINESS: Mapping[str, Callable[[Host], Health]] = MappingProxyType(
+READINESS: Mapping[str, Callable[[HostReadiness], Health]] = MappingProxyType(
     {
         "/-/ready": readiness.ready,
         "/-/ready/ingest": readiness.ready_to_ingest,
@@ -55,11 +55,11 @@ class Sources:
     """
 
     live: Callable[[], Health]
-    ready: Callable[[Callable[[Host], Health]], Awaitable[Health]]
+    ready: Callable[[Callable[[HostReadiness], Health]], Awaitable[Health]]
     status: Callable[[], Awaitable[Mapping[str, object]]]
     metrics: Callable[[], Awaitable[Iterable[Metric]]]
     shaping: Callable[[], Awaitable[Mapping[str, object]]] | None = None
-    questions: Mapping[str, Callable[[Host], Health]] = field(default_factory=lambda: READINESS)
+    questions: Mapping[str, Callable[[HostReadiness], Health]] = field(default_factory=lambda: READINESS)
     has_page: bool = False
 
 
@@ -112,7 +112,9 @@ class _Pages:
     async def _live(self, _: web.Request) -> web.Response:
         return _health(self._sources.live())
 
-    def _readiness(self, question: Callable[[Host], Health]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _readiness(
+        self, question: Callable[[HostReadiness], Health]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
             return _health(await self._sources.ready(question))
 

@@ -55,7 +55,7 @@ def line_of(name: str, token: str, topics: str, buckets: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class SenderGrant:
     """One line of the file: whose token it is, its digest, the topics that it may send to, and the buckets whose events
     it may send without one."""
 
@@ -73,20 +73,20 @@ class Grant:
         return any(topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in self.topics)
 
 
-ANYBODY = Grant("", b"", ("*",), ("*",))
+ANYBODY = SenderGrant("", b"", ("*",), ("*",))
 """Whose requests come where no tokens are configured."""
 
 
 class Tokens:
     """The grants of a file."""
 
-    def __init__(self, grants: tuple[Grant, ...]) -> None:
+    def __init__(self, grants: tuple[SenderGrant, ...]) -> None:
         self._grants = grants
 
     def __len__(self) -> int:
         return len(self._grants)
 
-    def grant(self, token: str) -> Grant | None:
+    def grant(self, token: str) -> SenderGrant | None:
         """What this token may do, None for one that is not known.
 
         All digests are compared, each in constant time: how long it takes tells nothing about them.
@@ -121,7 +121,7 @@ def load(path: str, key: str = SENDERS) -> Tokens:
 
 def parse(raw: bytes, path: str, key: str = SENDERS) -> Tokens:
     """The grants of a file's content. Raises ConfigError with the line that is wrong, and never shows its content."""
-    grants: list[Grant] = []
+    grants: list[SenderGrant] = []
     for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -137,7 +137,7 @@ def parse(raw: bytes, path: str, key: str = SENDERS) -> Tokens:
     return Tokens(tuple(grants))
 
 
-def _grant(line: str) -> Grant:
+def _grant(line: str) -> SenderGrant:
     name, digest, *rights = line.split() if len(line.split()) > 1 else ("", "")
     buckets = rights.pop() if rights and rights[-1].startswith(_OF_BUCKETS) else ""
     if len(rights) > 1 or not (rights or buckets):
@@ -146,7 +146,7 @@ def _grant(line: str) -> Grant:
     if not _DIGEST.fullmatch(digest):
         raise ValueError("the second word is not a SHA-256 in 64 small hex digits")
     topics = _topics_of(rights[0]) if rights else ()
-    return Grant(name, bytes.fromhex(digest), topics, _buckets_of(buckets) if buckets else ())
+    return SenderGrant(name, bytes.fromhex(digest), topics, _buckets_of(buckets) if buckets else ())
 
 
 def _check_name(name: str) -> None:

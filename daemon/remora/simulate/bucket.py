@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.bucket import Bucket
+from remora.policy.bucket import CreditBucket
 from remora.simulate.checks import not_negative
 from remora.simulate.form import Optional, flag, members, or_null, whole
 from remora.simulate.script import Form
@@ -17,7 +17,7 @@ class BucketModel:
 
     def __init__(self, config: SimpleNamespace) -> None:
         not_negative(capacity=config.capacity, budget=config.budget)
-        self._bucket = Bucket(config.capacity, config.level, config.budget)
+        self._bucket = CreditBucket(config.capacity, config.level, config.budget)
 
     def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
         """One operation, and the bucket after it."""
@@ -41,7 +41,7 @@ class BucketModel:
                 return {"bytes": bucket.take_returned()}
             case "transfer":
                 not_negative(want=given.want)
-                source = Bucket(level=given.source)
+                source = CreditBucket(level=given.source)
                 moved = bucket.transfer(source, given.want)
                 return {"moved": moved, "source": source.level, "complete": moved == given.want}
             case "set":

@@ -11,8 +11,8 @@ from remora.model.member import Member
 from remora.policy.shedding import (
     RESOURCES,
     Load,
+    LoadReport,
     Options,
-    Report,
     news,
     next_history,
     plan,
@@ -95,7 +95,7 @@ class ShedModel:
                 mean = sum(figures.values()) / len(figures) if figures else 0.0
                 return {"receivers": receivers(figures, mean, self._options.difference)}
             case "report":
-                because = news(Report(**vars(given.last)), Report(**vars(given.now)))
+                because = news(LoadReport(**vars(given.last)), LoadReport(**vars(given.now)))
                 return {"publish": bool(because), "because": because}
             case _:
                 return _targets(given)

@@ -16,12 +16,12 @@ from remora.policy.bucket_news import merged_news
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
 from remora.policy.hosts import host_text
 from remora.policy.not_owned import FEWER
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 from remora.process.pipe import Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """One worker with the status that it gave; None when it gave none in time. `held_shards` is as last heard."""
 
     number: int
@@ -31,7 +31,7 @@ class Answer:
     status: dict[str, Any] | None
 
 
-def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
+def merged_status(answers: Sequence[WorkerAnswer]) -> dict[str, Any]:
     """The status of a host: that of its workers together, in which each shard names its worker by number."""
     statuses = [each.status for each in answers if each.status is not None]
     shards, figures = _shards(answers), _figures(answers)
@@ -57,16 +57,16 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _shards(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+def _shards(answers: Iterable[WorkerAnswer]) -> list[dict[str, Any]]:
     return [shard | {"worker": each.number} for each in answers if each.status for shard in each.status["shards"]]
 
 
-def _figures(answers: Iterable[Answer]) -> list[TopicFigures]:
+def _figures(answers: Iterable[WorkerAnswer]) -> list[TopicFigures]:
     rows = (row for each in answers if each.status for row in each.status["topics"])
     return merged_figures(msgspec.convert(row, TopicFigures) for row in rows)
 
 
-def failing_now(answers: Sequence[Answer]) -> list[Outage]:
+def failing_now(answers: Sequence[WorkerAnswer]) -> list[Outage]:
     """The destinations that fail, as the workers say."""
     return failing_destinations(_shards(answers), _figures(answers))
 
@@ -95,7 +95,7 @@ def _label(shard: dict[str, Any]) -> str:
 
 def _place(failed: dict[str, Any]) -> str:
     """Where a shard fails: at its destination, or in the store."""
-    return "store" if failed["kind"] in (Failure.STORE, Failure.DAMAGED) else str(failed["endpoint"])
+    return "store" if failed["kind"] in (ShardFailure.STORE, ShardFailure.DAMAGED) else str(failed["endpoint"])
 
 
 def all_holds(holds: Iterable[Sequence[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -165,7 +165,7 @@ def merged_line(heartbeats: Sequence[Heartbeat], workers: int) -> str:
     return f"{len(heartbeats)} of {workers} workers; {store}; {held} shards held, {failing} of them failing"
 
 
-def _host(answers: Sequence[Answer]) -> str:
+def _host(answers: Sequence[WorkerAnswer]) -> str:
     """This host in words."""
     for each in answers:
         worker = WorkerCookie.parse(each.cookie)
@@ -182,7 +182,7 @@ def _store(stores: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**worst, "damaged": list(damaged)}
 
 
-def _worker(answer: Answer) -> dict[str, Any]:
+def _worker(answer: WorkerAnswer) -> dict[str, Any]:
     status = answer.status
     return {
         "number": answer.number,

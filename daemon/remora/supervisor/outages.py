@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from remora.metrics import Telemetry
-from remora.supervisor.view import View
+from remora.supervisor.view import WorkersView
 
 MOST_LINES = 20
 """Destinations that are named in one interval; those with the most topics come first."""
@@ -14,7 +14,7 @@ MOST_LINES = 20
 class OutageReport:
     """See the module. The interval is `log.repeat_interval`."""
 
-    def __init__(self, view: View, telemetry: Telemetry) -> None:
+    def __init__(self, view: WorkersView, telemetry: Telemetry) -> None:
         self._view = view
         self._telemetry = telemetry
 

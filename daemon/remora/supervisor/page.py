@@ -84,7 +84,7 @@ class _Merged:
     samples: dict[Key, float] = field(default_factory=dict)
 
 
-class Page:
+class MetricsPage:
     """What was counted by whom. The sources are workers, by cookie, and the supervisor itself."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ from remora.supervisor.credit_report import CreditReport
 from remora.supervisor.outages import OutageReport
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping import HostShaping
-from remora.supervisor.view import View
+from remora.supervisor.view import WorkersView
 
 START_S = 60.0
 """How much longer than the watchdog's time a worker may be silent before it is ready: it opens its store then."""
@@ -126,7 +126,7 @@ class Supervisor:
             metric_topics=settings.admin.metric_topics, repeat_interval_s=settings.log.repeat_interval_s
         )
         self._alone = Alone(self._telemetry.crashed)
-        self._view = View(self._telemetry, len(self._slots), self._alone)
+        self._view = WorkersView(self._telemetry, len(self._slots), self._alone)
         self._shaping = HostShaping(
             self._shaper,
             settings.shaping,

@@ -15,13 +15,13 @@ from remora.model.credit_flow import CreditFlow
 from remora.model.health import Health, Use
 from remora.policy import readiness
 from remora.policy.condition import Outage
-from remora.policy.readiness import Host
+from remora.policy.readiness import HostReadiness
 from remora.process import samples
 from remora.process.pipe import AskedFor, Family
 from remora.supervisor.alone import Alone
 from remora.supervisor.child import Child
-from remora.supervisor.merged import Answer, failing_now, merged_line, merged_status
-from remora.supervisor.page import SUPERVISOR, Page
+from remora.supervisor.merged import WorkerAnswer, failing_now, merged_line, merged_status
+from remora.supervisor.page import SUPERVISOR, MetricsPage
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ ANSWER_S = 3.0
 """How long a worker may take to answer; then the others' answers have to do."""
 
 
-class View:
+class WorkersView:
     """Asks the workers, and puts together what they say."""
 
     def __init__(self, telemetry: Telemetry, workers: int, alone: Alone) -> None:
@@ -41,7 +41,7 @@ class View:
         self._workers = workers
         self._telemetry = telemetry
         self._alone = alone
-        self._page = Page()
+        self._page = MetricsPage()
 
     def ended(self, cookie: str) -> None:
         """A worker has ended; what it counted stays."""
@@ -56,7 +56,7 @@ class View:
         """Whether the supervisor works: it answers, so it does. Workers that do not are its own affair."""
         return Health(ok=True)
 
-    async def readiness(self, what: Callable[[Host], Health]) -> Health:
+    async def readiness(self, what: Callable[[HostReadiness], Health]) -> Health:
         """The answer to one of the questions of `policy.readiness`."""
         return what(await self._host())
 
@@ -74,9 +74,9 @@ class View:
             **merged_status(answers),
         }
 
-    async def _answers(self) -> list[Answer]:
+    async def _answers(self) -> list[WorkerAnswer]:
         return [
-            Answer(
+            WorkerAnswer(
                 child.number,
                 child.pid,
                 child.cookie,
@@ -116,10 +116,10 @@ class View:
         self._page.take(SUPERVISOR, samples.families(self._telemetry.registry), now)
         return self._page.metrics(now)
 
-    async def _host(self) -> Host:
+    async def _host(self) -> HostReadiness:
         answers = await self._ask("use")
         workers = [self._read(child, answer, Use) for child, answer in answers]
-        return Host(self.has_started, workers, stops=self.stops, drains=self.drains)
+        return HostReadiness(self.has_started, workers, stops=self.stops, drains=self.drains)
 
     async def _ask(self, what: AskedFor) -> list[tuple[Child, bytes | None]]:
         # Not only those that are ready: what a worker waits for at the start is worth knowing, too.

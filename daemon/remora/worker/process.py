@@ -19,7 +19,7 @@ from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
 from remora.engine.admission.gate import Gate
-from remora.engine.admission.shares import Budgets
+from remora.engine.admission.shares import WorkerShares
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
@@ -54,7 +54,7 @@ from remora.process.pipe import (
 )
 from remora.process.samples import families
 from remora.process.usage import Usage
-from remora.servers.serving import OfHost, Server, Serving
+from remora.servers.server import OfHost, Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 from remora.worker.report import Report
@@ -120,7 +120,7 @@ class Process:
             memory = CreditMemory(start.credit, start.workers)
             self._credit = HostCredit(memory, start.number - 1, lambda group: pipe.send(WantGroup(group=group)))
             self._credit.learn(start.groups)
-        self._budgets = Budgets()
+        self._budgets = WorkerShares()
         self._gate = Gate(self._telemetry, self._credit, self._budgets)
         self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)

@@ -17,10 +17,10 @@ from remora.policy import readiness
 from remora.policy.holds import hold_text
 from remora.policy.hosts import holder_text
 from remora.policy.not_owned import Deferred
-from remora.policy.readiness import Host
+from remora.policy.readiness import HostReadiness
 from remora.ports.store import ShardStore
 from remora.process.pipe import Heartbeat
-from remora.servers.serving import Server
+from remora.servers.server import Server
 
 HUNG_AFTER_S = 60.0
 """A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""
@@ -74,7 +74,7 @@ class Report:
 
     def status(self, store: ShardStore | None) -> Mapping[str, object]:
         """The worker's part of the status; `store` is the one that it works on, None before that."""
-        health, worker = readiness.ready(Host(has_started=True, workers=[self.use()])), self.worker
+        health, worker = readiness.ready(HostReadiness(has_started=True, workers=[self.use()])), self.worker
         return {
             "ready": health.ok,
             "reasons": health.reasons,

@@ -13,7 +13,7 @@ from remora.engine.lease import Lease
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.roster import Roster
-from remora.engine.ownership.taker import Taken
+from remora.engine.ownership.taker import TakenLock
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
@@ -34,11 +34,11 @@ def a_store(*queues: str, tells: bool = True) -> FakeStore:
     return store
 
 
-async def taken(store: FakeStore, queue: str) -> Taken:
+async def taken(store: FakeStore, queue: str) -> TakenLock:
     """A lock that was just acquired."""
     token = await store.locks.acquire(Shard(queue), ME, QUICK.lease_s)
     assert isinstance(token, LockToken)
-    return Taken(token, Term.granted(QUICK.times, asyncio.get_running_loop().time()))
+    return TakenLock(token, Term.granted(QUICK.times, asyncio.get_running_loop().time()))
 
 
 class ScriptedService:

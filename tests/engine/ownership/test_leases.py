@@ -15,13 +15,13 @@ from engine.runs import QUICK, a_topic
 from remora.engine.catalogue import Catalogue
 from remora.engine.lease import Lease
 from remora.engine.ownership.renewer import LeaseRenewer
-from remora.engine.ownership.taker import DAMAGE_PAUSE_S, LeaseTaker, Taken
+from remora.engine.ownership.taker import DAMAGE_PAUSE_S, LeaseTaker, TakenLock
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, StoreDamaged, StoreUnavailable
 from remora.model.shard import LockHolder, Shard
 from remora.policy.eligible import Schemes
-from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign
+from remora.policy.not_owned import Damaged, Elsewhere, Errored, Foreign
 
 T = Shard("t")
 
@@ -42,7 +42,7 @@ async def test_a_free_lock_is_acquired_and_trusted_from_before_the_request() -> 
 
     outcome = await taker.acquire(T)
 
-    assert isinstance(outcome, Taken)
+    assert isinstance(outcome, TakenLock)
     assert outcome.term.trusted_until == asked_at + QUICK.lease_s - QUICK.trust_margin_s
 
 
@@ -56,7 +56,7 @@ async def test_a_lock_that_had_to_be_broken_is_trusted_from_before_the_second_re
 
     outcome = await taker.acquire(T)
 
-    assert isinstance(outcome, Taken)
+    assert isinstance(outcome, TakenLock)
     assert outcome.term.trusted_until == began + 2 + QUICK.lease_s - QUICK.trust_margin_s
 
 
@@ -76,7 +76,7 @@ async def test_whose_lock_is_broken(holder: str, claim_from_radosgw: str, is_tak
     store.steal("t", holder)
     outcome = await (await a_taker(store, claim_from_radosgw)).acquire(T)
 
-    assert isinstance(outcome, Taken) is is_taken
+    assert isinstance(outcome, TakenLock) is is_taken
     if not is_taken:
         assert isinstance(outcome, Elsewhere)
         assert outcome.holder is not None
@@ -93,10 +93,10 @@ async def test_what_fails_is_a_reason() -> None:
     store.before = lambda _: StoreDamaged("bad disk")
     assert await taker.acquire(T) == Damaged(reason="bad disk", until=now + DAMAGE_PAUSE_S)
     store.before = lambda _: StoreUnavailable("away")
-    assert await taker.acquire(T) == await taker.holder(T) == Failed(reason="away")
+    assert await taker.acquire(T) == await taker.holder(T) == Errored(reason="away")
     store.before = lambda _: None
     gone = await taker.acquire(Shard("gone"))
-    assert isinstance(gone, Failed)
+    assert isinstance(gone, Errored)
     assert "no queue object" in gone.reason
 
 

@@ -15,7 +15,7 @@ from remora.engine.ownership.owned import NEXT, Phase
 from remora.engine.ownership.roster import Roster
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreUnavailable
 from remora.model.shard import Shard
-from remora.policy.not_owned import Broken, Failed, GivenBack, NotOwned, transferred
+from remora.policy.not_owned import Broken, Errored, GivenBack, NotOwned, transferred
 
 T = Shard("t")
 
@@ -104,14 +104,14 @@ def let_run_out(roster: Roster) -> None:
 
 ENDS: list[tuple[Callable[[Roster], object], type[NotOwned], str]] = [
     (refused, Broken, "its lock was broken"),
-    (let_run_out, Failed, "ran out"),
-    (lambda roster: service_of(roster, "t").ended.set_exception(ShardGone("is gone")), Failed, "is gone"),
-    (lambda roster: service_of(roster, "t").ended.set_exception(NotOurs("http")), Failed, "http"),
-    (lambda roster: service_of(roster, "t").ended.set_exception(ZeroDivisionError()), Failed, "a defect"),
+    (let_run_out, Errored, "ran out"),
+    (lambda roster: service_of(roster, "t").ended.set_exception(ShardGone("is gone")), Errored, "is gone"),
+    (lambda roster: service_of(roster, "t").ended.set_exception(NotOurs("http")), Errored, "http"),
+    (lambda roster: service_of(roster, "t").ended.set_exception(ZeroDivisionError()), Errored, "a defect"),
     (lambda roster: roster.give_back(T, GivenBack()), GivenBack, "given back"),
     (lambda roster: roster.give_back(T, transferred("w2", 5.0)), type(transferred("", 0)), "handed to w2"),
     (lambda roster: roster.lose(roster.owned[T].lease, OwnershipLost("taken")), Broken, "its lock was broken"),
-    (lambda roster: roster.lose(roster.owned[T].lease, ShardGone("deleted")), Failed, "deleted"),
+    (lambda roster: roster.lose(roster.owned[T].lease, ShardGone("deleted")), Errored, "deleted"),
     (lambda roster: roster.finish(), GivenBack, "given back"),
 ]
 

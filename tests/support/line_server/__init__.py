@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from remora.config import Settings
 from remora.process.sockets import listening_sockets, shown_address
-from remora.servers.serving import Serving
+from remora.servers.server import Serving
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.record import Page
 
@@ -61,12 +61,12 @@ MINIMAL = bytes.fromhex(
 
 # -------------------------------------------------------------------------------------- replies, by hand
 
-Fields = Callable[[Writer], object]
+Fields = Callable[[FieldWriter], object]
 
 
 def framed(body: Fields, version: int = 1, compat: int = 1) -> bytes:
     """A versioned struct."""
-    return Writer().struct(version, compat, body).finish()
+    return FieldWriter().struct(version, compat, body).finish()
 
 
 def framed_requests() -> list[bytes]:
@@ -87,7 +87,7 @@ def framed_requests() -> list[bytes]:
 def list_reply(entries: Sequence[tuple[bytes, bytes]], next_marker: bytes, *, truncated: bool = False) -> bytes:
     """A reply of 2pc_queue_list_entries with these (data, marker) entries."""
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.u8(truncated).string(next_marker).u32(len(entries))
         for data, marker in entries:
             w.raw(framed(lambda inner, d=data, m=marker: inner.string(d).string(m)))  # type: ignore[misc]  # defaults
@@ -98,12 +98,12 @@ def list_reply(entries: Sequence[tuple[bytes, bytes]], next_marker: bytes, *, tr
 def reservation(number: int, size: int, made: Time, entries: int | None) -> bytes:
     """An open reservation with its id in front, as maps of them hold it; version 1 without `entries`."""
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.u64(size).time(made)
         if entries is not None:
             w.u32(entries)
 
-    return Writer().u32(number).finish() + framed(body, 1 if entries is None else 2)
+    return FieldWriter().u32(number).finish() + framed(body, 1 if entries is None else 2)
 
 
 def queue_head(
@@ -119,19 +119,19 @@ def queue_head(
 ) -> bytes:
     """The first bytes of a queue object."""
 
-    def urgent(w: Writer) -> None:
+    def urgent(w: FieldWriter) -> None:
         w.u64(reserved).u32(last_id).u32(len(reservations)).raw(b"".join(reservations)).u8(0)
         if urgent_version > 1:
             w.u32(committed)
 
-    def head(w: Writer) -> None:
+    def head(w: FieldWriter) -> None:
         w.u64(24576)
         for gen, offset in (front, tail):
             w.raw(framed(lambda inner, g=gen, o=offset: inner.u64(g).u64(o)))  # type: ignore[misc]  # defaults
         w.u64(24576 + ring).u64(23552).string(framed(urgent, urgent_version))
 
     encoded = framed(head)
-    return Writer().u16(0xDEAD).u64(len(encoded)).raw(encoded).finish().ljust(2048, b"\0")
+    return FieldWriter().u16(0xDEAD).u64(len(encoded)).raw(encoded).finish().ljust(2048, b"\0")
 
 
 class LockerSample(NamedTuple):
@@ -156,7 +156,7 @@ def lock_info(lockers: Sequence[LockerSample], kind: int = 1, tag: str = "") -> 
         )
 
     def framed_entity(each: LockerSample) -> bytes:
-        return Writer().u8(each.kind).s64(each.number).text(each.cookie).finish()
+        return FieldWriter().u8(each.kind).s64(each.number).text(each.cookie).finish()
 
     return framed(lambda w: w.u32(len(lockers)).raw(b"".join(map(locker, lockers))).u8(kind).text(tag))
 

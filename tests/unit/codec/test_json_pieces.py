@@ -15,7 +15,7 @@ from remora.codec.json_pieces import (
     MOST_BYTES,
     MOST_VALUES,
     WINDOW,
-    Cursor,
+    JsonCursor,
     NotJson,
     Steps,
     TooLarge,
@@ -38,12 +38,12 @@ windows = st.integers(16, 80)
 def whole(text: bytes, window: int) -> object:
     """The value that a cursor finds in a text."""
     try:
-        return ran(_value(Cursor(text, window=window)))
+        return ran(_value(JsonCursor(text, window=window)))
     except (ValueError, RecursionError) as exc:
         raise not_json(exc) from exc
 
 
-def _value(cursor: Cursor) -> Steps[object]:
+def _value(cursor: JsonCursor) -> Steps[object]:
     value = yield from cursor.value()
     yield from cursor.finish()
     return value

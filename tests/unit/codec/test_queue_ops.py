@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec import queue_ops
-from remora.codec.ceph import Writer
-from remora.codec.queue_ops import QueueStats, Reservation, decode_head, decode_listing, entry_end
+from remora.codec.ceph import FieldWriter
+from remora.codec.queue_ops import QueueReservation, QueueStats, decode_head, decode_listing, entry_end
 from remora.model.entry import Time
 from remora.model.errors import CodecError
 from remora.model.position import Position
@@ -74,7 +74,7 @@ def _entry_v9(data: bytes, marker: bytes, compat: int = 1) -> bytes:
     return framed(lambda w: w.string(data).string(marker).raw(b"newer fields"), 9, compat)
 
 
-def _reply(body: Callable[[Writer], object]) -> bytes:
+def _reply(body: Callable[[FieldWriter], object]) -> bytes:
     return framed(lambda w: body(w.u8(0).string(b"0/99")))
 
 
@@ -154,15 +154,17 @@ def test_a_count_of_entries_without_room_is_refused(count: int, error: str) -> N
 
 
 open_reservations = st.lists(
-    st.builds(Reservation, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), times, st.none() | st.integers(0, 99))
+    st.builds(
+        QueueReservation, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), times, st.none() | st.integers(0, 99)
+    )
 )
 
 
 @given(open_reservations)
-def test_reservations_of_both_versions_are_read(some: list[Reservation]) -> None:
+def test_reservations_of_both_versions_are_read(some: list[QueueReservation]) -> None:
     """Reservations come back as they are, from the reply and from the overflow xattr, number of entries included."""
     items = b"".join(reservation(r.id, r.size, r.timestamp, r.entries) for r in some)
-    bare = Writer().u32(len(some)).raw(items).finish()
+    bare = FieldWriter().u32(len(some)).raw(items).finish()
 
     assert queue_ops.decode_reservations(framed(lambda w: w.raw(bare))) == tuple(some)
     assert queue_ops.decode_overflow_reservations(bare) == tuple(some)
@@ -171,7 +173,7 @@ def test_reservations_of_both_versions_are_read(some: list[Reservation]) -> None
 def test_what_is_owed_counts_each_open_reservation() -> None:
     """A reservation gives back its size and 10 bytes an entry; one that does not tell its entries counts as one."""
     open_ones = [reservation(7, 100, Time(5, 6), 3), reservation(8, 50, Time(5, 6), None)]
-    overflow = Writer().u32(1).raw(reservation(9, 1000, Time(5, 6), 0)).finish()
+    overflow = FieldWriter().u32(1).raw(reservation(9, 1000, Time(5, 6), 0)).finish()
     head = decode_head(queue_head(ring=100_000, reserved=40_000, reservations=open_ones, urgent_version=2))
 
     room = queue_ops.room_of(head, queue_ops.open_reservations(head, {queue_ops.OVERFLOW: overflow}))
@@ -210,7 +212,7 @@ def test_the_head_of_a_queue_is_read_in_every_version(version: int) -> None:
 
     assert (head.front, head.tail) == (Position(3, 127_000_000), Position(4, 30_000))
     assert (head.max_head_size, head.queue_size, head.max_urgent_data_size) == (24576, 128_024_576, 23552)
-    assert head.reservations == (Reservation(8, 4096, Time(5, 6), 1 if version > 1 else None),)
+    assert head.reservations == (QueueReservation(8, 4096, Time(5, 6), 1 if version > 1 else None),)
     assert (head.reserved_size, head.last_id, head.has_xattrs) == (4106, 8, False)
     assert (head.committed_entries, head.urgent_version) == (1234 if version > 1 else None, version)
     assert head.capacity_bytes == 128_000_000

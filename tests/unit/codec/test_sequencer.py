@@ -20,8 +20,8 @@ from remora.codec.sequencer import (
     MOST_FRAME_BYTES,
     MOST_PACKED,
     STALE_EPOCH,
-    Answer,
     Result,
+    SequencerReplies,
     has_more,
     parse_request,
     reply,
@@ -181,7 +181,7 @@ def test_what_closes_a_connection(frame: bytes) -> None:
 
     answer = core.answer(request() + frame + request())
 
-    assert answer == Answer(reply(1), len(request()), closes=True)
+    assert answer == SequencerReplies(reply(1), len(request()), closes=True)
     assert core.answer(request()).replies == reply(2)
 
 
@@ -420,7 +420,7 @@ def test_a_range_at_the_bound_is_granted_in_part() -> None:
 
     answer = core.answer(request(range=5) * 2)
 
-    assert answer == Answer(reply(1, 3), len(request(range=5)), waits=LOG)
+    assert answer == SequencerReplies(reply(1, 3), len(request(range=5)), waits=LOG)
 
 
 def test_a_log_that_is_low_is_named_once_for_each_bound() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec.ceph import Writer
+from remora.codec.ceph import FieldWriter
 from remora.codec.topic import (
     class_remarks,
     decode_topic,
@@ -77,7 +77,7 @@ def topic_bytes(
 ) -> bytes:
     """A topic with the fields of the given versions."""
 
-    def dest(w: Writer) -> None:
+    def dest(w: FieldWriter) -> None:
         fields: list[Callable[[], object]] = [
             lambda: w.string(b"").string(b"").string(b"kafka://h"),
             lambda: w.string(args),
@@ -91,7 +91,7 @@ def topic_bytes(
         for write in fields[:dest_version]:
             write()
 
-    def topic(w: Writer) -> None:
+    def topic(w: FieldWriter) -> None:
         w.raw(owner).string(name)
         if version >= 2:
             w.raw(framed(dest, dest_version))
@@ -211,7 +211,7 @@ def tenant_object(topics: list[bytes], version: int) -> bytes:
     def item(topic: bytes) -> bytes:
         return topic if version >= 2 else framed(lambda w: w.raw(topic).u32(1).string(b"a subscription"))
 
-    def body(w: Writer) -> None:
+    def body(w: FieldWriter) -> None:
         w.u32(len(topics))
         for i, topic in enumerate(topics):
             w.string(b"key-%d" % i).raw(item(topic))

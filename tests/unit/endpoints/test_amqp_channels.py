@@ -12,9 +12,9 @@ from pamqp import commands, header
 
 from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.errors import why_closed
-from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
-from remora.endpoints.amqp.messages import Origin
-from remora.endpoints.amqp.packing import Packer
+from remora.endpoints.amqp.frames import BadFrames, Confirm, Envelope, MessageContent, Splitter, make_content
+from remora.endpoints.amqp.messages import MessageOrigin
+from remora.endpoints.amqp.packer import MessagePacker
 from remora.endpoints.arrived import MOST_ARRIVED, Arrived
 from remora.endpoints.runs import WINDOW
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
@@ -51,7 +51,7 @@ class Wire:
 
 
 def run_of(names: Sequence[bytes], keys: Sequence[bytes] = (), *, routable: bool = False) -> MessageRun:
-    def make(at: int) -> Content:
+    def make(at: int) -> MessageContent:
         return make_content(names[at], [], b"body")
 
     return MessageRun(names, make, PLACE, keys, routable=routable)
@@ -422,7 +422,7 @@ def test_arrived_is_bounded() -> None:
 
 def test_long_names() -> None:
     """A message's id names queue, incarnation and position, or is a digest of them where AMQP has no room."""
-    short, long = Origin(b"q", b"inc:"), Origin(b"q" * 255, b"inc:")
+    short, long = MessageOrigin(b"q", b"inc:"), MessageOrigin(b"q" * 255, b"inc:")
 
     assert short.message_id(b"0/7") == b"q/inc:0/7"
     assert len(long.message_id(b"0/7")) == 64
@@ -435,7 +435,7 @@ def test_packing() -> None:
     large = records[7]._replace(body=b"x" * 1001)
     odd = records[8]._replace(event_id=b"e" * 5000)
 
-    batches, refused = Packer(Origin(b"q", b"inc:"), 256).pack([*records, large, odd], 4096, 1000)
+    batches, refused = MessagePacker(MessageOrigin(b"q", b"inc:"), 256).pack([*records, large, odd], 4096, 1000)
 
     lanes: dict[bytes, int] = {}
     for batch in batches:

@@ -36,7 +36,7 @@ from remora.endpoints.amqp.frames import (
     read_confirm,
     table,
 )
-from remora.endpoints.amqp.messages import Origin, letter_content
+from remora.endpoints.amqp.messages import MessageOrigin, letter_content
 from remora.model.record import DeadLetter, Record
 
 SHORT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
@@ -180,7 +180,7 @@ def test_the_number_of_an_event(sequence: bytes) -> None:
     record = Record(b"b/k", b"{}", b"id", 0, b"0/1", b"0/2", 0, sequence)
     letter = DeadLetter("t", "i", "0/1", "0/2", "expired", "", 0, 1.0, 1.0, b"raw", sequence.decode())
 
-    for content in (Origin(b"t", b"i:").content(record), letter_content(letter)):
+    for content in (MessageOrigin(b"t", b"i:").content(record), letter_content(letter)):
         head = frame.unmarshal(content.frames(1, LEAST_FRAME_BYTES)[0])[2]
 
         assert isinstance(head, header.ContentHeader)

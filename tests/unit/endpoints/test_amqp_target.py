@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from remora.config import AmqpSettings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.amqp.errors import CHANNEL, CONNECTION, TRANSIENT, too_large, why_closed
-from remora.endpoints.amqp.target import Server, parse_target
+from remora.endpoints.amqp.target import AmqpServer, parse_target
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
@@ -27,19 +27,19 @@ def target(uri: str, args: str = ARGS, topic: str = "events") -> Target:
 @pytest.mark.parametrize(
     ("uri", "server"),
     [
-        ("amqp://one", Server("one", 5672)),
-        ("amqps://one", Server("one", 5671, tls=Tls())),
-        ("AMQP://One:1", Server("one", 1)),
-        ("amqp://one/%2F", Server("one", 5672, "/")),
-        ("amqp://one/", Server("one", 5672, "")),
-        ("amqp://one/a%2Fb%20c", Server("one", 5672, "a/b c")),
-        ("amqp://[2001:db8:0::1]:7/v", Server("2001:db8::1", 7, "v")),
-        ("amqp://[::1]", Server("::1", 5672)),
-        (f"amqp://alice:{SECRET}@one", Server("one", 5672, "/", "alice", SECRET)),
-        ("amqp://al%40ice:a%2Fb%25@one:8/v", Server("one", 8, "v", "al@ice", "a/b%")),
+        ("amqp://one", AmqpServer("one", 5672)),
+        ("amqps://one", AmqpServer("one", 5671, tls=Tls())),
+        ("AMQP://One:1", AmqpServer("one", 1)),
+        ("amqp://one/%2F", AmqpServer("one", 5672, "/")),
+        ("amqp://one/", AmqpServer("one", 5672, "")),
+        ("amqp://one/a%2Fb%20c", AmqpServer("one", 5672, "a/b c")),
+        ("amqp://[2001:db8:0::1]:7/v", AmqpServer("2001:db8::1", 7, "v")),
+        ("amqp://[::1]", AmqpServer("::1", 5672)),
+        (f"amqp://alice:{SECRET}@one", AmqpServer("one", 5672, "/", "alice", SECRET)),
+        ("amqp://al%40ice:a%2Fb%25@one:8/v", AmqpServer("one", 8, "v", "al@ice", "a/b%")),
     ],
 )
-def test_uris(uri: str, server: Server) -> None:
+def test_uris(uri: str, server: AmqpServer) -> None:
     """A URI is read as rabbitmq-c does: ports, guest, the virtual host, percent signs, IPv6 in brackets."""
     assert parse_target(target(uri)).server == server
 

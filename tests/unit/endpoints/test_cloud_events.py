@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from devkit.entries.entries import raw_entry
 from remora.codec.rendering_cached import Renderer
 from remora.endpoints.amqp import messages
-from remora.endpoints.amqp.packing import Packer as AmqpPacker
+from remora.endpoints.amqp.packer import MessagePacker as AmqpPacker
 from remora.endpoints.cloud_events import attributes
 from remora.endpoints.kafka.batches import BATCH_BYTES, RecordBatch
-from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
+from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin
 from remora.model.record import Page, Record
 
-ORIGIN = Origin.of("t.1", "inc")
+ORIGIN = RecordOrigin.of("t.1", "inc")
 
 
 def rendered(*keys: str | bytes) -> list[Record]:
@@ -88,7 +88,7 @@ def test_a_key_that_is_no_text_is_replaced() -> None:
 def test_amqp_refuses_attributes_that_no_frame_takes(long: int) -> None:
     """A message whose attributes make its header longer than the broker's frame is refused with why, and no other."""
     records = rendered("k", "x" * long or "y")
-    origin = messages.Origin(b"t", b"i:", cloudevents=True)
+    origin = messages.MessageOrigin(b"t", b"i:", cloudevents=True)
 
     batches, refused = AmqpPacker(origin, 16).pack(records, 4096, None)
 

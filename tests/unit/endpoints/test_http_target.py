@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.target import Batching, Login, Server, parse_target
+from remora.endpoints.http.target import Batching, HttpServer, Login, parse_target
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -23,21 +23,21 @@ def target(uri: str, args: str = "") -> Target:
 @pytest.mark.parametrize(
     ("uri", "server", "host", "path"),
     [
-        ("http://one", Server("http", "one", 80), "one", "/"),
-        ("HTTP://One", Server("http", "one", 80), "One", "/"),
-        ("https://one", Server("https", "one", 443), "one", "/"),
-        ("https://one:443/x", Server("https", "one", 443), "one", "/x"),
-        ("http://one:443/x", Server("http", "one", 443), "one:443", "/x"),
-        ("http://one:8080?a=b", Server("http", "one", 8080), "one:8080", "/?a=b"),
-        ("http://one/a%2fb/../c//d?x=%41&y", Server("http", "one", 80), "one", "/a%2fb/../c//d?x=%41&y"),
-        ("http://one/a@b", Server("http", "one", 80), "one", "/a@b"),
-        ("http://u:p@one/", Server("http", "one", 80), "one", "/"),
-        ("http://10.0.0.1:81/", Server("http", "10.0.0.1", 81), "10.0.0.1:81", "/"),
-        ("http://[2001:db8:0::1]:8080/", Server("http", "2001:db8::1", 8080), "[2001:db8:0::1]:8080", "/"),
-        ("http://a_b.example./x#frag", Server("http", "a_b.example.", 80), "a_b.example.", "/x"),
+        ("http://one", HttpServer("http", "one", 80), "one", "/"),
+        ("HTTP://One", HttpServer("http", "one", 80), "One", "/"),
+        ("https://one", HttpServer("https", "one", 443), "one", "/"),
+        ("https://one:443/x", HttpServer("https", "one", 443), "one", "/x"),
+        ("http://one:443/x", HttpServer("http", "one", 443), "one:443", "/x"),
+        ("http://one:8080?a=b", HttpServer("http", "one", 8080), "one:8080", "/?a=b"),
+        ("http://one/a%2fb/../c//d?x=%41&y", HttpServer("http", "one", 80), "one", "/a%2fb/../c//d?x=%41&y"),
+        ("http://one/a@b", HttpServer("http", "one", 80), "one", "/a@b"),
+        ("http://u:p@one/", HttpServer("http", "one", 80), "one", "/"),
+        ("http://10.0.0.1:81/", HttpServer("http", "10.0.0.1", 81), "10.0.0.1:81", "/"),
+        ("http://[2001:db8:0::1]:8080/", HttpServer("http", "2001:db8::1", 8080), "[2001:db8:0::1]:8080", "/"),
+        ("http://a_b.example./x#frag", HttpServer("http", "a_b.example.", 80), "a_b.example.", "/x"),
     ],
 )
-def test_where(uri: str, server: Server, host: str, path: str) -> None:
+def test_where(uri: str, server: HttpServer, host: str, path: str) -> None:
     """Host, port and path are read, and the path is as it stands in the URI, byte for byte."""
     found = parse_target(target(uri))
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch
-from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
+from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin
 from remora.model.record import Record
 
 
@@ -24,7 +24,7 @@ def record(key: bytes, body: bytes, at: int) -> Record:
 
 
 def packer(partitions: int = 3, *, codec: str = "none", most: int = 10_000, limit: int = 20_000) -> Packer:
-    return Packer(Origin.of("queue", "inc"), partitions, codec=CODECS[codec], batch_bytes=most, limit_bytes=limit)
+    return Packer(RecordOrigin.of("queue", "inc"), partitions, codec=CODECS[codec], batch_bytes=most, limit_bytes=limit)
 
 
 def built(batch: KafkaBatch, codec: str = "none") -> bytes:

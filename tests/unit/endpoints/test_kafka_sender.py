@@ -26,7 +26,7 @@ from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient
 from remora.endpoints.kafka.endpoint import KafkaRoute
-from remora.endpoints.kafka.packing import Origin, Packer
+from remora.endpoints.kafka.packer import Packer, RecordOrigin
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
 from remora.endpoints.kafka.sender_pool import SenderSlot
@@ -538,7 +538,7 @@ async def test_what_a_push_says_of_a_try_in_doubt(
             raise NotSent
         await then()
 
-    packer = Packer(Origin.of("q", "i"), 1, codec=0, batch_bytes=1000, limit_bytes=1 << 20)
+    packer = Packer(RecordOrigin.of("q", "i"), 1, codec=0, batch_bytes=1000, limit_bytes=1 << 20)
     slot = cast(SenderSlot, SimpleNamespace(ready=ready))
     route = KafkaRoute(slot, "t", 1, packer, KafkaSettings(), LogObserver(), SmallerBatches())
     [batch], _ = route.pack(make_records(0, 1))

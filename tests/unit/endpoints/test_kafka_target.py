@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.target import Bearer, Broker, Kerberos, Login, parse_target
+from remora.endpoints.kafka.target import Bearer, Broker, Kerberos, SaslLogin, parse_target
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -54,17 +54,17 @@ def test_brokers(uri: str, brokers: tuple[Broker, ...]) -> None:
     ("uri", "args", "login"),
     [
         ("kafka://one", "", None),
-        ("kafka://alice:s3cret@one", "", Login("alice", SECRET)),
-        ("kafka://al%40ice:a%2Fb%25@one", "", Login("al@ice", "a/b%")),
-        ("kafka://alice:a/b?c#d@one:9093", "", Login("alice", "a/b?c#d")),
-        ("kafka://alice:a@b@one", "", Login("alice", "a@b")),
-        ("kafka://alice:a:b@one", "", Login("alice", "a:b")),
-        ("kafka://one", "user-name=alice&password=a/b=c&d", Login("alice", "a/b=c&d")),
-        ("kafka://bob:other@one", "user-name=alice&password=s3cret", Login("alice", SECRET)),
-        ("kafka://alice:s3cret@one", "mechanism=scram-sha-512", Login("alice", SECRET, "SCRAM-SHA-512")),
+        ("kafka://alice:s3cret@one", "", SaslLogin("alice", SECRET)),
+        ("kafka://al%40ice:a%2Fb%25@one", "", SaslLogin("al@ice", "a/b%")),
+        ("kafka://alice:a/b?c#d@one:9093", "", SaslLogin("alice", "a/b?c#d")),
+        ("kafka://alice:a@b@one", "", SaslLogin("alice", "a@b")),
+        ("kafka://alice:a:b@one", "", SaslLogin("alice", "a:b")),
+        ("kafka://one", "user-name=alice&password=a/b=c&d", SaslLogin("alice", "a/b=c&d")),
+        ("kafka://bob:other@one", "user-name=alice&password=s3cret", SaslLogin("alice", SECRET)),
+        ("kafka://alice:s3cret@one", "mechanism=scram-sha-512", SaslLogin("alice", SECRET, "SCRAM-SHA-512")),
     ],
 )
-def test_login(uri: str, args: str, login: Login | None) -> None:
+def test_login(uri: str, args: str, login: SaslLogin | None) -> None:
     """User and password come from the arguments, else from the URI decoded."""
     assert parse_target(target(uri, args)).cluster.login == login
 
@@ -316,7 +316,7 @@ def test_round_trip(brokers: list[tuple[str, int]], user: str, password: str) ->
     parsed = parse_target(target(f"kafka://{quote(user, safe='')}:{quote(password, safe='')}@{hosts}"))
 
     assert [(each.host, each.port) for each in parsed.cluster.brokers] == brokers
-    assert parsed.cluster.login == Login(user, password)
+    assert parsed.cluster.login == SaslLogin(user, password)
 
 
 @given(st.text(), st.text())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from devkit.clusters.nkeys import credentials, public_key, seed_of, token
 from remora.endpoints.nats.errors import violation, why_ended, why_refused
 from remora.endpoints.nats.lines import MOST_LINE_BYTES, BadLine, OperationSplitter, ServerOperation
-from remora.endpoints.nats.messages import Sender, letter_message
+from remora.endpoints.nats.messages import MessageSource, letter_message
 from remora.endpoints.nats.nkeys import read_key
 from remora.endpoints.nats.streams import Stream, last_place, read_headers, read_last, read_stream
 from remora.endpoints.nats.subjects import MOST_TOKEN_BYTES, covers, read_template
@@ -89,7 +89,7 @@ def test_streams_that_take_all_subjects_of_a_topic(taken: list[str], has_it: boo
 def test_the_message_of_an_event() -> None:
     """It names the stream that is to take it, its place twice, and the event; the body is as it came."""
     record = make_records(0, 1)[0]._replace(event_id=b"e 1", sequence=b"t:7", traceparent=b"00-a-b-01", body=b"{}\r\n")
-    made = Sender("tenant:q 1", "inc", "EVENTS").message(record, b"t.b.k")
+    made = MessageSource("tenant:q 1", "inc", "EVENTS").message(record, b"t.b.k")
 
     headers = read_headers(made.headers)
     assert made.headers.startswith(b"NATS/1.0\r\n")

@@ -12,13 +12,13 @@ import pytest
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.lines import ServerOperation
 from remora.endpoints.nats.looks import SubjectLooks
-from remora.endpoints.nats.messages import Sender
+from remora.endpoints.nats.messages import MessageSource
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher, UnderWay
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from support.kafka_sender import make_records
 
-SENDER = Sender("q", "inc", "S")
+SENDER = MessageSource("q", "inc", "S")
 ACK = b'{"stream":"S", "seq":7}'
 NONE = b'{"error":{"code":404,"err_code":10037}}'
 

@@ -18,10 +18,10 @@ from remora.policy.condition import (
     state_of_failure,
     together,
 )
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
-REFUSED = FailedSince(Failure.CONFIGURATION, "no such topic", 273.0)
-AWAY = FailedSince(Failure.TRANSIENT, "no answer", 61.0)
+REFUSED = FailedSince(ShardFailure.CONFIGURATION, "no such topic", 273.0)
+AWAY = FailedSince(ShardFailure.TRANSIENT, "no answer", 61.0)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_shard_is_in_one_state(facts: Facts, expected: Condition) -> None:
 
 def test_a_failure_stops_a_topic_where_an_operator_must_act() -> None:
     """Configuration and damage stop; all else is retried."""
-    stops = {kind for kind in Failure if state_of_failure(kind) is State.STOPPED}
+    stops = {kind for kind in ShardFailure if state_of_failure(kind) is State.STOPPED}
 
-    assert stops == {Failure.CONFIGURATION, Failure.DAMAGED}
+    assert stops == {ShardFailure.CONFIGURATION, ShardFailure.DAMAGED}
 
 
 def test_a_topic_does_as_the_worst_of_its_queues() -> None:

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from remora.model.shard import Origin
 from remora.policy.condition import Condition, State
-from remora.policy.explanation import Daemon, Owner, Queue, advice
+from remora.policy.explanation import Daemon, LockOwner, QueueFacts, advice
 from remora.policy.next_command import TopicSubject
 
 SUBJECT = TopicSubject(topic="orders", endpoint="kafka://b:9092")
-OWN = Queue(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7, subject=SUBJECT)
+OWN = QueueFacts(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7, subject=SUBJECT)
 RADOSGW = replace(OWN, origin=Origin.RADOSGW)
-HELD = replace(OWN, owner=Owner.HERE, owner_name="worker 1", lease_left_s=71)
+HELD = replace(OWN, owner=LockOwner.HERE, owner_name="worker 1", lease_left_s=71)
 
 
 def says(
     state: str, reason: str = "", since_s: float = 0.0, next_attempt_s: float | None = None, **more: object
-) -> Queue:
+) -> QueueFacts:
     """A queue that a worker of this host holds and says this of."""
     condition = Condition(State(state), reason, since_s, next_attempt_s, is_trying=bool(more.pop("is_trying", False)))
     return replace(HELD, daemon=Daemon(condition=condition, **more))  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def says(
         ),
         (replace(RADOSGW, held="held", waiting=0), "its topic is held; 0 wait in it", "remora topic resume orders"),
         (
-            replace(RADOSGW, owner=Owner.GATEWAY, owner_name="client.7", lease_left_s=12),
+            replace(RADOSGW, owner=LockOwner.GATEWAY, owner_name="client.7", lease_left_s=12),
             "a radosgw delivers it: the lock of client.7 ends in 12 s",
             "remora shard claim orders.3",
         ),
@@ -62,33 +62,33 @@ def says(
         (replace(HELD, waiting=0, daemon=Daemon(condition=Condition(State.STOPPED))), "no entry waits", ""),
         (replace(OWN, daemon=None), "no worker holds it, and no daemon answers", "systemctl status remora"),
         (
-            replace(OWN, owner=Owner.LAPSED, owner_name="worker 9", daemon=None),
+            replace(OWN, owner=LockOwner.LAPSED, owner_name="worker 9", daemon=None),
             "no daemon answers on this host; the lock of worker 9 has run out",
             "systemctl status remora",
         ),
         (replace(OWN, daemon=Daemon(is_draining=True)), "this host is drained", "remora drain --undo"),
         (replace(OWN, daemon=Daemon(not_held="its file is damaged")), "holds it: its file is damaged", "remora status"),
         (
-            replace(OWN, owner=Owner.SILENT, owner_name="w of h", lease_left_s=80, daemon=None),
+            replace(OWN, owner=LockOwner.SILENT, owner_name="w of h", lease_left_s=80, daemon=None),
             "a worker of this host holds it, and its daemon does not answer; its lock ends in 80 s",
             "systemctl status remora",
         ),
         (
-            replace(OWN, owner=Owner.SILENT, owner_name="w of h", lease_left_s=80),
+            replace(OWN, owner=LockOwner.SILENT, owner_name="w of h", lease_left_s=80),
             "a worker of this host holds it and does not answer: w of h; its lock ends in 80 s",
             "remora status",
         ),
         (
-            replace(OWN, owner=Owner.ELSEWHERE, owner_name="w of h", lease_left_s=80, daemon=None),
+            replace(OWN, owner=LockOwner.ELSEWHERE, owner_name="w of h", lease_left_s=80, daemon=None),
             "w of h holds it, and no daemon answers on this host; its lock ends in 80 s",
             "remora status",
         ),
         (
-            replace(OWN, owner=Owner.ELSEWHERE, owner_name="w of h"),
+            replace(OWN, owner=LockOwner.ELSEWHERE, owner_name="w of h"),
             "a worker of another host holds it: w of h",
             "remora balance show",
         ),
-        (replace(OWN, owner=Owner.COMMAND, owner_name="remora/claim/1"), "a command holds it for a moment", ""),
+        (replace(OWN, owner=LockOwner.COMMAND, owner_name="remora/claim/1"), "a command holds it for a moment", ""),
         (says("retrying", "refused", since_s=61.7), "retrying for 62 s: refused", "remora topic test orders"),
         (
             says("retrying", "refused", since_s=61.7, next_attempt_s=4.2),
@@ -134,7 +134,7 @@ def says(
         (says("delivering", progress_age_s=40.0), "nothing was acknowledged for 40 s", "remora status"),
     ],
 )
-def test_each_situation_has_its_sentence_and_command(queue: Queue, why: str, command: str) -> None:
+def test_each_situation_has_its_sentence_and_command(queue: QueueFacts, why: str, command: str) -> None:
     """The sentence names the cause, and the command is the one that mends it or shows more."""
     found = advice(queue)
 
@@ -164,7 +164,7 @@ def test_a_name_is_quoted_for_the_shell() -> None:
 
 @given(
     st.builds(
-        Queue,
+        QueueFacts,
         name=st.just("q"),
         topic=st.just("t"),
         origin=st.sampled_from(Origin),
@@ -173,12 +173,12 @@ def test_a_name_is_quoted_for_the_shell() -> None:
         reservations=st.integers(0, 3),
         foreign=st.none() | st.just("foreign"),
         is_released=st.booleans(),
-        owner=st.sampled_from(Owner),
+        owner=st.sampled_from(LockOwner),
         owner_name=st.just("o"),
         daemon=st.none() | st.builds(Daemon, st.booleans(), st.none() | st.builds(Condition, st.sampled_from(State))),
     )
 )
-def test_there_is_always_one_sentence(queue: Queue) -> None:
+def test_there_is_always_one_sentence(queue: QueueFacts) -> None:
     """It has no full stop and no line break, so that it stands in a line; and what waits is never said to be done."""
     found = advice(queue)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.member import COMMAND_COOKIE, Ask, Member, Offer
+from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member, Offer
 from remora.model.shard import Origin, Shard
 from remora.policy.balance import BUSY_AT_ONCE, counts, skews, targets, transfer_plan
 from remora.policy.loads import SAMPLES, Due, Mean, Own, Said, is_news, loads, next_offers, round_of
@@ -267,7 +267,7 @@ def test_offers_for_load_stand_apart_from_those_by_number() -> None:
 def test_what_a_command_asks_is_no_worker() -> None:
     """A command's row is none of the others, disturbs nobody, and is gone when the row is."""
     view = updated(Membership(A, steady_since=NOW - 100), [Member(B, "h")], NOW - 50)
-    command = Member(f"{COMMAND_COOKIE}x", "h", draining=True, asks=(Ask(Shard("t.0"), B),))
+    command = Member(f"{COMMAND_COOKIE}x", "h", draining=True, asks=(HandOverRequest(Shard("t.0"), B),))
 
     asked = updated(view, [Member(B, "h"), command], NOW)
 

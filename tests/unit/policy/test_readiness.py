@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from remora.model.health import Health, Use, Waiting
-from remora.policy.readiness import MOST_REASONS, Host, ready, ready_to_deliver, ready_to_ingest
+from remora.policy.readiness import MOST_REASONS, HostReadiness, ready, ready_to_deliver, ready_to_ingest
 
 WELL = Use()
 
@@ -21,8 +21,8 @@ def with_entries(*waiting: Waiting, has_way: bool = False) -> Use:
     return Use(has_way=has_way, waiting=waiting)
 
 
-def host(*workers: Use | None, **said: bool) -> Host:
-    return Host(**{"has_started": True, **said}, workers=workers)
+def host(*workers: Use | None, **said: bool) -> HostReadiness:
+    return HostReadiness(**{"has_started": True, **said}, workers=workers)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def host(*workers: Use | None, **said: bool) -> Host:
         (host(replace(WELL, takes_events=False)), True, False, True),
     ],
 )
-def test_the_three_questions(of: Host, use: bool, ingest: bool, delivery: bool) -> None:
+def test_the_three_questions(of: HostReadiness, use: bool, ingest: bool, delivery: bool) -> None:
     """Workers and store matter to all three, a drain not to events that come in, the ingest API to these alone; a full
     disk does not matter to delivery."""
     assert (ready(of).ok, ready_to_ingest(of).ok, ready_to_deliver(of).ok) == (use, ingest, delivery)
@@ -71,7 +71,7 @@ def test_the_three_questions(of: Host, use: bool, ingest: bool, delivery: bool) 
         (host(with_entries(waits("a", "", 15.1))), False),
     ],
 )
-def test_when_waiting_entries_are_the_host_s_affair(of: Host, delivers: bool) -> None:
+def test_when_waiting_entries_are_the_host_s_affair(of: HostReadiness, delivers: bool) -> None:
     """A queue that waits for its own endpoint makes no host unready; it stays ready in all other respects anyway."""
     assert ready_to_deliver(of).ok is delivers
     assert ready(of).ok

@@ -11,8 +11,8 @@ from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.idle import ACTIVE_AT_EASE, PASSIVATE_AFTER_S, READS_PER_SECOND, Looks, idle_delay, passivate_after
-from remora.policy.lifetime import Limits
-from remora.policy.retry import PROBE_ENTRIES, Backoff, Failure, Patience, Pauses, due_in_s, read_limit
+from remora.policy.lifetime import LifetimeLimits
+from remora.policy.retry import PROBE_ENTRIES, Backoff, Patience, Pauses, ShardFailure, due_in_s, read_limit
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
@@ -57,18 +57,18 @@ def test_waits_grow_until_the_cap() -> None:
 @pytest.mark.parametrize(
     ("kind", "failures", "without", "with_1_s", "with_1_h"),
     [
-        (Failure.TRANSIENT, 1, 0.05, 1, 3600),
-        (Failure.TRANSIENT, 20, 15, 1, 3600),
-        (Failure.CONFIGURATION, 1, 5, 1, 3600),
-        (Failure.CONFIGURATION, 20, 15, 1, 3600),
-        (Failure.FENCED, 1, 0.05, 1, 3600),
-        (Failure.FENCED, 20, 15, 15, 3600),
-        (Failure.STORE, 20, 15, 15, 15),
-        (Failure.DAMAGED, 1, 30, 30, 30),
+        (ShardFailure.TRANSIENT, 1, 0.05, 1, 3600),
+        (ShardFailure.TRANSIENT, 20, 15, 1, 3600),
+        (ShardFailure.CONFIGURATION, 1, 5, 1, 3600),
+        (ShardFailure.CONFIGURATION, 20, 15, 1, 3600),
+        (ShardFailure.FENCED, 1, 0.05, 1, 3600),
+        (ShardFailure.FENCED, 20, 15, 15, 3600),
+        (ShardFailure.STORE, 20, 15, 15, 15),
+        (ShardFailure.DAMAGED, 1, 30, 30, 30),
     ],
 )
 def test_the_pause_after_a_failure(
-    kind: Failure, failures: int, without: float, with_1_s: float, with_1_h: float
+    kind: ShardFailure, failures: int, without: float, with_1_s: float, with_1_h: float
 ) -> None:
     """A topic's retry_sleep_duration is the pause after each failure of its endpoint, shorter or longer than others."""
     pauses = Pauses(Backoff(0.1, 30.0), configuration_recheck_s=5, damage_recheck_s=30)
@@ -151,14 +151,14 @@ def test_shards_are_passivated_sooner_the_more_are_active(active: int) -> None:
 
 def test_max_retries_allows_one_attempt_more() -> None:
     """max_retries = n means n + 1 attempts, and 0 means without limit."""
-    assert [Limits(max_retries=2).is_exhausted(n) for n in range(5)] == [False, False, False, True, True]
-    assert not Limits().is_exhausted(10**9)
+    assert [LifetimeLimits(max_retries=2).is_exhausted(n) for n in range(5)] == [False, False, False, True, True]
+    assert not LifetimeLimits().is_exhausted(10**9)
 
 
 def test_a_time_to_live_of_nothing_never_expires() -> None:
     """Entries expire only under an explicit time_to_live."""
-    assert Limits().expires_before_ns(10**18) == 0
-    assert Limits(time_to_live_s=2).expires_before_ns(10**18) == 10**18 - 2_000_000_000
+    assert LifetimeLimits().expires_before_ns(10**18) == 0
+    assert LifetimeLimits(time_to_live_s=2).expires_before_ns(10**18) == 10**18 - 2_000_000_000
 
 
 def topic(uri: str) -> Topic:

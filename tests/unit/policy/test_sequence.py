@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.policy import sequence
-from remora.policy.sequence import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_AGAIN_S, UNKNOWN_S, LogState, Phase
+from remora.policy.sequence import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_AGAIN_S, UNKNOWN_S, LogPhase, LogState
 
 EVENTS = st.lists(
     st.tuples(
@@ -30,30 +30,30 @@ def test_only_the_last_registration_is_served(events: list[tuple[str, int, float
             case "asked":
                 state, begins = sequence.asked(state, now)
                 begun += begins
-                assert begins == (before.phase is not Phase.REGISTERING and state.phase is Phase.REGISTERING)
+                assert begins == (before.phase is not LogPhase.REGISTERING and state.phase is LogPhase.REGISTERING)
             case "ahead":
                 state, looks = sequence.ahead(state, now)
-                assert not looks or before.phase is Phase.SERVING
+                assert not looks or before.phase is LogPhase.SERVING
             case "registered":
                 state, serves = sequence.registered(state, begun - number, 10 + begun - number)
-                assert serves == (before.phase is Phase.REGISTERING and number == 0)
+                assert serves == (before.phase is LogPhase.REGISTERING and number == 0)
                 assert not serves or state.epoch == 10 + begun
             case "lost":
                 state, stops = sequence.lost(state, 10 + begun - number, "gone")
-                assert stops == (before.phase is Phase.SERVING and number == 0)
+                assert stops == (before.phase is LogPhase.SERVING and number == 0)
             case _:
                 state = sequence.failed(state, begun - number, now, "no", chance=chance, unknown=event == "unknown")
-                assert (state.phase is Phase.REFUSED) == (
-                    before.phase is Phase.REFUSED or (before.phase is Phase.REGISTERING and number == 0)
+                assert (state.phase is LogPhase.REFUSED) == (
+                    before.phase is LogPhase.REFUSED or (before.phase is LogPhase.REGISTERING and number == 0)
                 )
         assert state.attempt == begun
-        assert state.phase is not Phase.SERVING or state.epoch == 10 + begun
+        assert state.phase is not LogPhase.SERVING or state.epoch == 10 + begun
 
 
 @given(st.integers(0, 60), st.floats(0, 0.999))
 def test_a_refused_log_is_tried_again_after_a_bounded_pause(failures: int, chance: float) -> None:
     """Not before its pause is over, which is between the shortest and the longest one, and then at the next request."""
-    state = LogState(Phase.REGISTERING, 1, failures)
+    state = LogState(LogPhase.REGISTERING, 1, failures)
 
     state = sequence.failed(state, 1, 0.0, "no", chance=chance)
 
@@ -64,26 +64,26 @@ def test_a_refused_log_is_tried_again_after_a_bounded_pause(failures: int, chanc
 
 def test_a_log_that_does_not_exist_is_remembered_for_a_second() -> None:
     """However often its registration has failed."""
-    state = LogState(Phase.REGISTERING, 1, 20)
+    state = LogState(LogPhase.REGISTERING, 1, 20)
 
     assert sequence.failed(state, 1, 5.0, "none", chance=0.9, unknown=True).until == 5.0 + UNKNOWN_S
 
 
 def test_a_later_epoch_makes_the_server_look_once_a_second() -> None:
     """However many clients say that they know a later one, and it stops nothing by itself."""
-    state = LogState(Phase.SERVING, 1, epoch=3)
+    state = LogState(LogPhase.SERVING, 1, epoch=3)
 
     state, looks = sequence.ahead(state, 7.0)
 
     assert looks
-    assert state.phase is Phase.SERVING
+    assert state.phase is LogPhase.SERVING
     assert sequence.ahead(state, 7.0 + LOOK_AGAIN_S - 0.01) == (state, False)
     assert sequence.ahead(state, 7.0 + LOOK_AGAIN_S)[1]
 
 
 def test_the_loss_of_an_earlier_epoch_ends_no_later_one() -> None:
     """Nor does the success or the failure of an earlier registration."""
-    serving, registering = LogState(Phase.SERVING, 2, epoch=5), LogState(Phase.REGISTERING, 2)
+    serving, registering = LogState(LogPhase.SERVING, 2, epoch=5), LogState(LogPhase.REGISTERING, 2)
 
     assert sequence.lost(serving, 4, "gone") == (serving, False)
     assert sequence.lost(serving, 5, "gone")[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, Meter, Priority
 from remora.policy.admission import Demand
-from remora.policy.bucket import SECOND_US, Bucket, capacity_of, share_of
+from remora.policy.bucket import SECOND_US, CreditBucket, capacity_of, share_of
 from remora.policy.cells import PRIORITIES
 from remora.policy.shaping import Group
 from remora.simulate.shaping import MemberLine
@@ -307,7 +307,7 @@ def plain_tick(group: Group, order: list[int], tick_us: int) -> None:
     for member in order:
         for tier in (*(group.tiers[name] for name in PRIORITIES), spares):
             purse, meter = tier.purses[member], tier.meter
-            bucket = Bucket(tier.capacities[member], purse.level)
+            bucket = CreditBucket(tier.capacities[member], purse.level)
             cap = start = 0
             if meter.max is not None:
                 cap = share_of(meter.max, tier.ticks_max, member, members, tick_us)
@@ -316,7 +316,7 @@ def plain_tick(group: Group, order: list[int], tick_us: int) -> None:
             tier.last_over += purse.take_returned()
             tier.last_over = bucket.fill(tier.last_over)
             if tier is not spares:
-                spare = Bucket(level=spares.purses[member].level)
+                spare = CreditBucket(level=spares.purses[member].level)
                 group.transferred[tier.name] += bucket.transfer(spare, bucket.capacity - bucket.level)
                 spares.purses[member].set_level(spare.level)
             purse.set_capacity(bucket.capacity)

@@ -26,8 +26,8 @@ from remora.servers import tokens
 from remora.servers.ingest import problems
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
-from remora.servers.ingest.problems import TOO_MANY, Problem
-from remora.servers.ingest.reading import BodyForm, has_lines, rooms_of
+from remora.servers.ingest.problems import TOO_MANY, RefusedRequest
+from remora.servers.ingest.request_reader import BodyForm, has_lines, rooms_of
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
@@ -599,7 +599,7 @@ async def test_too_many_announced_events_are_refused_before_they_are_decoded(sit
 
     tracemalloc.start()
     try:
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(RefusedRequest) as caught:
             rooms_of(body, topic, 10_000)
         _, peak = tracemalloc.get_traced_memory()
     finally:

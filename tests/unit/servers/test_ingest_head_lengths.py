@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.servers.ingest import head
-from remora.servers.ingest.head import Headers, HeadReader, NotHttp
+from remora.servers.ingest.head import Headers, HeadReader, NotARequest
 
 LENGTH, CODING = b"content-length", b"transfer-encoding"
 
@@ -31,7 +31,7 @@ LENGTH, CODING = b"content-length", b"transfer-encoding"
 )
 def test_a_body_that_two_could_measure_differently(fields: list[tuple[bytes, bytes]], version: str, why: str) -> None:
     """It is refused by the head itself, also where the parser ahead of it would let it pass."""
-    with pytest.raises(NotHttp, match=why):
+    with pytest.raises(NotARequest, match=why):
         head._length_of(Headers(fields), version)
 
 
@@ -46,5 +46,5 @@ def test_the_length_of_a_body(fields: list[tuple[bytes, bytes]], length: int | N
 @pytest.mark.parametrize("ahead", [b"\n", b"\r", b"\n\n", b"\r\n\n"], ids=repr)
 def test_half_an_end_of_a_line_ahead_of_a_head(ahead: bytes) -> None:
     """It is refused, though the parser would pass it over: who is ahead may take it for a part of another request."""
-    with pytest.raises(NotHttp, match="a line does not end in CR LF"):
+    with pytest.raises(NotARequest, match="a line does not end in CR LF"):
         HeadReader().read(ahead + b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", 0)

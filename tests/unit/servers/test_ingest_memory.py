@@ -24,7 +24,7 @@ from remora.process.host_load import HostLoad, clear, shared_memory
 from remora.servers.ingest import handler, server
 from remora.servers.ingest.begun import begin
 from remora.servers.ingest.body_budget import BodyBudget
-from remora.servers.ingest.problems import SLOW_DOWN, Problem
+from remora.servers.ingest.problems import SLOW_DOWN, RefusedRequest
 from support.ingest import Answer, ScriptedStore, Site, ingest_site, own_topic, records
 
 EVENTS = "/v1/topics/t/events"
@@ -303,7 +303,7 @@ class Clients:
                 await self._send(chance.choice(self.budgets), chance.randint(1, most_bytes))
         except TimeoutError:
             self.left += 1
-        except Problem as exc:
+        except RefusedRequest as exc:
             self.refused += exc.kind is SLOW_DOWN
         else:
             self.stored += 1

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from remora.servers.ingest import handler
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.chunks import ChunkDecoder
-from remora.servers.ingest.handler import Connection
-from remora.servers.ingest.head import HeadReader, NotHttp
+from remora.servers.ingest.handler import IngestConnection
+from remora.servers.ingest.head import HeadReader, NotARequest
 from remora.servers.ingest.request import BodyBroken, Request
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
@@ -95,7 +95,7 @@ class Clerk:
         return Response(200, b"%d" % len(self.seen))
 
     def refuse(self, request: Request | None, exc: Exception, peer: str) -> Response:
-        assert isinstance(exc, NotHttp), exc
+        assert isinstance(exc, NotARequest), exc
         response = Response(400)
         response.close()
         return response
@@ -103,10 +103,10 @@ class Clerk:
     def _take(self, request: Request, body: bytes) -> None:
         self.seen.append((request.head.method, request.head.target, body))
 
-    def made(self, connection: Connection) -> None:
+    def made(self, connection: IngestConnection) -> None:
         """Nothing."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: IngestConnection) -> None:
         """Nothing."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -128,7 +128,7 @@ async def spoken(
     With `ends` the client sends nothing more behind them, and says so at once.
     """
     clerk, wire = Clerk(at_once=at_once), Wire()
-    connection = Connection(clerk, clerk)
+    connection = IngestConnection(clerk, clerk)
     connection.connection_made(cast(asyncio.Transport, wire))
     for piece in pieces:
         if wire.is_closed:

@@ -19,7 +19,7 @@ from remora.model.errors import QueueFull, StoreError, StoreUnavailable
 from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases
 from remora.storage.librados import operations
-from remora.storage.librados.operations import Content, Operation, WriteOp, Xattrs
+from remora.storage.librados.operations import ObjectBytes, ObjectOperation, WriteOp, Xattrs
 from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.osds import Osds
@@ -59,7 +59,7 @@ class Osd:
 
         return add if step else lambda *_: 1
 
-    async def run(self, operation: Operation, *_: object) -> int:
+    async def run(self, operation: ObjectOperation, *_: object) -> int:
         steps, self._steps = self._steps, []
         if isinstance(operation, WriteOp):
             self.writes.append(steps)
@@ -68,7 +68,7 @@ class Osd:
             return self.version
         self.reads += 1
         for cell in operation._cells:
-            if isinstance(cell, Content):
+            if isinstance(cell, ObjectBytes):
                 cell.data = self.head
             elif isinstance(cell, Xattrs):
                 cell.values = {}

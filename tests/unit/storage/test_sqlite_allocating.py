@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from remora.policy.disk_room import Disk
-from remora.storage.sqlite import allocating, room
-from remora.storage.sqlite.allocating import KeptOpen, allocate, opened
-from remora.storage.sqlite.connecting import connect
+from remora.storage.sqlite import allocation, room
+from remora.storage.sqlite.allocation import KeptOpen, allocate, opened
+from remora.storage.sqlite.connections import connect
 from remora.storage.sqlite.kept_log import keep_log, log_of, restore_log
 from remora.storage.sqlite.refusals import unreadable
 
@@ -117,7 +117,7 @@ def test_only_missing_room_is_taken_for_it(
         ctypes.set_errno(left.pop(0) if left else 0)
         return -1 if ctypes.get_errno() else 0
 
-    monkeypatch.setattr(allocating, "_allocate", fallocate)
+    monkeypatch.setattr(allocation, "_allocate", fallocate)
     with opened(path) as descriptor:
         assert allocate(descriptor, 0, 1 << 16) is has_room
 

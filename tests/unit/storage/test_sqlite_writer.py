@@ -17,8 +17,8 @@ import pytest
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.policy import disk_room
 from remora.storage.sqlite import writer as module
-from remora.storage.sqlite.allocating import KeptOpen
-from remora.storage.sqlite.connecting import PAGE_BYTES
+from remora.storage.sqlite.allocation import KeptOpen
+from remora.storage.sqlite.connections import PAGE_BYTES
 from remora.storage.sqlite.room import Room
 from remora.storage.sqlite.writer import Writer
 

@@ -9,7 +9,7 @@ import msgspec
 from remora.metrics.stages import StageRow
 from remora.policy.stages import EventStage, StageCounts
 from remora.process.pipe import Heartbeat
-from remora.supervisor.merged import Answer, merged_line, merged_status
+from remora.supervisor.merged import WorkerAnswer, merged_line, merged_status
 
 
 def shard(queue: str, state: str = "idle", **more: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bo
 def test_each_shard_names_its_worker() -> None:
     """The shards of all workers stand in one list, by queue, and bytes are added up."""
     found = merged_status(
-        [Answer(1, 11, "remora/h/b/1", 1, status("b")), Answer(2, 12, "remora/h/b/2", 1, status("a"))]
+        [WorkerAnswer(1, 11, "remora/h/b/1", 1, status("b")), WorkerAnswer(2, 12, "remora/h/b/2", 1, status("a"))]
     )
 
     assert found["shards"] == [shard("a", worker=2), shard("b", worker=1)]
@@ -61,7 +61,7 @@ def test_a_stage_that_is_slow_on_all_workers_together_is_named() -> None:
         row = StageRow(stage=EventStage.PUSH, at="kafka", now=slow, before=fast, before_seconds=3600.0)
         return {**status(), "stages": [msgspec.to_builtins(row)]}
 
-    found = merged_status([Answer(1, 11, "c", 0, pushes(0.06)), Answer(2, 12, "d", 0, pushes(0.08))])
+    found = merged_status([WorkerAnswer(1, 11, "c", 0, pushes(0.06)), WorkerAnswer(2, 12, "d", 0, pushes(0.08))])
 
     (stage,) = found["stages"]
     assert (stage["stage"], stage["slow"], sum(stage["now"][0])) == ("push", True, 18)
@@ -70,7 +70,7 @@ def test_a_stage_that_is_slow_on_all_workers_together_is_named() -> None:
 
 def test_a_silent_worker_is_named_with_what_it_last_held() -> None:
     """A worker that gives no status is not passed over."""
-    found = merged_status([Answer(1, 11, "c", 7, None), Answer(2, 12, "d", 1, status("a"))])
+    found = merged_status([WorkerAnswer(1, 11, "c", 7, None), WorkerAnswer(2, 12, "d", 1, status("a"))])
 
     assert found["workers"][0] == {
         "number": 1, "pid": 11, "cookie": "c", "answers": False, "ready": False,
@@ -87,7 +87,7 @@ def test_what_one_worker_holds_no_other_leaves() -> None:
     held = {"queue": "b", "reason": "held", "owner": "remora/h/b/2", "waiting": False}
 
     found = merged_status(
-        [Answer(1, 11, "c", 0, status(left=[other, held])), Answer(2, 12, "d", 1, status("b", left=[own]))]
+        [WorkerAnswer(1, 11, "c", 0, status(left=[other, held])), WorkerAnswer(2, 12, "d", 1, status("b", left=[own]))]
     )
 
     assert found["left"] == [own]
@@ -95,7 +95,7 @@ def test_what_one_worker_holds_no_other_leaves() -> None:
 
 def test_the_store_is_as_good_as_the_worst_worker_sees_it() -> None:
     """One worker that cannot reach the store is enough to say so."""
-    found = merged_status([Answer(1, 11, "c", 0, status()), Answer(2, 12, "d", 0, status(connected=False))])
+    found = merged_status([WorkerAnswer(1, 11, "c", 0, status()), WorkerAnswer(2, 12, "d", 0, status(connected=False))])
 
     assert (found["store"]["connected"], found["store"]["state"]) == (False, "away")
     assert merged_status([])["store"]["connected"] is False
@@ -128,7 +128,7 @@ def test_a_queue_that_a_worker_leaves_to_others_says_what_those_found() -> None:
         (taken, [waits, taken]),
         (refused, [taken, refused, waits]),
     ]:
-        answers = [Answer(number, 11, "c", 0, status(left=[each])) for number, each in enumerate(lefts)]
+        answers = [WorkerAnswer(number, 11, "c", 0, status(left=[each])) for number, each in enumerate(lefts)]
         assert merged_status(answers)["left"] == [known]
 
 
@@ -144,7 +144,7 @@ def test_topics_and_destinations_have_the_state_of_all_their_queues() -> None:
     second["shards"] = [shard("t.1", "stopped", **failing, topic="t", since_seconds=200.0, trying=True), shard("v")]
     first["topics"], second["topics"] = [{"topic": "t", "backlog_entries": 2}], [{"topic": "t", "backlog_entries": 3}]
 
-    found = merged_status([Answer(1, 11, "c", 2, first), Answer(2, 12, "d", 2, second)])
+    found = merged_status([WorkerAnswer(1, 11, "c", 2, first), WorkerAnswer(2, 12, "d", 2, second)])
 
     names = ("topic", "state_text", "since_seconds", "next_attempt_seconds", "queues")
     assert [tuple(each[name] for name in names) for each in found["topics"]] == [
@@ -163,6 +163,6 @@ def test_the_host_is_named_with_its_id() -> None:
     """A status says on which host it is, by the name that people know and by the id that stands in its locks."""
     said = status() | {"hostname": "db7"}
 
-    assert merged_status([Answer(1, 11, "remora/0123456789abcdef/b/1", 0, said)])["host"] == "db7 (01234567)"
-    assert merged_status([Answer(1, 11, "remora/db7/b/1", 0, said)])["host"] == "db7"
+    assert merged_status([WorkerAnswer(1, 11, "remora/0123456789abcdef/b/1", 0, said)])["host"] == "db7 (01234567)"
+    assert merged_status([WorkerAnswer(1, 11, "remora/db7/b/1", 0, said)])["host"] == "db7"
     assert merged_status([])["host"] == ""

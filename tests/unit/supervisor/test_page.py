@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from remora.metrics import Telemetry
 from remora.process.pipe import Family, Sample
 from remora.process.samples import families
-from remora.supervisor.page import GAUGES, RETAINED_S, SUPERVISOR, Page
+from remora.supervisor.page import GAUGES, RETAINED_S, SUPERVISOR, MetricsPage
 from support.telemetry import exercise
 
 
@@ -28,7 +28,7 @@ def gauge(name: str, value: float) -> Family:
     return Family(name, "gauge", "text", [Sample(name, {}, value)])
 
 
-def value(page: Page, name: str, now: float = 0.0, **labels: str) -> float | None:
+def value(page: MetricsPage, name: str, now: float = 0.0, **labels: str) -> float | None:
     """A sample's value on the page."""
     for metric in page.metrics(now):
         for sample in metric.samples:
@@ -39,7 +39,7 @@ def value(page: Page, name: str, now: float = 0.0, **labels: str) -> float | Non
 
 def test_counters_are_added_up_with_those_of_the_dead() -> None:
     """What a worker counted stays when it ends, and its successor's count comes on top."""
-    page = Page()
+    page = MetricsPage()
     page.take("a", [counter("c", {"t": 5})], 0.0)
     page.take("b", [counter("c", {"t": 7})], 0.0)
     page.ended("a")
@@ -51,7 +51,7 @@ def test_counters_are_added_up_with_those_of_the_dead() -> None:
 
 def test_a_topic_that_moves_takes_its_count_along() -> None:
     """A worker that gives a topic to another one exports it no longer; the sum on the page stays."""
-    page = Page()
+    page = MetricsPage()
     page.take("a", [counter("c", {"t": 5})], 0.0)
     page.take("a", [counter("c", {})], 1.0)
     page.take("b", [counter("c", {"t": 2})], 1.0)
@@ -63,7 +63,7 @@ def test_a_topic_that_moves_takes_its_count_along() -> None:
 
 def test_what_nobody_exports_any_more_is_forgotten() -> None:
     """A removed topic's series end, some time after the last worker knew it."""
-    page = Page()
+    page = MetricsPage()
     page.take("a", [counter("c", {"gone": 5, "here": 1})], 0.0)
     page.take("a", [counter("c", {"here": 1})], 1.0)
     assert value(page, "c_total", RETAINED_S, topic="gone") == 5
@@ -86,7 +86,7 @@ def test_what_nobody_exports_any_more_is_forgotten() -> None:
 )
 def test_gauges_follow_their_meaning(name: str, seen: float) -> None:
     """Added up, or the most or the least of the workers, or the supervisor's own, or of all processes."""
-    page = Page()
+    page = MetricsPage()
     page.take(SUPERVISOR, [gauge(name, 100)], 0.0)
     page.take("a", [gauge(name, 3)], 0.0)
     page.take("b", [gauge(name, 2)], 0.0)
@@ -96,7 +96,7 @@ def test_gauges_follow_their_meaning(name: str, seen: float) -> None:
 
 def test_the_latest_exemplar_of_all_workers_is_on_the_page() -> None:
     """It goes through the pipe as JSON, into the bucket of its age, and another worker's later one takes its place."""
-    page = Page()
+    page = MetricsPage()
     for worker, trace, at in (("a", "early", 1.0), ("b", "late", 3.0), ("c", "between", 2.0)):
         telemetry = Telemetry()
         telemetry.age_exemplar("t", trace, 0.07, at)
@@ -114,7 +114,7 @@ def test_the_latest_exemplar_of_all_workers_is_on_the_page() -> None:
 
 def test_gauges_of_the_dead_are_gone() -> None:
     """What an ended worker held, it holds no more."""
-    page = Page()
+    page = MetricsPage()
     page.take("a", [gauge("remora_owned_shards", 3)], 0.0)
     page.take("b", [gauge("remora_owned_shards", 2)], 0.0)
     page.ended("a")
@@ -134,7 +134,7 @@ def test_the_gauges_that_are_named_exist() -> None:
 
 def test_a_page_of_everything_is_a_good_exposition() -> None:
     """Every metric of three processes can be read back, histograms with their buckets in order, and counts are sums."""
-    page = Page()
+    page = MetricsPage()
     for source in (SUPERVISOR, "a", "b"):
         telemetry = Telemetry()
         exercise(telemetry)
@@ -155,7 +155,7 @@ def test_a_page_of_everything_is_a_good_exposition() -> None:
 class Given:
     """A collector of one page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: MetricsPage) -> None:
         self._page = page
 
     def collect(self) -> object:
@@ -175,7 +175,7 @@ def test_no_counter_ever_goes_back(steps: list[Step]) -> None:
 
     What was counted between the last look and an end is lost; nothing else is, and nothing is counted twice.
     """
-    page, counts, seen, shown, total = Page(), dict[str, int](), dict[str, int](), 0.0, 0
+    page, counts, seen, shown, total = MetricsPage(), dict[str, int](), dict[str, int](), 0.0, 0
     for worker, what, amount in steps:
         if what == "count":
             counts[worker] = counts.get(worker, 0) + amount
@@ -201,7 +201,7 @@ def test_no_counter_ever_goes_back(steps: list[Step]) -> None:
 
 def test_descriptors_are_those_of_the_process_that_runs_out_first() -> None:
     """Open and allowed descriptors come from one process: the one whose ratio of them is the worst."""
-    page = Page()
+    page = MetricsPage()
     for source, used, most in ((SUPERVISOR, 20, 1_000), ("a", 900, 100_000), ("b", 300, 1_000), ("c", 5, 0)):
         page.take(source, [gauge("process_open_fds", used), gauge("process_max_fds", most)], 0.0)
     assert (value(page, "process_open_fds"), value(page, "process_max_fds")) == (300, 1_000)

@@ -9,7 +9,7 @@ from typing import Protocol
 from pamqp import commands, header
 
 from remora.endpoints.amqp.errors import NO_ROUTE, too_large, why_closed
-from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
+from remora.endpoints.amqp.frames import BadFrames, Confirm, Envelope, MessageContent
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.runs import Carrier, Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
@@ -24,7 +24,7 @@ class MessageRun(Run):
     def __init__(
         self,
         ids: Sequence[bytes],
-        make: Callable[[int], Content],
+        make: Callable[[int], MessageContent],
         envelope: Envelope,
         keys: Sequence[bytes] = (),
         *,

@@ -36,7 +36,7 @@ from remora.endpoints.amqp.frames import (
     open_vhost,
     read_confirm,
 )
-from remora.endpoints.amqp.target import Server
+from remora.endpoints.amqp.target import AmqpServer
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
@@ -51,11 +51,16 @@ CAPABILITIES: FieldTable = {
 }  # fmt: skip
 
 
-class Connection(HeartbeatConnection):
+class AmqpConnection(HeartbeatConnection):
     """One connection. It ends by itself when the broker falls silent; `error` then says why, and is set first."""
 
     def __init__(
-        self, name: str, heartbeat_s: float, on_end: Callable[[Connection], None], *, shows_certificate: bool = False
+        self,
+        name: str,
+        heartbeat_s: float,
+        on_end: Callable[[AmqpConnection], None],
+        *,
+        shows_certificate: bool = False,
     ) -> None:
         super().__init__(name, heartbeat_s, on_end, shows_certificate=shows_certificate)
         self.blocked: str | None = None
@@ -226,7 +231,7 @@ class Connection(HeartbeatConnection):
 
     # ----------------------------------------------------------------------------------- life and end
 
-    async def shake_hands(self, server: Server) -> None:
+    async def shake_hands(self, server: AmqpServer) -> None:
         """Log in and open the virtual host. Raises EndpointError."""
         start = await self.call(0, None, commands.Connection.Start)
         if (start.version_major, start.version_minor) != (0, 9):
@@ -316,7 +321,7 @@ def _decode(found: Frame) -> Any:
     return decoded
 
 
-def _explain_bytes(exc: BadFrames, data: bytes, connection: Connection) -> EndpointError:
+def _explain_bytes(exc: BadFrames, data: bytes, connection: AmqpConnection) -> EndpointError:
     """What speaks there instead, where its first bytes tell."""
     if data.startswith(b"AMQP"):
         return EndpointMisconfigured(f"{connection}: it speaks another version of AMQP")

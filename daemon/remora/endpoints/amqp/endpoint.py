@@ -11,17 +11,17 @@ from typing import Self
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel, MessageRun
-from remora.endpoints.amqp.connection import Connection
+from remora.endpoints.amqp.connection import AmqpConnection
 from remora.endpoints.amqp.frames import Envelope
-from remora.endpoints.amqp.messages import Origin, letter_content
-from remora.endpoints.amqp.opening import Identity, briefly
-from remora.endpoints.amqp.packing import AmqpBatch, Packer
-from remora.endpoints.amqp.pool import ExchangePlace, Outlet, make_pool
-from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
-from remora.endpoints.blocking import run_blocking
+from remora.endpoints.amqp.handshake import Identity, briefly
+from remora.endpoints.amqp.messages import MessageOrigin, letter_content
+from remora.endpoints.amqp.packer import AmqpBatch, MessagePacker
+from remora.endpoints.amqp.pool import ChannelOutlet, ExchangePlace, make_pool
+from remora.endpoints.amqp.target import AmqpServer, AmqpTarget, parse_target
 from remora.endpoints.observer import AmqpObserver, LogObserver
 from remora.endpoints.outlets import TopicMakers
 from remora.endpoints.tasks import Tasks
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -56,7 +56,7 @@ class AmqpEndpoint:
         """`files` are the directories below which files may lie that topics name, `rules` where brokers may."""
         self._settings = settings
         self._rules = rules or DestinationRules()
-        self._makers: TopicMakers[Server] = TopicMakers()
+        self._makers: TopicMakers[AmqpServer] = TopicMakers()
         self._observer = observer or LogObserver()
         self._trusts = TrustCache(files or TlsFiles())
         self._tasks = Tasks(self._observer)
@@ -124,12 +124,12 @@ class AmqpEndpoint:
         except EndpointError:
             return frozenset()
         outlet = self._pool.known_outlet(identity, ExchangePlace(meant.exchange, meant.routing_key))
-        origin = Origin(shard.queue.encode(), incarnation.encode() + b":")
+        origin = MessageOrigin(shard.queue.encode(), incarnation.encode() + b":")
         ids = {origin.message_id(each): each for each in positions}
         arrived = await outlet.arrived_late(list(ids), self._settings.delivery_timeout_s) if outlet is not None else []
         return frozenset(ids[each] for each in arrived)
 
-    async def _identity(self, server: Server, *, by_operator: bool) -> Identity:
+    async def _identity(self, server: AmqpServer, *, by_operator: bool) -> Identity:
         """Whom to trust as this host's files say now."""
         tls, trusts = server.tls, self._trusts
         if tls is None:
@@ -138,7 +138,7 @@ class AmqpEndpoint:
         return Identity(server, trust, by_operator)
 
 
-def _check_open(connection: Connection) -> None:
+def _check_open(connection: AmqpConnection) -> None:
     """A broker that blocks publishers stops reading from each that writes: what was written comes when it is over."""
     if connection.blocked is not None:
         raise EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
@@ -152,8 +152,8 @@ class AmqpRoute:
 
     def __init__(
         self,
-        outlet: Outlet,
-        connection: Connection,
+        outlet: ChannelOutlet,
+        connection: AmqpConnection,
         shard: Shard,
         incarnation: str,
         meant: AmqpTarget,
@@ -165,8 +165,8 @@ class AmqpRoute:
         self._meant = meant
         self._settings = settings
         self._what = f"exchange {meant.exchange} at {connection}"
-        self._origin = Origin(shard.queue.encode(), incarnation.encode() + b":", meant.cloudevents)
-        self._packer = Packer(self._origin, LANES)
+        self._origin = MessageOrigin(shard.queue.encode(), incarnation.encode() + b":", meant.cloudevents)
+        self._packer = MessagePacker(self._origin, LANES)
         self._events = Envelope(exchange, meant.routing_key.encode())
         self._letters = Envelope(exchange, meant.letters.encode())
 
@@ -218,7 +218,7 @@ class AmqpRoute:
         await channel.carry(run, timeout_s, lambda: _too_late(connection, channel, timeout_s))
 
 
-def _too_late(connection: Connection, channel: Channel, timeout_s: float) -> EndpointUnavailable:
+def _too_late(connection: AmqpConnection, channel: Channel, timeout_s: float) -> EndpointUnavailable:
     if connection.blocked is not None:
         return EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
     return EndpointUnavailable(f"{channel.what}: not confirmed within {timeout_s:g} s", "timeout")

@@ -152,7 +152,7 @@ _APP = short(b"remora")
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class MessageContent:
     """One message without the place where it goes: its id, its header's properties and its body."""
 
     message_id: bytes
@@ -180,7 +180,7 @@ class Content:
 
 def make_content(
     message_id: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, content_type: bytes = JSON
-) -> Content:
+) -> MessageContent:
     """A persistent message of ours."""
     properties = content_type + table(headers) + _PERSISTENT + short(message_id) + _APP
-    return Content(message_id, properties, body)
+    return MessageContent(message_id, properties, body)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
-from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
+from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, MessageContent, make_content
 from remora.endpoints.cloud_events import attributes
 from remora.endpoints.letter_headers import letter_headers, omitted
 from remora.model.record import DeadLetter, Record
@@ -18,7 +18,7 @@ _SEQUENCE, _TRACEPARENT, _AFTER = SEQUENCE.encode(), TRACEPARENT.encode(), AFTER
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MessageOrigin:
     """The queue that messages come from. `prefix` is its incarnation with a colon, in front of every position.
 
     With `cloudevents` its messages have the attributes of CloudEvents among their headers.
@@ -33,7 +33,7 @@ class Origin:
         name = self.shard + b"/" + self.prefix + position
         return name if len(name) <= MOST_SHORT_BYTES else hashlib.sha256(name).hexdigest().encode()
 
-    def content(self, record: Record, after: bytes = b"") -> Content:
+    def content(self, record: Record, after: bytes = b"") -> MessageContent:
         """The message of an event; `after` is what its first one says of the shards before."""
         event_id = self.shard + b"/" + self.prefix + record.position
         further = attributes(record, event_id) if self.cloudevents else []
@@ -51,12 +51,12 @@ class Origin:
         return make_content(self.message_id(record.position), headers, record.body)
 
 
-def letter_content(letter: DeadLetter, most_bytes: int | None = None) -> Content:
+def letter_content(letter: DeadLetter, most_bytes: int | None = None) -> MessageContent:
     """The message of a dead letter: the entry as its queue held it, and in headers everything that is known of it.
 
     An entry of more than `most_bytes` is left out, and a header tells how many bytes it has. The store keeps them.
     """
-    origin = Origin(letter.queue.encode(), letter.incarnation.encode() + b":")
+    origin = MessageOrigin(letter.queue.encode(), letter.incarnation.encode() + b":")
     headers = letter_headers(letter)
     body = letter.raw
     if most_bytes is not None and len(body) > most_bytes:

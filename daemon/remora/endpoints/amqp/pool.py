@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel
-from remora.endpoints.amqp.connection import Connection
-from remora.endpoints.amqp.opening import Identity, open_connection
+from remora.endpoints.amqp.connection import AmqpConnection
+from remora.endpoints.amqp.handshake import Identity, open_connection
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.observer import AmqpObserver
 from remora.endpoints.outlets import ConnectionSlot, OutletPool
@@ -19,7 +19,7 @@ from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 
-Slot: TypeAlias = ConnectionSlot[Connection]
+Slot: TypeAlias = ConnectionSlot[AmqpConnection]
 
 
 class ExchangePlace(NamedTuple):
@@ -29,7 +29,7 @@ class ExchangePlace(NamedTuple):
     routing_key: str
 
 
-class Outlet:
+class ChannelOutlet:
     """Where one topic's messages go over a slot: a channel at a time, and what outlives it."""
 
     def __init__(self, slot: Slot, exchange: str, observer: AmqpObserver, tasks: Tasks, opens_within_s: float) -> None:
@@ -45,7 +45,7 @@ class Outlet:
             used_at=lambda way, at: None if way[1].error is None and way[1].unconfirmed else at,
         )  # fmt: skip
 
-    async def ready(self) -> tuple[Connection, Channel]:
+    async def ready(self) -> tuple[AmqpConnection, Channel]:
         """The topic's channel, opened where there is none. Raises EndpointError."""
         return await self._way.ready()
 
@@ -61,7 +61,7 @@ class Outlet:
     def _may_confirm(self, message_id: bytes) -> bool:
         return self.channel is not None and self.channel.may_confirm(message_id)
 
-    async def _open(self) -> tuple[Connection, Channel]:
+    async def _open(self) -> tuple[AmqpConnection, Channel]:
         try:
             connection = await self._slot.ready()
             async with asyncio.timeout(self._opens_within_s):
@@ -90,13 +90,13 @@ class Outlet:
         self._way.close()
 
 
-async def _close_channel(way: tuple[Connection, Channel], _: float) -> None:
+async def _close_channel(way: tuple[AmqpConnection, Channel], _: float) -> None:
     connection, channel = way
     if channel.error is None:
         connection.close_channel(channel)
 
 
-Pool: TypeAlias = OutletPool[Identity, Slot, ExchangePlace, Outlet]
+Pool: TypeAlias = OutletPool[Identity, Slot, ExchangePlace, ChannelOutlet]
 
 
 def make_pool(settings: AmqpSettings, rules: DestinationRules, observer: AmqpObserver, tasks: Tasks) -> Pool:
@@ -112,4 +112,6 @@ def make_pool(settings: AmqpSettings, rules: DestinationRules, observer: AmqpObs
             disconnected=observer.amqp_disconnected,
         )
 
-    return Pool(slot, lambda over, place: Outlet(over, place.exchange, observer, tasks, settings.connect_timeout_s))
+    return Pool(
+        slot, lambda over, place: ChannelOutlet(over, place.exchange, observer, tasks, settings.connect_timeout_s)
+    )

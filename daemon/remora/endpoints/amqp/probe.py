@@ -6,9 +6,9 @@ import asyncio
 
 from remora.config import Settings
 from remora.endpoints.amqp.endpoint import AmqpEndpoint
-from remora.endpoints.amqp.opening import Identity, briefly
+from remora.endpoints.amqp.handshake import Identity, briefly
 from remora.endpoints.amqp.target import parse_target
-from remora.endpoints.probing import HostPort, Network, NotLookedAt, ProbePart
+from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target

@@ -33,7 +33,7 @@ PORTS = {"amqp": 5672, "amqps": 5671}
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class AmqpServer:
     """All that makes a connection, and nothing else: topics share connections exactly when this is equal."""
 
     host: str
@@ -56,7 +56,7 @@ class AmqpTarget:
     headers where the target asks for them.
     """
 
-    server: Server
+    server: AmqpServer
     exchange: str
     routing_key: str
     routable: bool = False
@@ -101,12 +101,12 @@ def _check_short(name: str, text: str) -> None:
         raise EndpointMisconfigured(f"{name} must not contain a zero byte")
 
 
-def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> Server:
+def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> AmqpServer:
     tls = reasons.read(None, _tls, target.scheme, args)
     rest = target.uri.partition("://")[2]
     if not rest.isascii() or any(each <= " " or each == "\x7f" for each in rest):
         reasons.add("the endpoint holds a space, or something else than printable ASCII")
-        return Server("", 0, tls=tls)
+        return AmqpServer("", 0, tls=tls)
     authority, slash, path = rest.partition("/")
     user_info, at, place = authority.rpartition("@")
     user, password = reasons.read(("", ""), _login, user_info if at else None, args)
@@ -115,7 +115,7 @@ def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> Server
     if "/" in path:
         reasons.add("a virtual host's name ends at the next '/': write %2F for one that belongs to it")
     reasons.read(None, _check_short, "the virtual host's name", vhost)
-    return Server(host, port, vhost, user, password, tls)
+    return AmqpServer(host, port, vhost, user, password, tls)
 
 
 def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str]:
@@ -138,7 +138,7 @@ def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
     return broker_tls(args)
 
 
-def _remarks(server: Server, args: Mapping[str, str], level: str) -> Iterator[str]:
+def _remarks(server: AmqpServer, args: Mapping[str, str], level: str) -> Iterator[str]:
     if level == "none":
         yield "amqp-ack-level=none: delivered with publisher confirms, which is stronger than asked"
     if level == "routable":

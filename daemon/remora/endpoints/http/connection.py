@@ -12,8 +12,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, cast
 
+from remora.endpoints.http.answer_reader import Answer, AnswerReader
 from remora.endpoints.http.heads import NotHttp
-from remora.endpoints.http.reading import Answer, AnswerReader
 
 TLS_ALERT = b"\x15\x03"
 """How the answer of a server begins that only speaks TLS."""
@@ -49,7 +49,7 @@ class Lost(Enum):
     REFUSED_TLS = "the receiver ended TLS"
 
 
-class Failed(Exception):
+class ExchangeFailed(Exception):
     """An exchange ended without an answer; `text` says more where there is more to say."""
 
     def __init__(self, how: Lost, text: str = "", cause: BaseException | None = None) -> None:
@@ -58,13 +58,13 @@ class Failed(Exception):
         self.cause = cause
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Open from `connection_made` until `is_open` is false; it serves one exchange at a time.
 
     One whose request was not answered in time stays open for as long again, for the late answer only.
     """
 
-    def __init__(self, timeout_s: float, on_closed: Callable[[Connection], None]) -> None:
+    def __init__(self, timeout_s: float, on_closed: Callable[[HttpConnection], None]) -> None:
         """`on_closed` hears once that the connection is of no more use, also of one that closes itself."""
         loop = asyncio.get_running_loop()
         self._now = loop.time
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         """Post the exchange's requests; answers None when it has no more, or the first answer that is no ack.
 
         Where the receiver ends the connection behind an ack, the rest is left to another one, and it answers None, too.
-        Raises Failed. A cancelled one closes the connection: the answer would go to another exchange.
+        Raises ExchangeFailed. A cancelled one closes the connection: the answer would go to another exchange.
         """
         assert self._exchange is None
         assert self._transport is not None
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             self._gone()
         if not self.is_open:
-            raise Failed(Lost.UNTOUCHED)
+            raise ExchangeFailed(Lost.UNTOUCHED)
         self._exchange = exchange
         self._outcome = self._loop.create_future()
         self._post(request)
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = self._reader.feed(data)
         except NotHttp as exc:
-            self._fail(Failed(Lost.TLS_ONLY) if is_tls else Failed(Lost.NOT_HTTP, f"the answer {exc}"))
+            self._fail(ExchangeFailed(Lost.TLS_ONLY) if is_tls else ExchangeFailed(Lost.NOT_HTTP, f"the answer {exc}"))
             return
         if answer is not None:
             self._answered(exchange, answer)
@@ -171,13 +171,13 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         self._gone()
 
-    def _how(self, exc: Exception | None) -> Failed:
+    def _how(self, exc: Exception | None) -> ExchangeFailed:
         if isinstance(exc, ssl.SSLError):
-            return Failed(Lost.REFUSED_TLS, f"the receiver ended TLS: {(exc.reason or 'error').lower()}", exc)
+            return ExchangeFailed(Lost.REFUSED_TLS, f"the receiver ended TLS: {(exc.reason or 'error').lower()}", exc)
         if self._reader.has_begun:
-            return Failed(Lost.CUT)
+            return ExchangeFailed(Lost.CUT)
         # Of a used one it is usual to be closed just then: https://www.rfc-editor.org/rfc/rfc9110#section-9.2.2
-        return Failed(Lost.UNREAD if self._served else Lost.RESET)
+        return ExchangeFailed(Lost.UNREAD if self._served else Lost.RESET)
 
     # -------------------------------------------------------------------------------- the steps
 
@@ -214,14 +214,14 @@ class Connection(asyncio.Protocol):
         self._late = exchange.given_up()
         self._exchange, self.used_at = None, self._now()
         if self._outcome is not None and not self._outcome.done():
-            self._outcome.set_exception(Failed(Lost.SILENT, f"no answer within {self._timeout_s:g} s"))
+            self._outcome.set_exception(ExchangeFailed(Lost.SILENT, f"no answer within {self._timeout_s:g} s"))
 
     def _tell_late(self, acknowledged: bool) -> None:
         late, self._late = self._late, None
         if late is not None:
             late(acknowledged)
 
-    def _fail(self, failed: Failed) -> None:
+    def _fail(self, failed: ExchangeFailed) -> None:
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(failed)
         self._exchange = None

@@ -14,8 +14,8 @@ from typing import Self
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import Settings
 from remora.endpoints.arrived import Arrived
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
+from remora.endpoints.http.answer_reader import Answer
 from remora.endpoints.http.answers import (
     BATCHED_LANES,
     LANES,
@@ -27,15 +27,15 @@ from remora.endpoints.http.answers import (
     retry_after_s,
     verdict,
 )
-from remora.endpoints.http.connection import Failed, Lost
+from remora.endpoints.http.connection import ExchangeFailed, Lost
 from remora.endpoints.http.credentials import Credential, read_credential
-from remora.endpoints.http.packing import pack
-from remora.endpoints.http.pool import Peer, Pools
-from remora.endpoints.http.posting import Posting
-from remora.endpoints.http.reading import Answer
+from remora.endpoints.http.packer import pack
+from remora.endpoints.http.pool import ConnectionKey, Pools
+from remora.endpoints.http.posts import Posting
 from remora.endpoints.http.requests import RequestMaker, place_of
 from remora.endpoints.http.target import HttpTarget, parse_target
 from remora.endpoints.observer import HttpObserver, LogObserver
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -144,7 +144,7 @@ class HttpEndpoint:
         try:
             meant = parse_target(target)
             server, by_operator = meant.server, self._receiver(meant).by_operator
-            peer = Peer(server, by_operator=by_operator)
+            peer = ConnectionKey(server, by_operator=by_operator)
             addresses = await self._pools.addresses(peer, self._settings.connect_timeout_s)
         except EndpointError:
             return frozenset()
@@ -174,7 +174,7 @@ class HttpEndpoint:
     ) -> AsyncIterator[HttpRoute]:
         meant = parse_target(target)
         trust, credential = await self._files(meant)
-        peer = Peer(
+        peer = ConnectionKey(
             meant.server,
             trust,
             meant.login,
@@ -269,7 +269,7 @@ class HttpRoute:
     def __init__(
         self,
         target: HttpTarget,
-        peer: Peer,
+        peer: ConnectionKey,
         receiver: Receiver,
         maker: RequestMaker,
         *,
@@ -392,7 +392,7 @@ class HttpRoute:
         except EndpointError as exc:
             exc.at(posting.arrived, tries.count + 1 if tries.count else None)
             raise
-        except Failed as exc:
+        except ExchangeFailed as exc:
             answered = posting.requests - requests - 1
             self._count("2xx", answered)
             self._count("none", 1)
@@ -419,7 +419,7 @@ class HttpRoute:
         if requests:
             self.observer.http_answered(kind, requests)
 
-    def _translate(self, failed: Failed) -> EndpointError:
+    def _translate(self, failed: ExchangeFailed) -> EndpointError:
         text = f"{self._peer.server}: {failed}"
         if failed.how is Lost.TLS_ONLY:
             return EndpointMisconfigured(text)

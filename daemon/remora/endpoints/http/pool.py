@@ -12,12 +12,12 @@ from typing import Self
 
 from remora.config import HttpSettings
 from remora.endpoints.addresses import look_up
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
-from remora.endpoints.http.connection import Connection
-from remora.endpoints.http.target import Login, Server
+from remora.endpoints.http.connection import HttpConnection
+from remora.endpoints.http.target import HttpServer, Login
 from remora.endpoints.observer import HttpObserver
 from remora.endpoints.tasks import Tasks
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
@@ -36,10 +36,10 @@ PROTOCOLS = ("http/1.1",)
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ConnectionKey:
     """All that makes connections alike. `credential` is the digest of a named one: never shared with another."""
 
-    server: Server
+    server: HttpServer
     tls: Trust | None = None
     login: Login | None = None
     credential: str = ""
@@ -60,11 +60,11 @@ class Pool:
     Those that are `late` only wait for an answer that came too late, and make way for others.
     """
 
-    peer: Peer
+    peer: ConnectionKey
     most: int
-    idle: list[Connection] = field(default_factory=list)
-    late: list[Connection] = field(default_factory=list)
-    open: set[Connection] = field(default_factory=set)
+    idle: list[HttpConnection] = field(default_factory=list)
+    late: list[HttpConnection] = field(default_factory=list)
+    open: set[HttpConnection] = field(default_factory=set)
     opening: int = 0
     taken: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, deque[asyncio.Future[None]]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Pools:
         self._settings = settings
         self._rules = rules
         self._observer = observer
-        self._pools: dict[Peer, Pool] = {}
+        self._pools: dict[ConnectionKey, Pool] = {}
         self._tasks = Tasks(observer)
         self._sweeper: asyncio.Task[None] | None = None
         self._ended = False
@@ -142,7 +142,7 @@ class Pools:
         return sum(each.count for each in self._pools.values())
 
     @asynccontextmanager
-    async def connection(self, peer: Peer, path: str = "") -> AsyncIterator[Connection]:
+    async def connection(self, peer: ConnectionKey, path: str = "") -> AsyncIterator[HttpConnection]:
         """A connection for one exchange, an idle one or a new one. Raises EndpointUnavailable or EndpointMisconfigured.
 
         Where as many are open as may be, this waits for one; as long as a request may take, and then fails.
@@ -159,14 +159,14 @@ class Pools:
             pool.give_back(path)
             self._release(pool, connection)
 
-    async def prove(self, peer: Peer) -> None:
+    async def prove(self, peer: ConnectionKey) -> None:
         """Return when a connection is open or could be opened; it is kept. Raises as `connection` does."""
         async with self.connection(peer):
             return
 
     # ----------------------------------------------------------------------- taking and giving back
 
-    async def _acquire(self, pool: Pool, path: str) -> Connection:
+    async def _acquire(self, pool: Pool, path: str) -> HttpConnection:
         now = asyncio.get_running_loop().time
         until = now() + self._settings.request_timeout_s
         while True:
@@ -188,7 +188,7 @@ class Pools:
                 pool.give_back(path)
             await self._wait(pool, path, until - now())
 
-    def _rested(self, pool: Pool) -> Connection | None:
+    def _rested(self, pool: Pool) -> HttpConnection | None:
         """An idle connection that may be used again; those that are too old are closed."""
         now = asyncio.get_running_loop().time()
         while pool.idle:
@@ -231,7 +231,7 @@ class Pools:
             if each.waiting and each.wake():
                 return
 
-    async def _open(self, pool: Pool) -> Connection:
+    async def _open(self, pool: Pool) -> HttpConnection:
         pool.opening += 1
         try:
             connection = await self._connect(pool)
@@ -252,14 +252,14 @@ class Pools:
         if self._ended:
             raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed", "aborted")
 
-    def _release(self, pool: Pool, connection: Connection) -> None:
+    def _release(self, pool: Pool, connection: HttpConnection) -> None:
         if connection.is_late:
             pool.late.append(connection)
         elif connection.is_open:
             pool.idle.append(connection)
         self._wake(pool)
 
-    def _closed(self, pool: Pool, connection: Connection) -> None:
+    def _closed(self, pool: Pool, connection: HttpConnection) -> None:
         if connection in pool.open:
             pool.open.discard(connection)
             for resting in (pool.idle, pool.late):
@@ -287,12 +287,12 @@ class Pools:
 
     # -------------------------------------------------------------------------------- connecting
 
-    async def addresses(self, peer: Peer, timeout_s: float) -> list[str]:
+    async def addresses(self, peer: ConnectionKey, timeout_s: float) -> list[str]:
         """The addresses of a server, all of which the rules allow. Raises as connecting does."""
         server = peer.server
         return await look_up(server.host, server.port, self._rules, timeout_s, by_operator=peer.by_operator)
 
-    async def _connect(self, pool: Pool) -> Connection:
+    async def _connect(self, pool: Pool) -> HttpConnection:
         """Look the server up, and connect to the first of its addresses that answers."""
         server, patience_s = pool.peer.server, self._settings.connect_timeout_s
         try:
@@ -316,10 +316,10 @@ class Pools:
             raise EndpointUnavailable(f"{server}: {why}", CONNECT) from exc
         raise EndpointUnavailable(f"{server}: its name has no address", CONNECT)
 
-    async def _connect_to(self, address: str, pool: Pool, context: ssl.SSLContext | None) -> Connection:
-        on_closed: Callable[[Connection], None] = lambda each: self._closed(pool, each)  # noqa: E731 # of this pool
+    async def _connect_to(self, address: str, pool: Pool, context: ssl.SSLContext | None) -> HttpConnection:
+        on_closed: Callable[[HttpConnection], None] = lambda each: self._closed(pool, each)  # noqa: E731 # of this pool
         _, connection = await dial(
-            lambda: Connection(self._settings.request_timeout_s, on_closed),
+            lambda: HttpConnection(self._settings.request_timeout_s, on_closed),
             address,
             pool.peer.server.port,
             ssl=context,
@@ -336,7 +336,7 @@ class Pools:
         return pool.context
 
 
-def _translate_tls(peer: Peer, exc: ssl.SSLError) -> EndpointMisconfigured | EndpointUnavailable:
+def _translate_tls(peer: ConnectionKey, exc: ssl.SSLError) -> EndpointMisconfigured | EndpointUnavailable:
     server, reason = peer.server, (exc.reason or "").upper()
     if why := refused_client(exc, shown=peer.shows_certificate):
         return EndpointMisconfigured(f"{server}: {why}")

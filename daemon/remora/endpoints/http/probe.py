@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from remora.config import Settings
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.http.credentials import read_credential
 from remora.endpoints.http.target import HttpTarget, parse_target
-from remora.endpoints.probing import HostPort, Network, NotLookedAt, ProbePart
+from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Tls, TlsFiles, build_context, read_trust
 from remora.model.errors import EndpointUnavailable
 from remora.model.topic import Target

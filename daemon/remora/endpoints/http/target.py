@@ -40,7 +40,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class HttpServer:
     """Where a receiver listens; targets of one server share fate."""
 
     scheme: str
@@ -78,7 +78,7 @@ class Batching:
 class HttpTarget:
     """What a target means. `path` is the request's target as it stands in the URI; `host` its Host header."""
 
-    server: Server
+    server: HttpServer
     host: str
     path: str = field(repr=False)
     login: Login | None = None
@@ -106,7 +106,7 @@ def parse_target(target: Target) -> HttpTarget:
     if args.get(DEAD_LETTER_TOPIC):
         reasons.add(f"{DEAD_LETTER_TOPIC}: http endpoints take no dead letters; the store keeps them")
     found = HttpTarget(
-        server=reasons.read(Server(scheme, "", 0), _server, scheme, authority),
+        server=reasons.read(HttpServer(scheme, "", 0), _server, scheme, authority),
         host=authority if not authority.endswith(f":{DEFAULT_PORTS[scheme]}") else authority.rpartition(":")[0],
         path=path,
         login=login,
@@ -134,13 +134,13 @@ def _split(uri: str) -> tuple[str, str, str, str]:
     return user_info, authority, path if path.startswith("/") else "/" + path, match[3] or ""
 
 
-def _server(scheme: str, authority: str) -> Server:
+def _server(scheme: str, authority: str) -> HttpServer:
     if authority.startswith("["):
         host, bracket, port = authority[1:].partition("]")
         if not bracket or (port and not port.startswith(":")):
             raise EndpointMisconfigured("expected an IPv6 address as [address]:port")
         try:
-            return Server(scheme, str(ipaddress.IPv6Address(host)), _port(scheme, port[1:] if port else None))
+            return HttpServer(scheme, str(ipaddress.IPv6Address(host)), _port(scheme, port[1:] if port else None))
         except ValueError:
             raise EndpointMisconfigured("the endpoint's host is not an IPv6 address") from None
     host, colon, port = authority.partition(":")
@@ -154,7 +154,7 @@ def _server(scheme: str, authority: str) -> Server:
         )
     if any(len(label) > 63 or not label for label in host.rstrip(".").split(".")):
         raise EndpointMisconfigured("the endpoint's host has an empty part, or one of more than 63 letters")
-    return Server(scheme, host.lower(), _port(scheme, port if colon else None))
+    return HttpServer(scheme, host.lower(), _port(scheme, port if colon else None))
 
 
 def _port(scheme: str, text: str | None) -> int:

@@ -31,12 +31,12 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
 from remora.endpoints.addresses import look_up, refusal
-from remora.endpoints.blocking import PATIENCE_S, resolve
 from remora.endpoints.dial import DiallingLoop
 from remora.endpoints.kafka.bearer import BearerSessions
 from remora.endpoints.kafka.own_login import OwnLogin, let_in
 from remora.endpoints.kafka.target import Broker
 from remora.endpoints.kafka.tokens import TokenDesk
+from remora.endpoints.threads import PATIENCE_S, resolve
 from remora.model.errors import EndpointDenied, EndpointError, without_frames
 from remora.policy.destinations import DestinationRules
 

@@ -14,24 +14,24 @@ import aiokafka.errors as kafka
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import KafkaSettings
 from remora.endpoints.arrived import Arrived
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, OnSettled
-from remora.endpoints.kafka.connecting import Connection, connection_options, find_live
 from remora.endpoints.kafka.errors import TOO_LARGE, UNCLEAR, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
+from remora.endpoints.kafka.identity import ConnectionIdentity, connection_options, find_live
 from remora.endpoints.kafka.kerberos import read_login
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.log_filter import install_log_filter
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
 from remora.endpoints.kafka.own_login import OwnLogin
-from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
+from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import SenderPool, SenderSlot
-from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
+from remora.endpoints.kafka.target import KafkaCluster, KafkaTarget, parse_target
 from remora.endpoints.kafka.tokens import TokenDesks, TokenLogin, refuse_url
 from remora.endpoints.observer import KafkaObserver, LogObserver
 from remora.endpoints.tasks import Tasks
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Tls, TlsFiles, Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
@@ -127,21 +127,21 @@ class KafkaEndpoint:
             meant = parse_target(target)
         except EndpointError:
             return frozenset()
-        origin = Origin.of(shard.queue, incarnation)
+        origin = RecordOrigin.of(shard.queue, incarnation)
         places = {(meant.cluster, meant.topic, origin, each): each for each in positions}
         arrived = await self._arrived.take_all(list(places), self._settings.delivery_timeout_s)
         return frozenset(places[each] for each in arrived)
 
-    async def _connection(self, cluster: Cluster) -> Connection:
+    async def _connection(self, cluster: KafkaCluster) -> ConnectionIdentity:
         trust = await self._trust(cluster.tls) if cluster.tls is not None else None
-        return Connection(cluster, trust, await self._login(cluster), self._rules)
+        return ConnectionIdentity(cluster, trust, await self._login(cluster), self._rules)
 
     async def _trust(self, tls: Tls) -> Trust:
         """Whom to trust as this host's files say now."""
         trusts = self._trusts
         return await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
 
-    async def _login(self, cluster: Cluster) -> OwnLogin | None:
+    async def _login(self, cluster: KafkaCluster) -> OwnLogin | None:
         """As whom to log in where aiokafka does not, with the keytab as it is now."""
         asked, settings = cluster.kerberos, self._settings
         if cluster.bearer is not None:
@@ -168,7 +168,7 @@ class KafkaEndpoint:
         if not facts.limit_known and self._smaller.is_news(slot.connection, topic):
             self._observer.limit_assumed(str(slot), topic, facts.limit_bytes)
         packer = Packer(
-            Origin.of(shard.queue, incarnation),
+            RecordOrigin.of(shard.queue, incarnation),
             facts.partitions,
             codec=CODECS[settings.compression],
             batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),

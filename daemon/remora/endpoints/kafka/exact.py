@@ -16,11 +16,11 @@ from remora.config import KafkaSettings
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
-from remora.endpoints.kafka.connecting import Connection, build_client
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
+from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
-from remora.endpoints.kafka.packing import KafkaBatch, Origin, Packer
+from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
     FENCED,
@@ -96,11 +96,11 @@ class ExactRoutes:
         self._observer = observer
         self._smaller = smaller
         self._tasks = tasks
-        self._places_of: dict[Connection, Places] = {}
+        self._places_of: dict[ConnectionIdentity, Places] = {}
 
     @asynccontextmanager
     async def route(
-        self, connection: Connection, shard: Shard, incarnation: str, meant: KafkaTarget
+        self, connection: ConnectionIdentity, shard: Shard, incarnation: str, meant: KafkaTarget
     ) -> AsyncIterator[ExactKafkaRoute]:
         """A route with a producer of its own, which fences the shard's earlier ones; waits for a place first.
 
@@ -108,14 +108,14 @@ class ExactRoutes:
         """
         places = self._places_of.setdefault(connection, Places(self._settings.exact_producers))
         await places.take()
-        opening = Opening(connection, self._settings, self._observer, self._smaller, self._tasks)
+        opening = RouteOpening(connection, self._settings, self._observer, self._smaller, self._tasks)
         try:
             opened = await opening.open(producer_name(shard.queue, incarnation), shard, incarnation, meant)
             yield ExactKafkaRoute(opened, connection, places, self._settings, self._observer, self._smaller)
         finally:
             self._tasks.begin(self._close(opening, connection, places), name=f"close {connection.cluster}")
 
-    async def _close(self, opening: Opening, connection: Connection, places: Places) -> None:
+    async def _close(self, opening: RouteOpening, connection: ConnectionIdentity, places: Places) -> None:
         try:
             await opening.close()
         finally:
@@ -139,12 +139,12 @@ class Opened:
     look_up: Callable[[], Awaitable[TopicFacts]]
 
 
-class Opening:
+class RouteOpening:
     """One route's connections, from the first to the last, however far it gets."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ConnectionIdentity,
         settings: KafkaSettings,
         observer: KafkaObserver,
         smaller: SmallerBatches,
@@ -177,7 +177,7 @@ class Opening:
                 await producer.initialise()
                 mark = await producer.read_mark()
         partitions = {topic: each.partitions for topic, each in facts.items()}
-        origin, packing = Origin.of(shard.queue, incarnation), self._packing(meant.topic, facts)
+        origin, packing = RecordOrigin.of(shard.queue, incarnation), self._packing(meant.topic, facts)
         packer = Packer(origin, **packing, cloudevents=meant.cloudevents)
         letters = LetterPacker(**self._packing(meant.letters, facts)) if meant.letters else None
         try:
@@ -241,7 +241,7 @@ class ExactKafkaRoute:
     def __init__(
         self,
         opened: Opened,
-        connection: Connection,
+        connection: ConnectionIdentity,
         places: Places,
         settings: KafkaSettings,
         observer: KafkaObserver,

@@ -21,8 +21,8 @@ import aiokafka.errors as kafka
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
 from remora.config import KafkaSettings
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.kafka.target import KERBEROS, KERBEROS_KEYTAB, Kerberos
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import read_client_file
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 

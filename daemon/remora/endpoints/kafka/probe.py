@@ -13,13 +13,13 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from remora.config import Settings
 from remora.endpoints.kafka.client import connected
-from remora.endpoints.kafka.connecting import Connection, connection_options, find_broker
 from remora.endpoints.kafka.errors import translate
+from remora.endpoints.kafka.identity import ConnectionIdentity, connection_options, find_broker
 from remora.endpoints.kafka.kerberos import read_login
 from remora.endpoints.kafka.own_login import OwnLogin
 from remora.endpoints.kafka.target import KafkaTarget, parse_target
 from remora.endpoints.kafka.tokens import GivenToken, TokenLogin, ask_for_token, refuse_url
-from remora.endpoints.probing import HostPort, Network, ProbePart
+from remora.endpoints.probes import HostPort, Network, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
@@ -100,13 +100,13 @@ class KafkaProbe:
             raise translate(error(), self._what)
         return f"the user may write to {topic}"
 
-    async def _way(self) -> Connection:
+    async def _way(self) -> ConnectionIdentity:
         cluster, files = self._meant.cluster, self._files
         trust = await asyncio.to_thread(read_trust, cluster.tls, files) if cluster.tls is not None else None
         login: OwnLogin | None = self._token
         if cluster.kerberos is not None:
             login = await asyncio.to_thread(read_login, cluster.kerberos, self._settings)
-        return Connection(cluster, trust, login, self._rules)
+        return ConnectionIdentity(cluster, trust, login, self._rules)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:

@@ -62,7 +62,7 @@ Request = Mapping[TopicPartition, SharedBatch]
 
 
 @dataclass(slots=True)
-class Queue:
+class PartitionQueue:
     """The batches for one partition: `sent` is numbered and not settled, the others wait behind it, unnumbered."""
 
     waiting: deque[SharedBatch] = field(default_factory=deque)
@@ -98,7 +98,7 @@ class SharedSender:
         self._codec = CODECS[settings.compression]
         self._timeout_s = request_timeout_s(settings)
         self._unused = asyncio.Event()
-        self._queues: dict[TopicPartition, Queue] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._due: dict[TopicPartition, None] = {}  # with a batch to send and none in a request, in order of arrival
         self._leaderless: dict[TopicPartition, None] = {}
         self._seeking: asyncio.Task[None] | None = None
@@ -188,7 +188,7 @@ class SharedSender:
 
     def _enqueue(self, place: TopicPartition, records: RecordSet, batch_bytes: int) -> tuple[SharedBatch, Outcome]:
         """Join the last batch that waits, or begin one; and what to wait for."""
-        queue = self._queues.setdefault(place, Queue())
+        queue = self._queues.setdefault(place, PartitionQueue())
         if queue.waiting:
             batch = queue.waiting[-1]
             arrived = batch.join(records, batch_bytes)

@@ -9,8 +9,8 @@ from functools import partial
 import aiokafka.errors as kafka
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.connecting import Connection, build_client
 from remora.endpoints.kafka.errors import translate
+from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
 from remora.endpoints.kafka.lookup import ask_until_reached
 from remora.endpoints.kafka.produce import init_producer
 from remora.endpoints.kafka.sender import SharedSender
@@ -23,7 +23,9 @@ from remora.model.errors import EndpointUnavailable
 class SenderSlot:
     """A place for one sender at a time. All that need it wait for the same opening."""
 
-    def __init__(self, connection: Connection, settings: KafkaSettings, observer: KafkaObserver, tasks: Tasks) -> None:
+    def __init__(
+        self, connection: ConnectionIdentity, settings: KafkaSettings, observer: KafkaObserver, tasks: Tasks
+    ) -> None:
         self.connection = connection
         self.topics: Counter[str] = Counter()
         self._settings = settings
@@ -97,9 +99,9 @@ class SenderPool:
         self._settings = settings
         self._observer = observer
         self._tasks = tasks
-        self._slots: dict[Connection, SenderSlot] = {}
+        self._slots: dict[ConnectionIdentity, SenderSlot] = {}
 
-    def slot(self, connection: Connection) -> SenderSlot:
+    def slot(self, connection: ConnectionIdentity) -> SenderSlot:
         """The slot of a connection, always the same one: within a sender order holds, between two it does not."""
         slot = self._slots.get(connection)
         if slot is None:

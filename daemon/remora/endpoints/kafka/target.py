@@ -72,7 +72,7 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SaslLogin:
     """A user, its password and how the two are shown to the broker."""
 
     user: str
@@ -107,11 +107,11 @@ class Bearer:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class KafkaCluster:
     """All that makes a connection, and nothing else: topics share connections exactly when this is equal."""
 
     brokers: tuple[Broker, ...]
-    login: Login | None = None
+    login: SaslLogin | None = None
     tls: Tls | None = None
     kerberos: Kerberos | None = None
     bearer: Bearer | None = None
@@ -128,7 +128,7 @@ class KafkaTarget:
     `cloudevents` in their headers where the target asks for them.
     """
 
-    cluster: Cluster
+    cluster: KafkaCluster
     topic: str
     remarks: tuple[str, ...] = ()
     letters: str = ""
@@ -149,7 +149,7 @@ def parse_target(target: Target) -> KafkaTarget:
     login = None if mechanism in OWN_LOGINS else reasons.read(None, _login, user_info, args, mechanism)
     kerberos = reasons.read(None, _kerberos, args) if mechanism == KERBEROS else None
     bearer = reasons.read(None, _bearer, args) if mechanism == BEARER_MECHANISM else None
-    cluster = Cluster(brokers, login, reasons.read(None, _tls, args), kerberos, bearer)
+    cluster = KafkaCluster(brokers, login, reasons.read(None, _tls, args), kerberos, bearer)
     letters = reasons.read("", _letters, target.topic, args)
     remarks = reasons.read(tuple[str, ...](), lambda: tuple(_remarks(cluster, args, user_info, rest)))
     cloudevents = bool(reasons.read("", FORMAT.read, args))
@@ -232,7 +232,7 @@ def _mechanism(args: Mapping[str, str]) -> str:
     return mechanism
 
 
-def _login(user_info: str, args: Mapping[str, str], mechanism: str) -> Login | None:
+def _login(user_info: str, args: Mapping[str, str], mechanism: str) -> SaslLogin | None:
     """The arguments win over the URI, as in radosgw."""
     user, _, password = user_info.partition(":")
     user = USER.read(args) or unquote(user)
@@ -241,7 +241,7 @@ def _login(user_info: str, args: Mapping[str, str], mechanism: str) -> Login | N
         raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
     if "\0" in user or "\0" in password:
         raise EndpointMisconfigured("user and password must not contain a zero byte")
-    return Login(user, password, mechanism) if user else None
+    return SaslLogin(user, password, mechanism) if user else None
 
 
 def _kerberos(args: Mapping[str, str]) -> Kerberos:
@@ -276,7 +276,7 @@ def _tls(args: Mapping[str, str]) -> Tls | None:
     return broker_tls(args)
 
 
-def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: str) -> Iterator[str]:
+def _remarks(cluster: KafkaCluster, args: Mapping[str, str], user_info: str, rest: str) -> Iterator[str]:
     if KAFKA_LEVEL.read(args) == "none":
         yield "kafka-ack-level=none: delivered with acks=all, which is stronger than asked"
     if rest.strip("/"):
@@ -286,7 +286,7 @@ def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: st
     yield from remarks_on_others(args, "kafka")
 
 
-def _login_remarks(cluster: Cluster, args: Mapping[str, str], user_info: str) -> Iterator[str]:
+def _login_remarks(cluster: KafkaCluster, args: Mapping[str, str], user_info: str) -> Iterator[str]:
     user, _, password = user_info.partition(":")
     if cluster.login and ((user and args.get("user-name")) or (password and args.get("password"))):
         yield "user-name and password of the arguments are used, not those of the URI"
@@ -305,7 +305,7 @@ def _login_remarks(cluster: Cluster, args: Mapping[str, str], user_info: str) ->
         yield "mechanism has no effect without user-name and password"
 
 
-def _tls_remarks(cluster: Cluster, args: Mapping[str, str]) -> Iterator[str]:
+def _tls_remarks(cluster: KafkaCluster, args: Mapping[str, str]) -> Iterator[str]:
     tls = cluster.tls
     if not tls and not cluster.bearer and args.get("ca-location"):
         yield "ca-location has no effect without use-ssl"

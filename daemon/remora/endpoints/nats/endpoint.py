@@ -11,11 +11,10 @@ from typing import Self
 from remora.codec.speedups import in_batches
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import NatsSettings
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.handover_note import HandoverNote
 from remora.endpoints.nats.door import ServerIdentity, briefly
 from remora.endpoints.nats.looks import LANES, SubjectLooks
-from remora.endpoints.nats.messages import Sender, letter_message
+from remora.endpoints.nats.messages import MessageSource, letter_message
 from remora.endpoints.nats.nkeys import UserKey, read_key
 from remora.endpoints.nats.pool import StreamOutlet, StreamPlace, StreamWay, make_pool
 from remora.endpoints.nats.publisher import PublishRun
@@ -23,6 +22,7 @@ from remora.endpoints.nats.target import NatsServer, NatsTarget, parse_target
 from remora.endpoints.observer import LogObserver, NatsObserver
 from remora.endpoints.outlets import TopicMakers
 from remora.endpoints.tasks import Tasks
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, read_client_file
 from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -140,7 +140,7 @@ class NatsEndpoint:
         except EndpointError:
             return frozenset()
         outlet = self._pool.known_outlet(identity, StreamPlace(meant.stream, meant.template))
-        sender = Sender(shard.queue, incarnation, meant.stream)
+        sender = MessageSource(shard.queue, incarnation, meant.stream)
         ids = {sender.message_id(each): each for each in positions}
         arrived = await outlet.arrived_late(list(ids), self._settings.delivery_timeout_s) if outlet is not None else []
         return frozenset(ids[each] for each in arrived)
@@ -183,7 +183,7 @@ class NatsRoute:
         self._way = way
         self._meant = meant
         self._settings = settings
-        self._sender = Sender(shard.queue, incarnation, meant.stream)
+        self._sender = MessageSource(shard.queue, incarnation, meant.stream)
         self._note = HandoverNote()
         self._looks = SubjectLooks(way.stream.window_s) if way.looks else None
 

@@ -44,7 +44,7 @@ def _headers(lines: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"NATS/1.0\r\n" + b"".join(b"%b: %b\r\n" % (name, header_value(value)) for name, value in lines) + b"\r\n"
 
 
-class Sender:
+class MessageSource:
     """The queue that messages come from, and the stream that they go to."""
 
     def __init__(self, queue: str, incarnation: str, stream: str) -> None:

@@ -8,7 +8,7 @@ from remora.config import Settings
 from remora.endpoints.nats.door import briefly
 from remora.endpoints.nats.endpoint import NatsEndpoint, read_identity
 from remora.endpoints.nats.target import parse_target
-from remora.endpoints.probing import HostPort, Network, NotLookedAt, ProbePart
+from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target

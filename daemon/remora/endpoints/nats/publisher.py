@@ -11,7 +11,7 @@ from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.errors import NOBODY, TOO_LARGE, why_refused
 from remora.endpoints.nats.lines import ServerOperation
 from remora.endpoints.nats.looks import Before, SubjectLooks
-from remora.endpoints.nats.messages import NatsMessage, Sender
+from remora.endpoints.nats.messages import MessageSource, NatsMessage
 from remora.endpoints.nats.questions import is_nobody, last_of, read_answer
 from remora.endpoints.nats.streams import last_place, read_last
 from remora.endpoints.runs import Carrier, Run
@@ -42,9 +42,9 @@ class PublishRun(Run):
         self.looks: SubjectLooks | None = None
         self.lane = 0
         self.records: Sequence[Record] = ()
-        self.sender: Sender | None = None
+        self.sender: MessageSource | None = None
 
-    def look_first(self, looks: SubjectLooks, lane: int, records: Sequence[Record], sender: Sender) -> None:
+    def look_first(self, looks: SubjectLooks, lane: int, records: Sequence[Record], sender: MessageSource) -> None:
         """Have the stream asked for what it may have of these records."""
         self.looks, self.lane, self.records, self.sender = looks, lane, records, sender
 

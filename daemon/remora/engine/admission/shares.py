@@ -14,7 +14,7 @@ from remora.policy.needs import Need, busiest
 from remora.policy.split import Wants, key_of, shares_of
 
 
-class Budgets:
+class WorkerShares:
     """See the module. It belongs to one worker; groups are those of its host."""
 
     def __init__(self) -> None:

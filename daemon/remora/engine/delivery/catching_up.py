@@ -13,8 +13,8 @@ order is the same at a take-over, after every failure, and after being fenced.
 
 from __future__ import annotations
 
-from remora.engine.delivery.reading import Reader
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.reader import Reader
+from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.shard_state import Redelivery
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
@@ -31,7 +31,7 @@ class Astray(EndpointMisconfigured):
     """
 
 
-async def catch_up(scope: Scope, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
+async def catch_up(scope: DeliveryScope, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
     """Steps 2 and 3, right after the route was entered; returns the queue's front and how many entries were removed.
 
     Raises StoreError, among them LeaseUncertain where the lock is not to be trusted, and Astray.

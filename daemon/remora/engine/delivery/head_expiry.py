@@ -21,7 +21,7 @@ from remora.model.position import Position
 from remora.model.record import Attempt, Page
 from remora.model.topic import Topic
 from remora.policy.admission import Demand
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 from remora.policy.limits import ByteLimit
 from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
 from remora.ports.delivery import MOST_ATTEMPTS
@@ -62,7 +62,7 @@ class HeadExpiry:
             self._redelivery.recall(await self._context.store.letters.standing(self._lease.token))
             self._knows_letters = True
 
-    async def recall(self, limits: Limits) -> None:
+    async def recall(self, limits: LifetimeLimits) -> None:
         """Learn what earlier holders noted, once, where attempts are limited or have a pace."""
         if limits.counts_attempts and not self._recalled:
             self._lease.require_trust()
@@ -78,7 +78,7 @@ class HeadExpiry:
         attempt = self._redelivery.attempts.get(page.positions[0]) if page.entries else None
         return due_in_s(pace_s, attempt.count, attempt.first_tried, time.time()) if attempt else 0.0
 
-    async def note(self, limits: Limits) -> None:
+    async def note(self, limits: LifetimeLimits) -> None:
         """Have the store keep the attempts of the oldest entries for the shard's next owner."""
         if not limits.counts_attempts or not self._recalled:
             return
@@ -129,7 +129,7 @@ class HeadExpiry:
             rounds += 1
         return max(LEAST_S, again_s)
 
-    def _limit(self, limits: Limits, rounds: int, *, tried: bool) -> int:
+    def _limit(self, limits: LifetimeLimits, rounds: int, *, tried: bool) -> int:
         """How many entries to read: few while nothing is given up."""
         if not limits:
             return 1
@@ -148,7 +148,9 @@ class HeadExpiry:
             self._progress.end_work()
         return page
 
-    async def _give_up(self, topic: Topic, limits: Limits, page: Page, *, publishes: bool) -> tuple[bool, float]:
+    async def _give_up(
+        self, topic: Topic, limits: LifetimeLimits, page: Page, *, publishes: bool
+    ) -> tuple[bool, float]:
         """Dead-letter and remove the first entries as long as they are given up or were done before.
 
         Answers whether others are left behind them, and when the first of these expires.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remora.engine.admission.givers import PageAhead
-from remora.engine.delivery.reading import at_most
+from remora.engine.delivery.reader import at_most
 from remora.model.record import Page
 from remora.policy.acks import PageAcks
 from remora.ports.endpoint import Batch

@@ -16,7 +16,7 @@ from remora.codec.speedups import totals
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter, without_late
-from remora.engine.delivery.packing import pack_surely
+from remora.engine.delivery.packer import pack_surely
 from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.triage import Rejected, own_part

@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from remora.codec.sequence import number_of
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.shard_state import Redelivery, Unclear
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
@@ -63,7 +63,9 @@ def _sequence(topic: Topic | None, raw: bytes) -> str:
     return "" if topic is None or number is None else f"{topic.id}:{number}"
 
 
-async def without_late(scope: Scope, page: Page, rejected: Sequence[Rejected]) -> tuple[Sequence[Rejected], list[int]]:
+async def without_late(
+    scope: DeliveryScope, page: Page, rejected: Sequence[Rejected]
+) -> tuple[Sequence[Rejected], list[int]]:
     """Divide entries of a session's page that are about to be given up; see `without_late_all`."""
     return await without_late_all(scope.context, scope.topic, scope.state.redelivery, page, rejected)
 
@@ -101,7 +103,7 @@ def _with_fate(rejected: Rejected, unclear: Unclear | None) -> Rejected:
     return replace(rejected, reason=f"{rejected.reason}; its fate is unknown: {which} was not answered")
 
 
-async def dead_letter(scope: Scope, page: Page, rejected: Sequence[Rejected]) -> Sequence[DeadLetter]:
+async def dead_letter(scope: DeliveryScope, page: Page, rejected: Sequence[Rejected]) -> Sequence[DeadLetter]:
     """Store the letters of entries of a session's page; see `dead_letter_all`. Raises StoreError."""
     return await dead_letter_all(scope.context, scope.lease, scope.topic, scope.state.redelivery, page, rejected)
 

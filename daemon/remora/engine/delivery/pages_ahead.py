@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from remora.engine.admission.givers import PageAhead
-from remora.engine.delivery.reading import Reader
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.reader import Reader
+from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.trimmer import Trimmer
 from remora.model.record import Page
 from remora.model.traffic import Priority
@@ -35,7 +35,7 @@ class PagesAhead:
     """The newest pages of a session that may be turned back, and where it reads on. It is a Giver."""
 
     def __init__(
-        self, scope: Scope, reader: Reader, trimmer: Trimmer, packed: Packed, *, is_over: Callable[[], bool]
+        self, scope: DeliveryScope, reader: Reader, trimmer: Trimmer, packed: Packed, *, is_over: Callable[[], bool]
     ) -> None:
         """`is_over` tells whether the session ends."""
         self._scope = scope

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from remora.codec.speedups import extent
 from remora.engine.admission.gate import Gate, Grant, Pending
 from remora.engine.admission.givers import Allowance
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.scope import DeliveryScope
 from remora.model.record import DeadLetter, Page, Record
 from remora.model.traffic import Priority
 from remora.policy.admission import Demand
@@ -28,7 +28,9 @@ LONG_WAIT_S = 1.0
 class SessionReservation:
     """See the module. Whatever ends the session, `close` gives everything back."""
 
-    def __init__(self, scope: Scope, allowance: Allowance, on_long_wait: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, scope: DeliveryScope, allowance: Allowance, on_long_wait: Callable[[], None] = lambda: None
+    ) -> None:
         """`on_long_wait` is called when a session waits for credit that must not wait for long."""
         self._scope = scope
         self._gate: Gate = scope.context.gate

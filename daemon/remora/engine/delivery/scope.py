@@ -10,12 +10,12 @@ from remora.engine.delivery.spans import ShardSpans
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.topic import Topic
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 from remora.policy.stages import OF_STORE, EventStage
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class DeliveryScope:
     """One shard on its way to one topic. The topic is a snapshot: a session ends when its attributes change."""
 
     context: WorkerContext
@@ -38,7 +38,7 @@ class Scope:
         object.__setattr__(self, "endpoint_kind", self.topic.target.scheme)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> LifetimeLimits:
         """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
         return self.context.settings.limits.of(self.topic)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from remora.engine.admission.givers import Allowance
-from remora.engine.delivery.reading import Reader
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.reader import Reader
+from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.triage import Triaged, triage
 from remora.engine.delivery.trimmer import Trimmer
 from remora.model.errors import EndpointError, OwnershipLost, RemoraError, ShardGone
@@ -61,7 +61,7 @@ class Sender(Protocol):
 class Session:
     """See the module. `run` is called once."""
 
-    def __init__(self, scope: Scope, allowance: Allowance, on_progress: Callable[[], None]) -> None:
+    def __init__(self, scope: DeliveryScope, allowance: Allowance, on_progress: Callable[[], None]) -> None:
         """`on_progress` is called whenever a whole page has arrived, or a transaction was committed.
 
         `passivates` is true after a session that ended because nothing came for long, `leaves_waiting` after one that

@@ -14,7 +14,7 @@ from remora.ports.endpoint import Batch
 
 
 @dataclass(slots=True)
-class Part:
+class TransactionPart:
     """A page of a transaction, triaged."""
 
     page: Page
@@ -33,7 +33,7 @@ class Transaction:
 
     began_at: float
     waits_since: float
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TransactionPart] = field(default_factory=list)
     entries: int = 0
     nbytes: int = 0
     is_due: bool = False
@@ -66,7 +66,7 @@ class Commits(Protocol):
         ...
 
 
-def reject(part: Part, cause: str, reasons: Mapping[bytes, str]) -> None:
+def reject(part: TransactionPart, cause: str, reasons: Mapping[bytes, str]) -> None:
     """Dead-letter those records of a part, instead of sending them, that there is a reason for, by position."""
     found = [record for record in part.records if record.position in reasons]
     if found:

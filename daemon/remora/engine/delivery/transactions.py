@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.catching_up import catch_up
 from remora.engine.delivery.pages_ahead import PagesAhead
-from remora.engine.delivery.reading import at_most
+from remora.engine.delivery.reader import at_most
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.transaction import Commits, Part, Transaction, reject
+from remora.engine.delivery.transaction import Commits, Transaction, TransactionPart, reject
 from remora.engine.delivery.triage import own_part
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
@@ -240,7 +240,7 @@ class TransactionSender:
         """Divide a page, and let all of it join the open transaction."""
         added, triaged = self._session.take_in(page)
         credit = self._reader.held.part(page, triaged.records)
-        part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
+        part = TransactionPart(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
             reject(part, "refused", self._redelivery.refused)
         self._reader.packed()

@@ -15,7 +15,7 @@ from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
 from remora.model.topic import Source, Target, Topic
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Triaged:
 def triage(
     page: Page,
     topic: Topic,
-    limits: Limits,
+    limits: LifetimeLimits,
     redelivery: Redelivery,
     renderer: Renderer,
 ) -> Triaged:

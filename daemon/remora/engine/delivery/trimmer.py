@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.scope import DeliveryScope
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Page
@@ -22,7 +22,7 @@ class Trimmer:
 
     def __init__(
         self,
-        scope: Scope,
+        scope: DeliveryScope,
         *,
         on_failure: Callable[[RemoraError], None],
         more_to_come: Callable[[], bool],

@@ -12,7 +12,7 @@ from remora.engine.lease import Lease
 from remora.model.hold import TopicHold
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
-from remora.policy.lifetime import Limits
+from remora.policy.lifetime import LifetimeLimits
 from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 
@@ -118,7 +118,7 @@ class Outlet:
         return self.delivery == Delivery.EXACTLY_ONCE
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> LifetimeLimits:
         """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
         limits = self._context.settings.limits
         return limits.of(self.topic) if self.topic is not None else limits

@@ -15,7 +15,7 @@ from remora.metrics.figures import LastFailure
 from remora.model.errors import EndpointError, RemoraError
 from remora.model.record import LastAttempt
 from remora.policy.condition import Condition, Facts, FailedSince, State, of_shard
-from remora.policy.retry import Failure
+from remora.policy.retry import ShardFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Standing:
         self._since = self._progress.progress_at = asyncio.get_running_loop().time()
         self._failures = 0
         self._failures_before = 0
-        self._last_kind: Failure | None = None
+        self._last_kind: ShardFailure | None = None
         self._failed: _Failed | None = None
         self._fails_since: float | None = None
         self._next_at: float | None = None
@@ -64,7 +64,7 @@ class Standing:
     def failed(self, exc: RemoraError, kind: str) -> None:
         """An attempt failed; `kind` is one that `Telemetry.failed` knows, and a `Failure` where a pause follows."""
         now = asyncio.get_running_loop().time()
-        if self._progress.has_acks and kind not in (Failure.STORE, Failure.DAMAGED):
+        if self._progress.has_acks and kind not in (ShardFailure.STORE, ShardFailure.DAMAGED):
             self._failures = self._failures_before = 0  # what the endpoint takes says nothing of the store
         self._progress.has_acks = False
         if self._fails_since is None:
@@ -74,11 +74,11 @@ class Standing:
         self._failed = _Failed(kind, str(exc), now)
         if isinstance(exc, EndpointError):
             self._scope.state.redelivery.last_failure = LastAttempt(str(exc), time.time())
-        if isinstance(kind, Failure):
+        if isinstance(kind, ShardFailure):
             self._last_kind = kind
         self._reads.pages_delivered = 0
         label = self._outlet.label
-        if not isinstance(kind, Failure):
+        if not isinstance(kind, ShardFailure):
             self._telemetry.failed_in_passing(label, kind, str(exc))
             return
         topic, self._said_of = self._outlet.topic, label

@@ -22,7 +22,7 @@ from remora.model.errors import (
 from remora.policy.condition import State
 from remora.policy.limits import ByteLimit
 from remora.policy.quarantine import COUNTED
-from remora.policy.retry import Backoff, Failure, Pauses
+from remora.policy.retry import Backoff, Pauses, ShardFailure
 
 DAMAGE_RECHECK_S = 30.0
 """How often a queue in a damaged part of the store is looked into: only a repair can help."""
@@ -48,16 +48,16 @@ class Waits:
         self._report(exc, kind)
         asked_s = exc.retry_after_s if isinstance(exc, EndpointError) else None
         delay = max(self._pause_s(kind), asked_s or 0.0)
-        is_stopped = kind in (Failure.CONFIGURATION, Failure.DAMAGED)
+        is_stopped = kind in (ShardFailure.CONFIGURATION, ShardFailure.DAMAGED)
         self._standing.enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if outlet.topic is not None:
             self._context.telemetry.retry(outlet.topic.label, delay)
         is_endpoint, self._head.has_looked = isinstance(exc, EndpointError), False
-        hears, tried = kind == Failure.TRANSIENT and not asked_s, is_endpoint and not outlet.is_opened
+        hears, tried = kind == ShardFailure.TRANSIENT and not asked_s, is_endpoint and not outlet.is_opened
         with self._standing.pausing(delay):
             await self.wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
-    def _report(self, exc: EndpointError | StoreError, kind: Failure) -> None:
+    def _report(self, exc: EndpointError | StoreError, kind: ShardFailure) -> None:
         """Tell the quarantines, the metrics and the status what failed."""
         outlet = self._outlet
         if isinstance(exc, EndpointError) and not outlet.is_opened and outlet.topic is not None:
@@ -67,7 +67,7 @@ class Waits:
             self._context.telemetry.denied(outlet.topic.target.scheme)
         self._standing.failed(exc, kind)
 
-    def _pause_s(self, kind: Failure) -> float:
+    def _pause_s(self, kind: ShardFailure) -> float:
         settings = self._context.settings
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
         pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
@@ -152,15 +152,15 @@ class Waits:
         return again_s
 
 
-def _kind(exc: EndpointError | StoreError) -> Failure:
+def _kind(exc: EndpointError | StoreError) -> ShardFailure:
     match exc:
         case EndpointMisconfigured():
-            return Failure.CONFIGURATION
+            return ShardFailure.CONFIGURATION
         case StoreDamaged():
-            return Failure.DAMAGED
+            return ShardFailure.DAMAGED
         case StoreError():
-            return Failure.STORE
+            return ShardFailure.STORE
         case EndpointFenced():
-            return Failure.FENCED
+            return ShardFailure.FENCED
         case _:
-            return Failure.TRANSIENT
+            return ShardFailure.TRANSIENT

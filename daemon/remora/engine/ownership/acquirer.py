@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from remora.engine.catalogue import Catalogue
 from remora.engine.ownership.idle import IdleShards
 from remora.engine.ownership.situation import Situation
-from remora.engine.ownership.taker import LeaseTaker, Taken
+from remora.engine.ownership.taker import LeaseTaker, TakenLock
 from remora.metrics import Telemetry
 from remora.model.member import CLAIM_COOKIE
 from remora.model.shard import LockHolder, Shard
@@ -127,14 +127,14 @@ class Acquirer:
             return
         outcome = await self._taker.acquire(shard)
         known = self._roster.observed.get(shard)
-        if known is not None and known.was_damaged and isinstance(outcome, Taken | Elsewhere):
+        if known is not None and known.was_damaged and isinstance(outcome, TakenLock | Elsewhere):
             self._telemetry.recovered(self._label(shard), shard.queue)
-        if isinstance(outcome, Taken):
+        if isinstance(outcome, TakenLock):
             self._begin(outcome, known)
         else:
             self._note(shard, outcome)
 
-    def _begin(self, taken: Taken, known: NotOwned | None) -> None:
+    def _begin(self, taken: TakenLock, known: NotOwned | None) -> None:
         owned = self._roster.add(taken)
         self._situation.members = self._situation.members.without_offers({owned.shard})
         taken_over = ran_out(known, asyncio.get_running_loop().time(), self._interval_s)

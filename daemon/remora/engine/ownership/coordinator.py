@@ -24,7 +24,7 @@ from remora.engine.lease import Lease, is_lost
 from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
 from remora.engine.ownership.members import MemberRows
-from remora.engine.ownership.owned import Service
+from remora.engine.ownership.owned import ShardService
 from remora.engine.ownership.rebalancer import Rebalancer
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.renewer import LeaseRenewer
@@ -67,7 +67,7 @@ class Coordinator:
         telemetry: Telemetry,
         settings: OwnershipSettings,
         worker: WorkerInfo,
-        serve: Callable[[Lease], Service],
+        serve: Callable[[Lease], ShardService],
     ) -> None:
         """`serve` makes what runs for an active shard."""
         now, interval_s = asyncio.get_running_loop().time(), settings.discovery_interval_s

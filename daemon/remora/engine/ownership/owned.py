@@ -14,7 +14,7 @@ from remora.policy.condition import State
 from remora.policy.not_owned import NotOwned
 
 
-class Service(Protocol):
+class ShardService(Protocol):
     """What runs for an active shard: the dispatcher. `topic` is whose entries it delivers, once it knows."""
 
     @property
@@ -62,7 +62,7 @@ class OwnedShard:
         self.lease = lease
         self.since = since
         self.phase = Phase.IDLE
-        self.service: Service | None = None
+        self.service: ShardService | None = None
         self.task: asyncio.Task[None] | None = None
         self.outcome: NotOwned | None = None
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from remora.engine.admission.shares import Budgets
+from remora.engine.admission.shares import WorkerShares
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.situation import Situation
 from remora.metrics import Telemetry
@@ -55,7 +55,7 @@ class Rebalancer:
         self._telemetry = telemetry
         self._group_size = group_size
         self._mover = mover
-        self.budgets = Budgets()
+        self.budgets = WorkerShares()
         """What this worker has of the limits that all workers share, by their rows."""
 
     async def run(self) -> None:

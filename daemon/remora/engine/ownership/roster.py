@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from itertools import islice
 
 from remora.engine.lease import Lease, release_all
-from remora.engine.ownership.owned import OwnedShard, Phase, Service
+from remora.engine.ownership.owned import OwnedShard, Phase, ShardService
 from remora.engine.ownership.releaser import LeaseReleaser
-from remora.engine.ownership.taker import Taken
+from remora.engine.ownership.taker import TakenLock
 from remora.metrics import Telemetry
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreError, without_frames
 from remora.model.shard import Shard
-from remora.policy.not_owned import Broken, Deferred, Failed, GivenBack, NotOwned
+from remora.policy.not_owned import Broken, Deferred, Errored, GivenBack, NotOwned
 
 CRASH_PAUSE_S = 30.0
 EVICTED_PAUSE_S = 45.0
@@ -40,7 +40,7 @@ class Roster:
         tasks: asyncio.TaskGroup,
         releaser: LeaseReleaser,
         telemetry: Telemetry,
-        serve: Callable[[Lease], Service],
+        serve: Callable[[Lease], ShardService],
     ) -> None:
         """Services run in `tasks`; `serve` makes one."""
         self.owned: dict[Shard, OwnedShard] = {}
@@ -71,7 +71,7 @@ class Roster:
 
     # --------------------------------------------------------------------------------------- life
 
-    def add(self, taken: Taken) -> OwnedShard:
+    def add(self, taken: TakenLock) -> OwnedShard:
         """Own a shard whose lock was acquired; it is idle."""
         lease = Lease(taken.token, taken.term, self.active)
         owned = self.owned[lease.shard] = OwnedShard(lease, asyncio.get_running_loop().time())
@@ -160,7 +160,7 @@ class Roster:
 
     # ------------------------------------------------------------------------------------ serving
 
-    async def _run(self, owned: OwnedShard, service: Service) -> None:
+    async def _run(self, owned: OwnedShard, service: ShardService) -> None:
         """Run a shard's service. Then the shard is idle, or it is released, whatever ended the service."""
         outcome: NotOwned | None = GivenBack()
         try:
@@ -173,12 +173,12 @@ class Roster:
         except (OwnershipLost, ShardGone) as exc:
             outcome = self._lost(owned, without_frames(exc))
         except NotOurs as exc:
-            outcome = Failed(reason=str(without_frames(exc)))
+            outcome = Errored(reason=str(without_frames(exc)))
         except Exception as exc:  # anything at all: a defect costs its shard only
             self._telemetry.crashed(owned.shard.queue)
             without_frames(exc)
             again_at = asyncio.get_running_loop().time() + CRASH_PAUSE_S
-            outcome = Failed(reason="stopped by a defect, see the log", until=again_at)
+            outcome = Errored(reason="stopped by a defect, see the log", until=again_at)
         finally:
             self._active -= 1
             if outcome is None:
@@ -220,9 +220,9 @@ class Roster:
         lease = owned.lease
         if isinstance(why, ShardGone):
             self._telemetry.gone(lease.shard.queue, had_work=owned.has_work)
-            return Failed(reason=str(why))
+            return Errored(reason=str(why))
         self._telemetry.lost(lease.shard.queue, str(why))
         now = asyncio.get_running_loop().time()
         if isinstance(why, OwnershipLost) and lease.term.is_trusted(now):
             return Broken(until=now + EVICTED_PAUSE_S)
-        return Failed(reason=str(why))
+        return Errored(reason=str(why))

@@ -15,14 +15,14 @@ from remora.model.shard import LockHolder, LockToken, Shard
 from remora.policy.attempt import may_evict
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
-from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign, NotOwned
+from remora.policy.not_owned import Damaged, Elsewhere, Errored, Foreign, NotOwned
 from remora.ports.delivery import DeliveryStore
 
 DAMAGE_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenLock:
     """A lock that was acquired, and for how long it may be trusted."""
 
     token: LockToken
@@ -58,7 +58,7 @@ class LeaseTaker:
             return _refusal(exc, now)
         return Foreign(reason=why, settled=known is not None) if why is not None else None
 
-    async def acquire(self, shard: Shard) -> Taken | NotOwned:
+    async def acquire(self, shard: Shard) -> TakenLock | NotOwned:
         """Take a shard's lock, if need be by breaking one that may be broken.
 
         The term is counted from before the request.
@@ -75,7 +75,7 @@ class LeaseTaker:
             return _refusal(exc, now)
         if isinstance(answer, LockHolder):
             return Elsewhere(holder=answer, seen_at=_now())
-        return Taken(answer, Term.granted(times, asked_at), claimed_by)
+        return TakenLock(answer, Term.granted(times, asked_at), claimed_by)
 
     def _may_evict(self, holder: LockHolder) -> bool:
         return may_evict(holder, from_radosgw=self._settings.claim_from_radosgw == "always")
@@ -84,11 +84,11 @@ class LeaseTaker:
 def _refusal(exc: StoreError, now: float) -> NotOwned:
     match exc:
         case ShardGone():
-            return Failed(reason="registered, but there is no queue object of this name")
+            return Errored(reason="registered, but there is no queue object of this name")
         case StoreDamaged():
             return Damaged(reason=str(exc), until=now + DAMAGE_PAUSE_S)
         case _:
-            return Failed(reason=str(exc))
+            return Errored(reason=str(exc))
 
 
 def _now() -> float:

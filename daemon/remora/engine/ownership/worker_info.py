@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from remora import __version__
 from remora.config import BalanceSettings
-from remora.engine.admission.shares import Budgets
+from remora.engine.admission.shares import WorkerShares
 from remora.engine.traffic import Traffic
 from remora.model.host_limits import HostLimits
 from remora.policy.eligible import Schemes
@@ -46,6 +46,6 @@ class WorkerInfo:
     schemes: Schemes
     group_size: int = 1
     meters: Meters = field(default_factory=Meters)
-    budgets: Budgets = field(default_factory=Budgets)
+    budgets: WorkerShares = field(default_factory=WorkerShares)
     hostname: str = ""
     release: str = __version__

@@ -35,7 +35,7 @@ from remora.replay.errors import ReplayError
 from remora.replay.layout import read, write
 from remora.replay.notification import EPOCH
 from remora.replay.pipeline.findings import DIFFERING, EXTRA, MISSING
-from remora.replay.pipeline.reconciling import Reconcile, ReconciledDirectory
+from remora.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory
 
 CREATED, REMOVED = "ObjectSynthetic:Created:Reconcile", "ObjectSynthetic:Removed:Reconcile"
 BATCH = 100

@@ -25,7 +25,7 @@ from remora.replay.session import session
 
 
 @dataclass(frozen=True)
-class Plan:
+class InventoryPlan:
     """Which inventory to make of what. `keep` counts snapshots, the new one included."""
 
     landed: Path
@@ -35,7 +35,7 @@ class Plan:
     memory: str = "2g"
 
 
-def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
+def take(plan: InventoryPlan, *, master: str | None = None) -> tuple[Inventory, bool]:
     """The inventory of all that has landed, and whether it had to be made.
 
     It is made from all events each time: then it depends on nothing but them, and an event that comes late, or a
@@ -45,7 +45,7 @@ def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
         return _take(plan, master)
 
 
-def _take(plan: Plan, master: str | None) -> tuple[Inventory, bool]:
+def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
     source, target = LandedDirectory(plan.landed), InventoryDirectory(plan.out)
     if not source.landing.exists():
         raise ReplayRefused(f"{plan.landed}: nothing has landed there (no {source.landing.name})")

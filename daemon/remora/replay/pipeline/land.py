@@ -41,7 +41,7 @@ AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4
 
 
 @dataclass(frozen=True)
-class Plan:
+class LandingPlan:
     """What lands where. `interval` is Spark's, None to land what is there and end; `batch` counts Kafka's records."""
 
     source: KafkaSource
@@ -53,7 +53,7 @@ class Plan:
 
 
 def land(
-    plan: Plan,
+    plan: LandingPlan,
     *,
     master: str | None = None,
     told: Callable[[Commit], None] = lambda _: None,
@@ -82,14 +82,14 @@ def land(
         return directory.commit()
 
 
-def _note_the_beginning(plan: Plan, noted: Callable[[str], None]) -> None:
+def _note_the_beginning(plan: LandingPlan, noted: Callable[[str], None]) -> None:
     for number, first in sorted(beginnings(plan.source).items()):
         if first:
             where = f"topic {plan.source.topic}: partition {number} begins with offset {first}"
             noted(f"{where}: what Kafka had before is gone")
 
 
-def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) -> None:
+def _stream(spark: SparkSession, plan: LandingPlan, sink: _Sink, stop: Event | None) -> None:
     writer = (
         _source(spark, plan)
         .writeStream.queryName("remora-land")
@@ -134,7 +134,7 @@ def _stop(query: StreamingQuery) -> None:
         return
 
 
-def _source(spark: SparkSession, plan: Plan) -> DataFrame:
+def _source(spark: SparkSession, plan: LandingPlan) -> DataFrame:
     options = {
         "kafka.bootstrap.servers": plan.source.bootstrap,
         "subscribe": plan.source.topic,
@@ -151,7 +151,7 @@ def _source(spark: SparkSession, plan: Plan) -> DataFrame:
 class _Sink:
     """Lands one batch after the other; `failure` is what went wrong in it, which Spark tells as a text only."""
 
-    def __init__(self, plan: Plan, directory: LandedDirectory, told: Callable[[Commit], None]) -> None:
+    def __init__(self, plan: LandingPlan, directory: LandedDirectory, told: Callable[[Commit], None]) -> None:
         self._plan, self._directory, self._told = plan, directory, told
         self.failure: RemoraError | None = None
 
@@ -234,7 +234,7 @@ _NO_TOPIC = re.compile(r"UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTI
 _NO_BROKER = re.compile(r"TimeoutException|bootstrap\.servers|DisconnectException|Timed out waiting")
 
 
-def explained(exc: Exception, plan: Plan) -> ReplayError | None:
+def explained(exc: Exception, plan: LandingPlan) -> ReplayError | None:
     """What is to be mended, where Spark's failure is one that operators meet."""
     text = str(exc)
     if _GONE.search(text):

@@ -28,13 +28,13 @@ from remora.replay.pipeline.findings import CHANGING, FINDING, KINDS, LISTED, di
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.listing import Manifest, listed_in_file, listed_in_inventory, manifest_of
 from remora.replay.pipeline.reconciled_page import page_of
-from remora.replay.pipeline.reconciling import (
+from remora.replay.pipeline.reconciliation import (
     MOST_EXAMPLES,
     VERSION,
-    Finding,
     Listing,
     Reconcile,
     ReconciledDirectory,
+    ReconcileFinding,
 )
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import writing
@@ -49,7 +49,7 @@ SETTINGS: Mapping[str, str] = {"spark.sql.adaptive.enabled": "true", "spark.sql.
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReconcilePlan:
     """What to compare. Events are known by an `inventory` or by the tables of a `lake`; without both it is a backfill,
     and every object is missing.
 
@@ -92,7 +92,9 @@ class _Listed:
     ended_us: int
 
 
-def reconcile(plan: Plan, *, master: str | None = None, tell: Callable[[str], None] = lambda _: None) -> Reconcile:
+def reconcile(
+    plan: ReconcilePlan, *, master: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Reconcile:
     """Compare, and leave findings, summary and page in the plan's folder; what was found before is returned as it is.
 
     Raises ReplayRefused for inputs that do not belong together, and a folder that is somebody else's.
@@ -135,7 +137,7 @@ def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | N
 
 
 def _compared(
-    spark: SparkSession, plan: Plan, directory: ReconciledDirectory, tell: Callable[[str], None]
+    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, tell: Callable[[str], None]
 ) -> Reconcile:
     tell("listing")
     listed = _listed(spark, plan, directory)
@@ -165,8 +167,8 @@ def _compared(
 
 
 def _find(
-    spark: SparkSession, plan: Plan, directory: ReconciledDirectory, listed: _Listed, known: _Known
-) -> tuple[dict[str, int], tuple[Finding, ...]]:
+    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, listed: _Listed, known: _Known
+) -> tuple[dict[str, int], tuple[ReconcileFinding, ...]]:
     """Write the findings, by key; how many there are by kind, and the first ones of each.
 
     They are written twice, since all that is asked of them, a sort's samples too, would compare the sides anew.
@@ -191,8 +193,8 @@ def _find(
     return {kind: counted.get(kind, 0) for kind in (*KINDS, CHANGING)}, tuple(examples)
 
 
-def _example(row: Row) -> Finding:
-    return Finding(
+def _example(row: Row) -> ReconcileFinding:
+    return ReconcileFinding(
         kind=row["kind"],
         key=row["key"],
         differs=tuple(row["differs"] or ()),
@@ -212,7 +214,7 @@ def _told(size: object, etag: object, version: object, at: object, name: object 
 # ------------------------------------------------------------------------------------------------ the two sides
 
 
-def _listed(spark: SparkSession, plan: Plan, directory: ReconciledDirectory) -> _Listed:
+def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory) -> _Listed:
     if plan.manifest is not None:
         manifest = manifest_of(plan.manifest)
         if manifest.bucket != plan.bucket:
@@ -233,9 +235,9 @@ def _of_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> _Liste
     return _Listed(listed_in_inventory(spark, path, manifest), str(path), manifest.made_us, manifest.made_us)
 
 
-def _list(spark: SparkSession, plan: Plan, gateway: Gateway, directory: ReconciledDirectory) -> Listing:
+def _list(spark: SparkSession, plan: ReconcilePlan, gateway: Gateway, directory: ReconciledDirectory) -> Listing:
     """The listing is kept before anything is compared: a second run goes on with it."""
-    from remora.replay.pipeline.s3_listing import listed_by_s3  # its libraries take a second to load
+    from remora.replay.pipeline.s3_objects import listed_by_s3  # its libraries take a second to load
 
     shutil.rmtree(directory.listing, ignore_errors=True)
     begun_us = time.time_ns() // 1000
@@ -259,7 +261,7 @@ def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | No
     return known.events, known.batch
 
 
-def _known(spark: SparkSession, plan: Plan) -> _Known:
+def _known(spark: SparkSession, plan: ReconcilePlan) -> _Known:
     if plan.lake is not None:
         from remora.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
 
@@ -291,7 +293,7 @@ def _events_of(spark: SparkSession, landed: LandedDirectory, bucket: str, tenant
     return events.where(is_its & (F.col("batch") <= batch)).select(*EVENT.names)
 
 
-def _landed(plan: Plan, newest: Inventory) -> Path:
+def _landed(plan: ReconcilePlan, newest: Inventory) -> Path:
     """The landing that an inventory was made of."""
     path = plan.landed or (Path(newest.landed) if newest.landed else None)
     if path is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from remora.replay.pipeline.reconciling import MOST_EXAMPLES, Reconcile
+from remora.replay.pipeline.reconciliation import MOST_EXAMPLES, Reconcile
 from remora.replay.report.counts import Tone
 from remora.replay.report.page import templates
-from remora.replay.report.tables import Cell, ReportTable, TableRow
+from remora.replay.report.tables import ReportTable, TableCell, TableRow
 from remora.replay.report.texts import count, moment, visible
 
 _WORDS = {
@@ -44,17 +44,19 @@ def sentence(found: Reconcile) -> str:
 
 def _counts(found: Reconcile) -> Iterator[TableRow]:
     for name, what, number in (("listed", "in the bucket", found.listed), ("told", "by the events", found.told)):
-        yield TableRow(what, [Cell(count(number), number)], key=name)
+        yield TableRow(what, [TableCell(count(number), number)], key=name)
     for kind, (what, note) in _WORDS.items():
         number = found.counts[kind]
         tone: Tone = "wrong" if number and kind != "changing" else "plain"
-        yield TableRow(what, [Cell(count(number), number, tone)], note=note, key=kind)
+        yield TableRow(what, [TableCell(count(number), number, tone)], note=note, key=kind)
 
 
 def _examples(found: Reconcile) -> Iterator[ReportTable]:
     for kind in ("missing", "extra", "differing"):
         rows = [
-            TableRow("", [Cell(visible(text)) for text in (each.key, ", ".join(each.differs), each.listed, each.event)])
+            TableRow(
+                "", [TableCell(visible(text)) for text in (each.key, ", ".join(each.differs), each.listed, each.event)]
+            )
             for each in found.examples
             if each.kind == kind
         ]
@@ -72,4 +74,4 @@ def _details(found: Reconcile) -> Iterator[TableRow]:
         "id": found.id,
     }
     for name, text in told.items():
-        yield TableRow(name, [Cell(visible(text))])
+        yield TableRow(name, [TableCell(visible(text))])

@@ -26,7 +26,7 @@ _NOISE = "how much two replays of one trace differ that had no fault: a smaller 
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number as it is shown, and as a program reads it; without `value` a text."""
 
     text: str
@@ -39,7 +39,7 @@ class TableRow:
     """A line of a table: what it is about, in more words, and its cells; `key` names it for programs."""
 
     label: str
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     note: str = ""
     key: str = ""
 
@@ -82,13 +82,13 @@ def _count_row(each: Count, subjects: Sequence[ReportSubject], summary: Summary)
     cells = [_count_cell(each, subject.verdict) for subject in subjects]
     if summary.change is not None:
         difference = summary.change.counts.get(each.name)
-        cells.append(Cell("–") if difference is None else Cell(change(difference), difference))
+        cells.append(TableCell("–") if difference is None else TableCell(change(difference), difference))
     return TableRow(each.label, cells, each.meaning, each.name)
 
 
-def _count_cell(each: Count, verdict: TopicVerdict) -> Cell:
+def _count_cell(each: Count, verdict: TopicVerdict) -> TableCell:
     found = verdict.counts.get(each.name)
-    return Cell("–") if found is None else Cell(count(found), found, counts.tone(each, verdict))
+    return TableCell("–") if found is None else TableCell(count(found), found, counts.tone(each, verdict))
 
 
 def latency_table(summary: Summary) -> ReportTable:
@@ -102,23 +102,23 @@ def latency_table(summary: Summary) -> ReportTable:
                 few = f"; {FEW_TOLD}" if is_few(found.samples) else ""
                 rows.append(TableRow(words, _percentile_cells(found, clock_us(name)), visible(found.clock) + few, name))
         if summary.change is not None and (differences := summary.change.latencies.get(name)) is not None:
-            shown = [Cell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
+            shown = [TableCell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
             words = label(name, has_schedule=bool(summary.speed))
-            rows.append(TableRow(f"{words} · change", [Cell(""), *shown], "", f"{name}-change"))
+            rows.append(TableRow(f"{words} · change", [TableCell(""), *shown], "", f"{name}-change"))
         if summary.noise is not None and (differences := summary.noise.latencies.get(name)) is not None:
-            shown = [Cell(latency(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
+            shown = [TableCell(latency(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
             words = label(name, has_schedule=bool(summary.speed))
-            rows.append(TableRow(f"{words} · noise", [Cell(""), *shown], _NOISE, f"{name}-noise"))
+            rows.append(TableRow(f"{words} · noise", [TableCell(""), *shown], _NOISE, f"{name}-noise"))
     return ReportTable("Latencies", ("samples", *_PERCENTILE_NAMES), rows)
 
 
-def _percentile_cells(found: Percentiles, counted_us: int) -> list[Cell]:
-    shown: list[Cell] = []
+def _percentile_cells(found: Percentiles, counted_us: int) -> list[TableCell]:
+    shown: list[TableCell] = []
     for name in PERCENTILES:
         is_doubtful = is_few(found.samples) and name == "p99_us"
         us = getattr(found, name)
-        shown.append(Cell(latency(us, counted_us), us, "note" if is_doubtful else "plain"))
-    return [Cell(count(found.samples), found.samples), *shown]
+        shown.append(TableCell(latency(us, counted_us), us, "note" if is_doubtful else "plain"))
+    return [TableCell(count(found.samples), found.samples), *shown]
 
 
 def rate_table(summary: Summary) -> ReportTable:
@@ -129,11 +129,13 @@ def rate_table(summary: Summary) -> ReportTable:
             if (found := each.rates.get(name)) is not None and found.events:
                 whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
                 cells = [
-                    Cell(count(found.events), found.events),
-                    Cell(offset(found.over_us), found.over_us),
-                    Cell(rate(found.mean_per_s), found.mean_per_s),
-                    Cell(rate(found.peak_per_s), found.peak_per_s),
-                    Cell(count(each.backlogs[name]), each.backlogs[name]) if name in each.backlogs else Cell("–"),
+                    TableCell(count(found.events), found.events),
+                    TableCell(offset(found.over_us), found.over_us),
+                    TableCell(rate(found.mean_per_s), found.mean_per_s),
+                    TableCell(rate(found.peak_per_s), found.peak_per_s),
+                    TableCell(count(each.backlogs[name]), each.backlogs[name])
+                    if name in each.backlogs
+                    else TableCell("–"),
                 ]
                 rows.append(TableRow(words + whose, cells, "", f"rate-{name}"))
     width = tick(summary.interval_us)
@@ -159,11 +161,11 @@ def example_tables(subjects: Sequence[ReportSubject]) -> Iterator[ReportTable]:
                 )
 
 
-def _place(example: Example, column: str) -> Cell:
+def _place(example: Example, column: str) -> TableCell:
     found = getattr(example, column)
     if found is None:
-        return Cell("–")
-    return Cell(str(found), found) if isinstance(found, int) else Cell(visible(found))
+        return TableCell("–")
+    return TableCell(str(found), found) if isinstance(found, int) else TableCell(visible(found))
 
 
 def fault_table(subject: ReportSubject, whose: str) -> ReportTable:
@@ -172,9 +174,9 @@ def fault_table(subject: ReportSubject, whose: str) -> ReportTable:
         TableRow(
             f"{number} {visible(each.name)}",
             [
-                Cell(offset(each.from_us - origin), each.from_us - origin),
-                Cell(offset(each.to_us - origin), each.to_us - origin),
-                Cell(latency(each.to_us - each.from_us), each.to_us - each.from_us),
+                TableCell(offset(each.from_us - origin), each.from_us - origin),
+                TableCell(offset(each.to_us - origin), each.to_us - origin),
+                TableCell(latency(each.to_us - each.from_us), each.to_us - each.from_us),
             ],
         )
         for number, each in enumerate(subject.faults, 1)
@@ -187,8 +189,8 @@ def key_table(subject: ReportSubject, whose: str) -> ReportTable:
         TableRow(
             f"{visible(each.bucket)}/{visible(each.key)}",
             [
-                Cell(count(each.events), each.events),
-                Cell(latency(each.p99_us, MS), each.p99_us, "note" if is_few(each.events) else "plain"),
+                TableCell(count(each.events), each.events),
+                TableCell(latency(each.p99_us, MS), each.p99_us, "note" if is_few(each.events) else "plain"),
             ],
             FEW_TOLD if is_few(each.events) else "",
         )
@@ -210,7 +212,7 @@ def detail_tables(subjects: Sequence[ReportSubject]) -> Iterator[ReportTable]:
         ("Files", [_files(each) for each in subjects]),
     ):
         names = list(dict.fromkeys(name for each in found for name in each))
-        rows = [TableRow(visible(name), [Cell(visible(each.get(name, "–"))) for each in found]) for name in names]
+        rows = [TableRow(visible(name), [TableCell(visible(each.get(name, "–"))) for each in found]) for name in names]
         if rows:
             yield ReportTable(title, [visible(each.name) for each in subjects] if len(subjects) > 1 else (), rows)
 

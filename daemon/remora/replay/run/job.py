@@ -23,7 +23,7 @@ from remora.replay.prepared import read_events
 from remora.replay.run import frames
 from remora.replay.run.journal import is_written, journals
 from remora.replay.run.lateness import merged, percentile_us
-from remora.replay.run.plan import Plan
+from remora.replay.run.plan import ReplayPlan
 from remora.replay.run.task import SUMMARY, sending
 from remora.replay.session import in_one_line, refuse_retries
 from remora.replay.shape import JOURNAL
@@ -50,7 +50,7 @@ def refuse_used(run: RunDirectory) -> None:
         raise ReplayRefused(f"{run.path}: something was replayed into it before; take another --out, or --resume")
 
 
-def resumed(plan: Plan, run: RunDirectory, trace: Trace, parts: int | None) -> tuple[Plan, int]:
+def resumed(plan: ReplayPlan, run: RunDirectory, trace: Trace, parts: int | None) -> tuple[ReplayPlan, int]:
     """The plan and the number of parts with which to go on. Raises ReplayRefused where it would be another replay."""
     if not run.run.exists():
         raise ReplayRefused(f"{run.path}: there is nothing to resume: it has no {run.run.name}")
@@ -81,7 +81,7 @@ def default_parts(spark: SparkSession) -> int:
 
 
 def begin(
-    prepared: PreparedDirectory, run: RunDirectory, trace: Trace, plan: Plan, parts: int, options: layout.Options
+    prepared: PreparedDirectory, run: RunDirectory, trace: Trace, plan: ReplayPlan, parts: int, options: layout.Options
 ) -> None:
     """Write down what is going to be replayed."""
     layout.write(
@@ -107,7 +107,9 @@ def begin(
     )
 
 
-def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: int, *, resume: bool) -> Punctuality:
+def replay(
+    spark: SparkSession, prepared: PreparedDirectory, plan: ReplayPlan, parts: int, *, resume: bool
+) -> Punctuality:
     """Send all events, or with `resume` those that no journal tells of; returns when all are answered for."""
     refuse_retries(spark)
     run = RunDirectory(Path(plan.run))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from remora.replay.loop import share
 from remora.replay.run.sender import TaskLimits
 from remora.replay.run.targets import OpenTarget
-from remora.replay.run.targets.ingest import Records, Server, check_ingest, ingest_target
+from remora.replay.run.targets.ingest import IngestAddress, Records, check_ingest, ingest_target
 from remora.replay.run.targets.null import NullTarget
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TargetSecrets:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """One replay, or the resumption of one. `run` is its directory, on a file system that all tasks reach.
 
     `lead_s` is how long after the tasks have met the first event is due: long enough for the slowest of them to hear
@@ -58,7 +58,7 @@ class Plan:
     closed_loop: int | None = None
     credentials: TargetSecrets = field(default_factory=TargetSecrets)
 
-    def of_part(self, part: int, parts: int) -> Plan:
+    def of_part(self, part: int, parts: int) -> ReplayPlan:
         """The plan for one of so many tasks, with its share of the requests under way."""
         if self.closed_loop is None:
             return self
@@ -66,7 +66,7 @@ class Plan:
 
 
 @asynccontextmanager
-async def opened(plan: Plan) -> AsyncIterator[OpenTarget]:
+async def opened(plan: ReplayPlan) -> AsyncIterator[OpenTarget]:
     """The target of a plan, for one task."""
     if plan.target == NULL:
         yield NullTarget(plan.batch)
@@ -86,7 +86,7 @@ async def opened(plan: Plan) -> AsyncIterator[OpenTarget]:
             yield target
 
 
-async def checked(plan: Plan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> Plan:
+async def checked(plan: ReplayPlan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> ReplayPlan:
     """The plan with what the target says of itself, when it takes what is going to be sent.
 
     Raises ReplayRefused where it does not.
@@ -101,11 +101,11 @@ async def checked(plan: Plan, buckets: Iterable[str], *, copies: bool, create_bu
     return plan
 
 
-def _server(plan: Plan) -> Server:
-    return Server(plan.address, plan.credentials.token, plan.ca_file)
+def _server(plan: ReplayPlan) -> IngestAddress:
+    return IngestAddress(plan.address, plan.credentials.token, plan.ca_file)
 
 
-def _gateway(plan: Plan) -> Gateway:
+def _gateway(plan: ReplayPlan) -> Gateway:
     from remora.replay.run.targets.s3 import Gateway
 
     given = plan.credentials

@@ -24,7 +24,7 @@ from remora.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora.replay.run.lateness import rounded
 from remora.replay.run.limited_time import LimitedTime
 from remora.replay.run.schedule import DueEvent
-from remora.replay.run.targets import Answer, AttemptResult, OpenTarget
+from remora.replay.run.targets import AttemptResult, OpenTarget, TargetAnswer
 from remora.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
 
 WAIT, DROP, ABORT = "wait", "drop", "abort"
@@ -108,7 +108,7 @@ class RateLimitWaits:
         self.us += us
 
 
-class Sender:
+class ReplaySender:
     """One task's, for one use. `name` begins the names of its requests, and is unlike that of any other task."""
 
     def __init__(self, target: OpenTarget, journal: Writes, clock: WallClock, limits: TaskLimits, name: str) -> None:
@@ -271,12 +271,12 @@ class Sender:
         held = ((event.seq, self._limited.within(event.due_us, sent_us)) for event in events)
         return {seq: us for seq, us in held if us}
 
-    def _is_over(self, elapsed_us: int, waits: RateLimitWaits, wait_us: int, answer: Answer) -> bool:
+    def _is_over(self, elapsed_us: int, waits: RateLimitWaits, wait_us: int, answer: TargetAnswer) -> bool:
         """Whether a request is given up instead of waiting once more."""
         patience = Patience(self._limits.retry_s, self._limits.limited_s)
         return patience.is_over(elapsed_us / 1e6, waits.us / 1e6, wait_us / 1e6, is_limited=answer.is_limited)
 
-    def _pause_us(self, answer: Answer, tries: int) -> int | None:
+    def _pause_us(self, answer: TargetAnswer, tries: int) -> int | None:
         """How long to wait before the request is sent again; None where it is not."""
         if answer.result is AttemptResult.REFUSED or (
             answer.result is AttemptResult.LOST and not self._target.is_repeatable
@@ -300,7 +300,7 @@ class Sender:
         outcome: str,
         sent_us: int,
         tries: int,
-        answer: Answer,
+        answer: TargetAnswer,
         waits: RateLimitWaits,
     ) -> None:
         """Write what is final of events; the numbers of `waits` are those of their request, once."""

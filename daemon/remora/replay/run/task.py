@@ -19,9 +19,9 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 from remora.replay.errors import ReplayError
 from remora.replay.layout import RunDirectory
 from remora.replay.run.journal import Journal, open_journal
-from remora.replay.run.plan import Plan, opened
+from remora.replay.run.plan import ReplayPlan, opened
 from remora.replay.run.schedule import DueEvent, Timeline
-from remora.replay.run.sender import Sender, TaskTally, WallClock
+from remora.replay.run.sender import ReplaySender, TaskTally, WallClock
 from remora.replay.shape import WRITES
 
 SUMMARY = StructType(
@@ -59,7 +59,7 @@ class Meeting(Protocol):
         """What each of them says, when all have said something."""
 
 
-def sending(plan: Plan, parts: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def sending(plan: ReplayPlan, parts: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What mapInArrow is to run over batches of events, in the order of the trace, one partition a part."""
 
     def send(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +69,7 @@ def sending(plan: Plan, parts: int) -> Callable[[Iterable[pa.RecordBatch]], Iter
     return send
 
 
-def send_part(batches: Iterator[pa.RecordBatch], plan: Plan, meeting: Meeting) -> pa.RecordBatch:
+def send_part(batches: Iterator[pa.RecordBatch], plan: ReplayPlan, meeting: Meeting) -> pa.RecordBatch:
     """Send the events of one part; a row of SUMMARY."""
     # Before the tasks meet, since asking for the first batch runs the sort.
     first = next((batch for batch in batches if batch.num_rows), None)
@@ -102,13 +102,17 @@ def _left_alone() -> Iterator[None]:
 
 
 async def _send(
-    first: pa.RecordBatch | None, batches: Iterator[pa.RecordBatch], plan: Plan, meeting: Meeting, journal: Journal
+    first: pa.RecordBatch | None,
+    batches: Iterator[pa.RecordBatch],
+    plan: ReplayPlan,
+    meeting: Meeting,
+    journal: Journal,
 ) -> TaskTally:
     name = f"{plan.run_id}/{journal.part}/{journal.attempt}"
     async with opened(plan) as target:
         timeline = _agree(meeting, None if first is None else first["ts_us"][0].as_py(), plan)
         journal.start(timeline.t0_us, timeline.ts0_us, timeline.speed)
-        sender = Sender(target, journal, clock(), plan.limits, name)
+        sender = ReplaySender(target, journal, clock(), plan.limits, name)
         return await sender.run(_events(first, batches, timeline))
 
 
@@ -118,7 +122,7 @@ def clock() -> WallClock:
     return WallClock(time.time_ns() // 1000 - int(loop_time() * 1e6), loop_time)
 
 
-def _agree(meeting: Meeting, first_ts_us: int | None, plan: Plan) -> Timeline:
+def _agree(meeting: Meeting, first_ts_us: int | None, plan: ReplayPlan) -> Timeline:
     """The same timeline in all tasks: it begins when the last of them is ready, and with the first event of all.
 
     The tasks are let go up to a second apart, so that what is due at given times can begin only some time after.

@@ -14,13 +14,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from remora.codec.s3_events import Part
+from remora.codec.s3_events import EventPart
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
-from remora.ports.producing import PublishSoon
+from remora.ports.producer import PublishSoon
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
@@ -41,10 +41,10 @@ from remora.servers.ingest.problems import (
     NOT_FOUND,
     WRONG_METHOD,
     WRONG_TYPE,
-    Problem,
+    RefusedRequest,
 )
-from remora.servers.ingest.reading import JSON, BodyForm, digest, form_of, has_lines, idempotency_key, rooms_of
 from remora.servers.ingest.request import Request
+from remora.servers.ingest.request_reader import JSON, BodyForm, digest, form_of, has_lines, idempotency_key, rooms_of
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
 from remora.servers.ingest.stored import JSON_HEADERS, json_response, stored_response
@@ -108,11 +108,11 @@ class Api:
         check_any(self._desk, head)
         operations, argument = resource_of(head.target)
         if operations is None:
-            raise Problem(NOT_FOUND, "there is no such resource; /v1/openapi.json tells which there are")
+            raise RefusedRequest(NOT_FOUND, "there is no such resource; /v1/openapi.json tells which there are")
         operation = operations.get("GET" if head.method == "HEAD" else head.method)
         if operation is None:
             allowed = ", ".join([*operations, *(["HEAD"] if "GET" in operations else [])])
-            raise Problem(WRONG_METHOD, f"only {allowed}", headers={"Allow": allowed})
+            raise RefusedRequest(WRONG_METHOD, f"only {allowed}", headers={"Allow": allowed})
         return operation.kind, operation.handle(self, Call(request, argument, share))
 
     def refuse(self, request: Request | None, exc: Exception, peer: str) -> Response:
@@ -170,7 +170,9 @@ class Api:
         head, desk = call.request.head, self._desk
         sender = desk.sender(head)
         if not sender.buckets:
-            raise Problem(FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)")
+            raise RefusedRequest(
+                FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)"
+            )
         form, key = form_of(head.headers), idempotency_key(head.headers)
         distribution = Distribution(desk, sender)
         receipt = desk.limits.admit(sender.name, None)
@@ -193,7 +195,7 @@ class Api:
         """Reserve room for events to come."""
         token = self._desk.permit(call.request.head, call.argument)
         if form_of(call.request.head.headers) is BodyForm.LINES:
-            raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
+            raise RefusedRequest(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
         receipt = self._desk.limits.admit(token, call.argument)
         raw, most = await self._body(call), self._settings.max_events
@@ -237,11 +239,11 @@ class Api:
     async def _commit(self, topic: Topic, reservation: str, body: Body, asked: bytes) -> tuple[PublishResult, int, int]:
         events, dropped = await self._placed(body, topic, reservation.encode())
         if not events:
-            raise Problem(MISMATCH, "there are no events")
+            raise RefusedRequest(MISMATCH, "there are no events")
         try:
             return await self._store.ingest.commit(topic, reservation, events, asked), dropped, _nbytes(events)
         except OnceConflict as exc:
-            raise Problem(DECIDED, str(exc)) from exc
+            raise RefusedRequest(DECIDED, str(exc)) from exc
         except ReservationExceeded:
             if not body.context:
                 raise
@@ -255,7 +257,7 @@ class Api:
         try:
             await self._in_topic(name, lambda topic: self._store.ingest.abort(topic, call.argument))
         except OnceConflict as exc:
-            raise Problem(DECIDED, str(exc)) from exc
+            raise RefusedRequest(DECIDED, str(exc)) from exc
         self._desk.limits.ended(call.argument, Cost())
         return Response(204, headers={"Server": "remora"})
 
@@ -285,10 +287,10 @@ class Api:
         try:
             if match:
                 return (await self._topics.get(match[1])).name
-        except Problem as exc:
+        except RefusedRequest as exc:
             if exc.kind is not NO_TOPIC:
                 raise
-        raise Problem(NO_RESERVATION, "there is no such reservation")
+        raise RefusedRequest(NO_RESERVATION, "there is no such reservation")
 
     def _body(self, call: Call) -> Awaitable[bytes]:
         settings = self._settings
@@ -302,7 +304,7 @@ class Api:
         dropped = tests = 0
         context = body.context
 
-        def take(part: Part) -> None:
+        def take(part: EventPart) -> None:
             nonlocal events, dropped, tests
             events += (
                 [each._replace(payload=each.payload + context) for each in part.events] if context else part.events

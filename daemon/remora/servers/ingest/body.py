@@ -13,7 +13,7 @@ from remora.servers.ingest.problems import (
     TIMEOUT,
     TOO_LARGE,
     WRONG_TYPE,
-    Problem,
+    RefusedRequest,
 )
 from remora.servers.ingest.request import BodyBroken, BodyStream, Request
 from remora.servers.ingest.response import CONTINUE
@@ -32,7 +32,7 @@ async def read_body(request: Request, share: Share, *, most_bytes: int, timeout_
         encoding = headers.get(b"content-encoding").strip().lower()
     if encoding != "identity" and encoding not in DECODERS:
         detail = f"Content-Encoding may be {_QUOTED}, not {encoding!r}"
-        raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": ", ".join(DECODERS)})
+        raise RefusedRequest(WRONG_TYPE, detail, headers={"Accept-Encoding": ", ".join(DECODERS)})
     told = request.head.length
     if told is not None and told > most_bytes:
         raise _too_large(most_bytes)
@@ -51,9 +51,9 @@ async def read_body(request: Request, share: Share, *, most_bytes: int, timeout_
     except TimeoutError as exc:
         if share.is_waiting:
             raise no_memory(timeout_s) from exc
-        raise Problem(TIMEOUT, f"the body was not complete within {timeout_s:g} s") from exc
+        raise RefusedRequest(TIMEOUT, f"the body was not complete within {timeout_s:g} s") from exc
     except BodyBroken as exc:
-        raise Problem(BAD_REQUEST, "the body ended early or its chunks are malformed") from exc
+        raise RefusedRequest(BAD_REQUEST, "the body ended early or its chunks are malformed") from exc
 
 
 async def _plain(content: BodyStream, share: Share, most_bytes: int) -> bytes:
@@ -85,11 +85,11 @@ async def _decoded(content: BodyStream, encoding: str, share: Share, most_bytes:
                 await share.cover(len(body) + min(len(body), decoder.window_bytes))
                 await asyncio.sleep(0)
             if decoder.has_more:
-                raise Problem(BAD_REQUEST, f"there is more behind the end of the {encoding} stream")
+                raise RefusedRequest(BAD_REQUEST, f"there is more behind the end of the {encoding} stream")
     except NotDecodable as exc:
-        raise Problem(BAD_REQUEST, f"the body is not {encoding}, though Content-Encoding says so") from exc
+        raise RefusedRequest(BAD_REQUEST, f"the body is not {encoding}, though Content-Encoding says so") from exc
     if not decoder.is_whole:
-        raise Problem(BAD_REQUEST, f"the {encoding} stream ends early")
+        raise RefusedRequest(BAD_REQUEST, f"the {encoding} stream ends early")
     return bytes(body)
 
 
@@ -99,9 +99,9 @@ def _continue(request: Request) -> None:
     if b"expect" not in headers:
         return
     if headers.get(b"expect").lower() != "100-continue":
-        raise Problem(EXPECTATION, "only 100-continue can be expected here")
+        raise RefusedRequest(EXPECTATION, "only 100-continue can be expected here")
     request.tell(CONTINUE)
 
 
-def _too_large(most_bytes: int) -> Problem:
-    return Problem(TOO_LARGE, f"the body is larger than {most_bytes} bytes, the most that a request may have")
+def _too_large(most_bytes: int) -> RefusedRequest:
+    return RefusedRequest(TOO_LARGE, f"the body is larger than {most_bytes} bytes, the most that a request may have")

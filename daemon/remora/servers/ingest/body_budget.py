@@ -17,13 +17,13 @@ from remora.metrics import Telemetry
 from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.begun import in_task
-from remora.servers.ingest.problems import SLOW_DOWN, Problem, stopping
+from remora.servers.ingest.problems import SLOW_DOWN, RefusedRequest, stopping
 
 LOOK_S = 0.1
 """Who waits looks so often at what the other workers hold."""
 
 
-class Reader(Protocol):
+class BodyReader(Protocol):
     """A connection, as far as it is read or not."""
 
     def hold_for_memory(self) -> None:
@@ -57,7 +57,7 @@ class BodyBudget:
         """Requests of this worker that wait for memory."""
         return len(self._at_headers) + len(self._growing)
 
-    def share(self, reader: Reader) -> Share:
+    def share(self, reader: BodyReader) -> Share:
         """One request's share; what it took is given back at the end of its block, however that ends."""
         return Share(self, reader)
 
@@ -177,7 +177,7 @@ class Share:
 
     __slots__ = ("_budget", "is_waiting", "nbytes", "reader", "since_ns")
 
-    def __init__(self, budget: BodyBudget, reader: Reader) -> None:
+    def __init__(self, budget: BodyBudget, reader: BodyReader) -> None:
         self._budget = budget
         self.reader = reader
         self.nbytes = 0
@@ -213,9 +213,9 @@ class Share:
             self.nbytes = nbytes
 
 
-def no_memory(waited_s: float) -> Problem:
+def no_memory(waited_s: float) -> RefusedRequest:
     """The refusal of a request that has waited for memory."""
-    return Problem(SLOW_DOWN, f"other requests have held all the memory for bodies for {waited_s:g} s")
+    return RefusedRequest(SLOW_DOWN, f"other requests have held all the memory for bodies for {waited_s:g} s")
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

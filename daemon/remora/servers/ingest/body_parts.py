@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from remora.codec.s3_events import Part, place
+from remora.codec.s3_events import EventPart, place
 from remora.model.entry import Time
 from remora.model.topic import Topic
 from remora.servers.ingest.begun import in_task
@@ -21,7 +21,7 @@ class Body(NamedTuple):
     context: bytes
 
 
-async def placed(body: Body, topic: Topic, seed: bytes, most: int, take: Callable[[Part], None]) -> None:
+async def placed(body: Body, topic: Topic, seed: bytes, most: int, take: Callable[[EventPart], None]) -> None:
     """Have each part of a body taken, encoded for a topic. Raises MalformedEvent, and what `take` raises."""
     begun = False
     for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=now(), seed=seed):

@@ -6,8 +6,8 @@ from remora.policy.browsers import is_of_page
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.head import VERSIONS, Head
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, Problem, stopping
-from remora.servers.ingest.reading import BodyForm, form_of, idempotency_key
+from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, RefusedRequest, stopping
+from remora.servers.ingest.request_reader import BodyForm, form_of, idempotency_key
 
 
 def check_any(desk: Desk, head: Head) -> None:
@@ -16,11 +16,11 @@ def check_any(desk: Desk, head: Head) -> None:
     A page comes first: it learns nothing here, not even what there is.
     """
     if is_of_page(head.headers.given(b"origin"), head.headers.given(b"sec-fetch-site")):
-        raise Problem(CROSS_ORIGIN, "requests that a web page in a browser has sent are not taken")
+        raise RefusedRequest(CROSS_ORIGIN, "requests that a web page in a browser has sent are not taken")
     if desk.stopping:
         raise stopping()
     if head.version not in VERSIONS:
-        raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
+        raise RefusedRequest(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
 
 
 def check_publishing(desk: Desk, head: Head, topic: str) -> tuple[str, BodyForm, str]:

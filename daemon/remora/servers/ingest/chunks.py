@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from remora.servers.ingest.head import NotHttp
+from remora.servers.ingest.head import NotARequest
 
 MOST_LINE = 1024
 """Bytes of a chunk's first line, which has its length and extensions that nobody needs."""
@@ -49,7 +49,7 @@ class ChunkDecoder:
         """The next line that is not data."""
         if self._is_behind_data:
             if line:
-                raise NotHttp("a chunk is longer than it says")
+                raise NotARequest("a chunk is longer than it says")
             self._is_behind_data = False
         elif self._is_in_trailers:
             self._take_trailer(line)
@@ -57,7 +57,7 @@ class ChunkDecoder:
             self._left = int(found[1], 16)
             self._is_in_trailers = not self._left
         else:
-            raise NotHttp("a chunk has no length")
+            raise NotARequest("a chunk has no length")
 
     def _take_trailer(self, line: bytes) -> None:
         if not line:
@@ -65,7 +65,7 @@ class ChunkDecoder:
             return
         self._trailer_bytes += len(line)
         if self._trailer_bytes > MOST_TRAILERS or not _TRAILER.fullmatch(line):
-            raise NotHttp("the trailers are too long, or none")
+            raise NotARequest("the trailers are too long, or none")
 
 
 def _line(data: bytearray, begin: int) -> bytes | None:
@@ -73,8 +73,8 @@ def _line(data: bytearray, begin: int) -> bytes | None:
     end = data.find(b"\n", begin, begin + MOST_LINE + 2)
     if end < 0:
         if len(data) - begin > MOST_LINE:
-            raise NotHttp(f"a line between chunks is longer than {MOST_LINE} bytes")
+            raise NotARequest(f"a line between chunks is longer than {MOST_LINE} bytes")
         return None
     if data[end - 1 : end] != b"\r" or end == begin:
-        raise NotHttp("a line between chunks does not end in CR LF")
+        raise NotARequest("a line between chunks does not end in CR LF")
     return bytes(data[begin : end - 1])

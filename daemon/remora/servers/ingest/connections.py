@@ -12,7 +12,7 @@ from typing import Any
 
 from remora.metrics import Telemetry
 from remora.process.host_load import HostLoad
-from remora.servers.ingest.handler import Connection, Phase
+from remora.servers.ingest.handler import ConnectionPhase, IngestConnection
 from remora.servers.ingest.service import Service
 
 LOOK_S = 1.0
@@ -46,8 +46,8 @@ class Connections:
         self._request_timeout_s = request_timeout_s
         self._idle_timeout_s = idle_timeout_s
         self._handshakes = handshakes
-        self._arriving: dict[Connection, float] = {}
-        self._open: set[Connection] = set()
+        self._arriving: dict[IngestConnection, float] = {}
+        self._open: set[IngestConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
 
@@ -57,7 +57,7 @@ class Connections:
     @property
     def receiving(self) -> int:
         """Those on which a request has begun whose headers are not complete."""
-        return sum(each.phase is Phase.HEADERS for each in self._open)
+        return sum(each.phase is ConnectionPhase.HEADERS for each in self._open)
 
     @property
     def is_paused(self) -> bool:
@@ -69,19 +69,19 @@ class Connections:
         if self._host.connections >= self._most:
             self._telemetry.ingest_connection_cut("too many")
             return _Refused()
-        connection = Connection(self, self._service)
+        connection = IngestConnection(self, self._service)
         if self._handshakes:
             self._arriving[connection] = self._loop.time()
             self._count()
         return connection
 
-    def made(self, connection: Connection) -> None:
+    def made(self, connection: IngestConnection) -> None:
         """It is open."""
         self._arriving.pop(connection, None)
         self._open.add(connection)
         self._count()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: IngestConnection) -> None:
         """It is gone."""
         self._open.discard(connection)
         self._count()
@@ -112,13 +112,13 @@ class Connections:
     def end_idle(self) -> None:
         """End those that wait for nothing but another request."""
         for connection in list(self._open):
-            if connection.phase is Phase.IDLE:
+            if connection.phase is ConnectionPhase.IDLE:
                 connection.end()
 
     def cut_all(self, *, but_answers: bool = False) -> None:
         """End all of them; with `but_answers` those stay whose request is complete and has no answer yet."""
         for connection in list(self._open):
-            if not (but_answers and connection.phase is Phase.ANSWER):
+            if not (but_answers and connection.phase is ConnectionPhase.ANSWER):
                 connection.cut()
 
     async def close(self, within_s: float) -> None:

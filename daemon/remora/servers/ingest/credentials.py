@@ -9,7 +9,7 @@ from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.servers import tokens
-from remora.servers.ingest.listening import load_certificate, tls_context
+from remora.servers.ingest.listener import load_certificate, tls_context
 from remora.servers.tokens import Tokens
 
 

@@ -9,19 +9,19 @@ from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.ingest import PublishResult
-from remora.ports.producing import IngestStore
+from remora.ports.producer import IngestStore
 from remora.ports.tracing import NO_TRACER
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.definitions import DefinitionLookup
-from remora.servers.ingest.head import Head, NotHttp
+from remora.servers.ingest.head import Head, NotARequest
 from remora.servers.ingest.limits import IngestLimits
-from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, Problem, of_error
-from remora.servers.ingest.reading import malformed
+from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, RefusedRequest, of_error
+from remora.servers.ingest.request_reader import malformed
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.topics import TopicLookup
-from remora.servers.tokens import ANYBODY, Grant, bearer_of
+from remora.servers.tokens import ANYBODY, SenderGrant, bearer_of
 
 
 class Desk:
@@ -82,10 +82,10 @@ class Desk:
         """The name of the request's token. Raises Problem unless it may send to the topic."""
         sender = self.sender(head)
         if sender is not ANYBODY and not sender.allows(topic):
-            raise Problem(FORBIDDEN, f"this token may not send to {topic}")
+            raise RefusedRequest(FORBIDDEN, f"this token may not send to {topic}")
         return sender.name
 
-    def sender(self, head: Head) -> Grant:
+    def sender(self, head: Head) -> SenderGrant:
         """Whose token the request has. Raises Problem where tokens are needed and it has none that is known."""
         tokens = self._credentials.tokens
         if tokens is None:
@@ -109,19 +109,19 @@ class Desk:
             response.close()  # whether its body follows is up to the client now, so nothing else may
         return response
 
-    def _problem(self, exc: BaseException) -> Problem:
+    def _problem(self, exc: BaseException) -> RefusedRequest:
         match exc:
-            case Problem():
+            case RefusedRequest():
                 return exc
             case MalformedEvent():
                 return malformed(exc)
             case StoreError():
                 return of_error(exc)
-            case NotHttp():
-                return Problem(BAD_REQUEST, f"not HTTP: {exc}")
+            case NotARequest():
+                return RefusedRequest(BAD_REQUEST, f"not HTTP: {exc}")
         self.telemetry.crashed("ingest")
-        return Problem(DEFECT, "the daemon's log has the reason")
+        return RefusedRequest(DEFECT, "the daemon's log has the reason")
 
 
-def _unauthorized(detail: str, error: str) -> Problem:
-    return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": f'Bearer realm="remora"{error}'})
+def _unauthorized(detail: str, error: str) -> RefusedRequest:
+    return RefusedRequest(UNAUTHORIZED, detail, headers={"WWW-Authenticate": f'Bearer realm="remora"{error}'})

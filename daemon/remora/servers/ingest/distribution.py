@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from remora.codec.event_copies import NO_TARGET, Original, copier, original_of
-from remora.codec.s3_events import Part
+from remora.codec.s3_events import EventPart
 from remora.codec.speedups import shards
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
@@ -21,14 +21,14 @@ from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, Routed
 from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
-from remora.ports.producing import FanningOut
+from remora.ports.producer import FanningOut
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, Problem
-from remora.servers.tokens import Grant
+from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, RefusedRequest
+from remora.servers.tokens import SenderGrant
 
 _MOST_COPIES = 4
 """The copies of a request have at most this many times the bytes that a request may have."""
@@ -49,7 +49,7 @@ class Matching:
     matches none.
     """
 
-    def __init__(self, matcher: Matcher, sender: Grant, most_bytes: int) -> None:
+    def __init__(self, matcher: Matcher, sender: SenderGrant, most_bytes: int) -> None:
         self.by_topic: dict[str, list[Match]] = {}
         self.accepted = self.unmatched = self.dropped = self.tests = 0
         self._unmatched_bucket = b""
@@ -67,7 +67,7 @@ class Matching:
         """The bucket of the last event that matches nothing."""
         return self._unmatched_bucket.decode(errors="replace")
 
-    def take(self, part: Part) -> None:
+    def take(self, part: EventPart) -> None:
         """Match some events. Raises Problem for a bucket that the sender has no right to, and for too many copies."""
         matcher, with_pairs = self._matcher, self._matcher.asks_for_pairs
         for _, key, entry in part.events:
@@ -76,7 +76,7 @@ class Matching:
             if bucket not in self._allowed:
                 if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
                     self.refused_bucket = name
-                    raise Problem(FORBIDDEN, f"this token may not send events of bucket {name}")
+                    raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {name}")
                 self._allowed.add(bucket)
             places = matcher.matching(event.happening)
             if places:
@@ -97,7 +97,9 @@ class Matching:
             notification, topics = self._sends[place]
             self._left -= nbytes * len(topics)
             if self._left < 0:
-                raise Problem(TOO_LARGE, "the copies that notifications make of these events are too large together")
+                raise RefusedRequest(
+                    TOO_LARGE, "the copies that notifications make of these events are too large together"
+                )
             for topic in topics:
                 self.by_topic.setdefault(topic, []).append(Match(key, event, notification))
 
@@ -105,10 +107,10 @@ class Matching:
 class Distribution:
     """Stores the events of one request. Raises Problem where the store offers no notifications."""
 
-    def __init__(self, desk: Desk, sender: Grant) -> None:
+    def __init__(self, desk: Desk, sender: SenderGrant) -> None:
         store = desk.store.ingest
         if not isinstance(store, FanningOut):
-            raise Problem(NOT_HERE, 'events without a topic need the embedded store (store.kind = "sqlite")')
+            raise RefusedRequest(NOT_HERE, 'events without a topic need the embedded store (store.kind = "sqlite")')
         self._store = store
         self._desk = desk
         self._sender = sender
@@ -126,7 +128,7 @@ class Distribution:
             return await self._stored(body, matcher, once, receipt)
         except (TopicUnknown, TopicMoved):
             pass
-        except Problem as exc:
+        except RefusedRequest as exc:
             if exc.kind is not NO_TOPIC:
                 raise
 
@@ -170,7 +172,7 @@ class Distribution:
         finally:
             self._tell(found, matcher)
         if found.unmatched and settings.unmatched == "refuse":
-            raise Problem(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
+            raise RefusedRequest(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
         return found
 
     def _tell(self, found: Matching, matcher: Matcher) -> None:

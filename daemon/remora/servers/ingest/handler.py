@@ -18,9 +18,9 @@ from collections.abc import Coroutine
 from enum import Enum, Flag, IntEnum, auto
 from typing import Any, Protocol, cast
 
-from remora.servers.ingest.arriving import ArrivingBody
+from remora.servers.ingest.arrivals import ArrivingBody
 from remora.servers.ingest.begun import begin
-from remora.servers.ingest.head import Head, HeadReader, NotHttp
+from remora.servers.ingest.head import Head, HeadReader, NotARequest
 from remora.servers.ingest.pipeline import MOST, PendingRequest, Pipeline
 from remora.servers.ingest.request import BodyStream, Request
 from remora.servers.ingest.service import Service
@@ -35,7 +35,7 @@ MOST_AHEAD = 64 << 10
 """Bytes behind a request that are read before it is answered, about."""
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection waits for."""
 
     IDLE = auto()
@@ -85,11 +85,11 @@ class Host(Protocol):
         """Whether bodies wait for memory."""
         ...
 
-    def made(self, connection: Connection) -> None:
+    def made(self, connection: IngestConnection) -> None:
         """It is open."""
         ...
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: IngestConnection) -> None:
         """It is gone."""
         ...
 
@@ -98,7 +98,7 @@ class Host(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class IngestConnection(asyncio.Protocol):
     """One connection, and since when it has been in which phase."""
 
     __slots__ = (
@@ -129,22 +129,22 @@ class Connection(asyncio.Protocol):
     # ---------------------------------------------------------------------------------------- its state
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ConnectionPhase:
         """What it waits for now."""
         if self._stage >= Stage.ENDING or (self._body and not self._body.stream):
-            return Phase.END
+            return ConnectionPhase.END
         if self._pipeline:
-            return Phase.BODY if self._body else Phase.ANSWER
-        return Phase.HEADERS if self._ahead else Phase.IDLE
+            return ConnectionPhase.BODY if self._body else ConnectionPhase.ANSWER
+        return ConnectionPhase.HEADERS if self._ahead else ConnectionPhase.IDLE
 
     def overdue(self, now: float, request_timeout_s: float, idle_timeout_s: float) -> str:
         """Why this connection is to be cut; empty where it is not."""
         if self._unread_since is not None and now - self._unread_since > request_timeout_s:
             return "unread"
         phase = self.phase
-        if phase is Phase.HEADERS and now - self._since > request_timeout_s:
+        if phase is ConnectionPhase.HEADERS and now - self._since > request_timeout_s:
             return "slow"
-        if phase is Phase.IDLE and now - self._since > idle_timeout_s:
+        if phase is ConnectionPhase.IDLE and now - self._since > idle_timeout_s:
             return "idle"
         return ""
 
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._stage >= Stage.ENDING:
             return
-        if self.phase is Phase.IDLE:
+        if self.phase is ConnectionPhase.IDLE:
             self._since = self._loop.time()
         self._ahead = self._ahead + data if self._ahead else data
         self._advance()
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
         try:
             while self._take_body() and has_time and self._may_begin() and self._begin_next():
                 has_time = self._at == len(self._ahead) or self._loop.time() < until
-        except NotHttp as exc:
+        except NotARequest as exc:
             self._break(exc)
         finally:
             self._is_advancing = False
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
         if not begin(self._service.answer(request, self, pending.end), self._host.start) and self._alone is pending:
             self._alone = None  # it is answered, or waits for the store alone
 
-    def _break(self, exc: NotHttp) -> None:
+    def _break(self, exc: NotARequest) -> None:
         """What comes is no request, or no body: the answer says so, and the connection ends with it."""
         self._stage = Stage.BROKEN
         self._ahead, self._at = b"", 0

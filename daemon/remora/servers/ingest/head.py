@@ -27,7 +27,7 @@ _END = b"\r\n\r\n"
 _MOST_DIGITS = 18
 
 
-class NotHttp(Exception):
+class NotARequest(Exception):
     """What came is no request that is taken here; the text says why."""
 
 
@@ -119,13 +119,13 @@ class HeadReader:
         end = data.find(_END, max(begin, done - 3))
         stop = len(data) if end < 0 else end + 4
         if stop - begin > MOST_HEAD:
-            raise NotHttp(f"the head is longer than {MOST_HEAD} bytes")
+            raise NotARequest(f"the head is longer than {MOST_HEAD} bytes")
         if stop - begin > MOST_LINE:
             self._check_lines(data, begin, stop)
         self._feed(data[done:stop])
         if end < 0:
             if self._is_complete:
-                raise NotHttp("a line does not end in CR LF")
+                raise NotARequest("a line does not end in CR LF")
             self._read = stop - begin
             return None
         head = self._head(data, begin, stop)
@@ -138,7 +138,7 @@ class HeadReader:
             start = begin + self._line
             end = data.find(b"\r\n", start, stop)
             if (stop if end < 0 else end) - start > MOST_LINE:
-                raise NotHttp(f"a line is longer than {MOST_LINE} bytes")
+                raise NotARequest(f"a line is longer than {MOST_LINE} bytes")
             if end < 0:
                 return
             self._line = end + 2 - begin
@@ -149,21 +149,21 @@ class HeadReader:
         except httptools.HttpParserUpgrade:  # the request is answered as if it had not asked
             pass
         except httptools.HttpParserError as exc:
-            if isinstance(exc.__context__, NotHttp):
+            if isinstance(exc.__context__, NotARequest):
                 raise exc.__context__ from None
-            raise NotHttp(_reason(exc)) from exc
+            raise NotARequest(_reason(exc)) from exc
 
     def _head(self, data: bytes, begin: int, stop: int) -> Head:
         if not self._is_complete:
-            raise NotHttp("it ends early")
+            raise NotARequest("it ends early")
         # llhttp would take some of these; a line has one end, and no other.
         lines = data.count(b"\n", begin, stop)
         if lines != data.count(b"\r\n", begin, stop) or lines != data.count(b"\r", begin, stop):
-            raise NotHttp("a line does not end in CR LF")
+            raise NotARequest("a line does not end in CR LF")
         parser = self._parser
         version, headers = parser.get_http_version(), Headers(self._found)
         if version in VERSIONS and (fault := host_fault(headers.values(b"host"), VERSIONS[version])):
-            raise NotHttp(fault)
+            raise NotARequest(fault)
         length = _length_of(headers, version)
         keeps_alive = version in VERSIONS and self._keeps_alive
         return Head(parser.get_method(), self._target, version, headers, length, keeps_alive)
@@ -177,7 +177,7 @@ class HeadReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         if len(self._found) == MOST_FIELDS:
-            raise NotHttp(f"there are more than {MOST_FIELDS} headers")
+            raise NotARequest(f"there are more than {MOST_FIELDS} headers")
         self._found.append((name.lower(), value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
@@ -191,18 +191,18 @@ def _length_of(headers: Headers, version: str) -> int | None:
     if b"transfer-encoding" in headers:
         codings = headers.every(b"transfer-encoding")
         if b"content-length" in headers:
-            raise NotHttp("there are both Content-Length and Transfer-Encoding")
+            raise NotARequest("there are both Content-Length and Transfer-Encoding")
         if version != "1.1" or len(codings) > 1 or codings[0].lower() != "chunked":
-            raise NotHttp("Transfer-Encoding can be chunked, and nothing else")
+            raise NotARequest("Transfer-Encoding can be chunked, and nothing else")
         return None
     if b"content-length" not in headers:
         return 0
     lengths = headers.every(b"content-length")
     if len(lengths) > 1:
-        raise NotHttp("there are several Content-Length")
+        raise NotARequest("there are several Content-Length")
     text = lengths[0]
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise NotHttp("Content-Length is no number")
+        raise NotARequest("Content-Length is no number")
     return int(text)
 
 

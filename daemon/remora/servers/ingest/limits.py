@@ -12,7 +12,7 @@ from remora.model.traffic import Priority
 from remora.policy.cells import MemberAccount
 from remora.policy.rates import Cost, Limited, Limits, Rate, Reserved, bucket_name, retry_after_s, seconds_to_wait
 from remora.ports.credit import Bank
-from remora.servers.ingest.problems import RATE_LIMITED, Problem
+from remora.servers.ingest.problems import RATE_LIMITED, RefusedRequest
 
 
 class SharedRate:
@@ -109,7 +109,7 @@ class IngestLimits:
         if wait_s:
             slowest = max(limits, key=lambda each: retry_after_s([each])).limit
             self._telemetry.ingest_limited(slowest.of)
-            raise Problem(
+            raise RefusedRequest(
                 RATE_LIMITED,
                 f"the limit {slowest.name} of this {slowest.of}{name} is used up for {wait_s} s",
                 headers={"Retry-After": str(wait_s)},

@@ -70,7 +70,7 @@ _OF_ERROR: tuple[tuple[type[errors.RemoraError], Kind], ...] = (
     (errors.StoreDamaged, STORE_DAMAGED),
     (errors.TopicMoved, STORE_AWAY),
     (errors.TopicUnknown, NO_TOPIC),
-    (errors.NotSequenced, NO_SEQUENCE),
+    (errors.TopicNotSequenced, NO_SEQUENCE),
     (errors.TopicClosed, TOPIC_CLOSED),
     (errors.OnceConflict, KEY_REUSED),
     (errors.ReservationUnknown, NO_RESERVATION),
@@ -85,7 +85,7 @@ _INWARD = (STORE_AWAY, STORE_FULL, STORE_DAMAGED, STORE_WRONG)
 ALL = tuple(each for each in globals().values() if isinstance(each, Kind))
 
 
-class Problem(Exception):
+class RefusedRequest(Exception):
     """A request that is refused: nothing was changed, save where its kind is that the store did not answer."""
 
     def __init__(
@@ -126,13 +126,13 @@ class Problem(Exception):
         )
 
 
-def stopping() -> Problem:
+def stopping() -> RefusedRequest:
     """The refusal of a request that comes, or still waits, while the daemon stops."""
-    return Problem(STOPPING, "the daemon is stopping and takes no more requests")
+    return RefusedRequest(STOPPING, "the daemon is stopping and takes no more requests")
 
 
-def of_error(error: errors.StoreError) -> Problem:
+def of_error(error: errors.StoreError) -> RefusedRequest:
     """What an error of the store is to the client. How the store is made is the operator's affair: that is logged."""
     kind = next(kind for of, kind in _OF_ERROR if isinstance(error, of))
     detail = f"{kind.title[0].lower()}{kind.title[1:]}; the daemon's log says more" if kind in _INWARD else str(error)
-    return Problem(kind, detail, reason=str(error))
+    return RefusedRequest(kind, detail, reason=str(error))

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
-from remora.ports.producing import IngestStore
+from remora.ports.producer import IngestStore
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.api import Api
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.limits import IngestLimits
-from remora.servers.ingest.listening import accepting
-from remora.servers.serving import OfHost
+from remora.servers.ingest.listener import accepting
+from remora.servers.server import OfHost
 
 GRACE_S = 3.0
 STORE_S = 30.0

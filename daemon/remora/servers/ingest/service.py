@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from remora.servers.ingest.body_budget import Reader
+from remora.servers.ingest.body_budget import BodyReader
 from remora.servers.ingest.request import Request
 from remora.servers.ingest.response import Response
 
 
-class Peer(Reader, Protocol):
+class Peer(BodyReader, Protocol):
     """A connection, as those see it who answer its requests."""
 
     @property

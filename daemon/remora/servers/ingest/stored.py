@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from remora.model.ingest import PublishResult
-from remora.servers.ingest.reading import JSON
+from remora.servers.ingest.request_reader import JSON
 from remora.servers.ingest.response import Response
 
 JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Content-Type": JSON, "Server": "remora"})

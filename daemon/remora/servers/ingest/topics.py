@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from remora.model.topic import NAME, Topic
 from remora.ports.administration import OwnTopics
 from remora.servers.ingest.begun import in_task
-from remora.servers.ingest.problems import NO_TOPIC, Problem
+from remora.servers.ingest.problems import NO_TOPIC, RefusedRequest
 
 FRESH_S = 1.0
 MOST = 10_000
@@ -55,7 +55,7 @@ class TopicLookup:
         topic = await self._store.find(name) if NAME.fullmatch(name) else None
         if topic is None:
             self._known.pop(name, None)
-            raise Problem(NO_TOPIC, f"there is no topic {name!r}; `remora topic create` makes one")
+            raise RefusedRequest(NO_TOPIC, f"there is no topic {name!r}; `remora topic create` makes one")
         if len(self._known) >= MOST:
             self._known.clear()
         self._known[name] = _Known(topic, self._loop.time() + FRESH_S)

@@ -31,7 +31,7 @@ FIRST_READS = (FirstRead(448, 0), FirstRead(8 << 10, 224), FirstRead(READ, 4 << 
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class SequencerConnection:
     """One client. `rest` are bytes that are not answered yet, `out` replies that are not sent yet.
 
     `step` says which of FIRST_READS is `most` and `least`. `waits` is the log whose bound its next request waits for.

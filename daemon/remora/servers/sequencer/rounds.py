@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from remora.codec.sequencer import Answer, Core, has_more
+from remora.codec.sequencer import Core, SequencerReplies, has_more
 from remora.model.log import LogName
 from remora.servers.sequencer.closed import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
-from remora.servers.sequencer.connection import FIRST_READS, READ, Connection
+from remora.servers.sequencer.connection import FIRST_READS, READ, SequencerConnection
 from remora.servers.sequencer.secure import SecureConnections
 
 SWEEP_S = 1.0
@@ -32,7 +32,7 @@ ACCEPTS = 64
 
 _log = logging.getLogger(__name__)
 
-Left = tuple[int, int, bytes | None, Answer | None]
+Left = tuple[int, int, bytes | None, SequencerReplies | None]
 """What a turn of the compiled core leaves to Python: a descriptor, its events, the bytes that were read, and their
 answer."""
 
@@ -84,8 +84,8 @@ class Rounds:
         self._after = after
         self._turn: Callable[[int], Sequence[Left]] | None = getattr(core, "turn", None)
         self._mark: Callable[[int, bool], None] = getattr(core, "mark", lambda *_: None)
-        self._connections: dict[int, Connection] = {}
-        self._waiting: dict[LogName, set[Connection]] = {}
+        self._connections: dict[int, SequencerConnection] = {}
+        self._waiting: dict[LogName, set[SequencerConnection]] = {}
         self._accepts = False
         self._is_empty = asyncio.Event()
         self.figures = RoundFigures()
@@ -230,7 +230,7 @@ class Rounds:
         ready = self._epoll.poll(0)
         self._before()
         connections, core, answer, smallest = self._connections, self._core, self._core.answer, FIRST_READS[0].most
-        plain: list[tuple[Connection, bytes]] = []
+        plain: list[tuple[SequencerConnection, bytes]] = []
         touched = []
         for number, events in ready:
             connection = connections.get(number)
@@ -309,7 +309,7 @@ class Rounds:
         if self._secure is not None and not is_plain:
             self._secure.take(made, self._count)
             return None
-        self._connections[made.fileno()] = Connection(made, made.recv, made.send)
+        self._connections[made.fileno()] = SequencerConnection(made, made.recv, made.send)
         self._mark(made.fileno(), True)
         self._epoll.register(made.fileno(), select.EPOLLIN)
         return None
@@ -317,14 +317,14 @@ class Rounds:
     def _count(self, why: Closed) -> None:
         self.figures.closed[why] += 1
 
-    def _go_on(self, connection: Connection) -> None:
+    def _go_on(self, connection: SequencerConnection) -> None:
         """Answer what is left of the last read, or else read."""
         if connection.has_more:
             self._answer(connection, b"")
         else:
             self._read(connection)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: SequencerConnection) -> None:
         try:
             data = connection.recv(connection.most)
         except BlockingIOError:
@@ -334,7 +334,7 @@ class Rounds:
             return
         self._read_on(connection, data)
 
-    def _read_on(self, connection: Connection, data: bytes) -> None:
+    def _read_on(self, connection: SequencerConnection, data: bytes) -> None:
         """Read what is left behind a first read, and answer all of it."""
         connection.ended = not data
         if len(data) == connection.most < READ:
@@ -348,12 +348,12 @@ class Rounds:
         if connection.closing is None:
             self._answer(connection, data)
 
-    def _answer(self, connection: Connection, data: bytes) -> None:
+    def _answer(self, connection: SequencerConnection, data: bytes) -> None:
         data = connection.rest + data
         self._core.client = connection.socket.fileno()
         self._take(connection, data, self._core.answer(data))
 
-    def _take(self, connection: Connection, data: bytes, answer: Answer) -> None:
+    def _take(self, connection: SequencerConnection, data: bytes, answer: SequencerReplies) -> None:
         """Keep the replies to a connection's bytes, and those that are not answered."""
         if answer.consumed or not connection.rest:
             connection.since = self._loop.time()
@@ -370,7 +370,7 @@ class Rounds:
         elif connection.ended:
             connection.closing = Closed.BY_CLIENT
 
-    def _send_all(self, connections: Sequence[Connection]) -> None:
+    def _send_all(self, connections: Sequence[SequencerConnection]) -> None:
         for each in connections:
             if each.out:
                 try:
@@ -388,7 +388,7 @@ class Rounds:
                 self._end(each)
             self._listen(each)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: SequencerConnection) -> None:
         """Send nothing more, and wait until the client has closed, too.
 
         TCP would drop replies that are under way when a socket is closed in which there are unread bytes.
@@ -397,7 +397,7 @@ class Rounds:
         with suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
 
-    def _listen(self, connection: Connection) -> None:
+    def _listen(self, connection: SequencerConnection) -> None:
         """Have epoll tell what this connection waits for, and nothing else."""
         if connection.out or (connection.has_more and connection.closing is None):
             interest = select.EPOLLOUT
@@ -411,7 +411,7 @@ class Rounds:
             connection.interest = interest
             self._epoll.modify(connection.socket.fileno(), interest)
 
-    def _close(self, connection: Connection, why: Closed) -> None:
+    def _close(self, connection: SequencerConnection, why: Closed) -> None:
         number = connection.socket.fileno()
         self._connections.pop(number, None)
         if not self._connections:

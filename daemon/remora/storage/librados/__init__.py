@@ -10,6 +10,16 @@ through these few ctypes calls. The tests use python3-rados as the independent s
 from remora.storage.librados.cluster import Cluster, IoCtx
 from remora.storage.librados.completions import Completions
 from remora.storage.librados.library import LibradosError, load
-from remora.storage.librados.operations import MISMATCH, Operation, ReadOp, WriteOp
+from remora.storage.librados.operations import MISMATCH, ObjectOperation, ReadOp, WriteOp
 
-__all__ = ["MISMATCH", "Cluster", "Completions", "IoCtx", "LibradosError", "Operation", "ReadOp", "WriteOp", "load"]
+__all__ = [
+    "MISMATCH",
+    "Cluster",
+    "Completions",
+    "IoCtx",
+    "LibradosError",
+    "ObjectOperation",
+    "ReadOp",
+    "WriteOp",
+    "load",
+]

@@ -20,7 +20,7 @@ from ctypes import CDLL, byref, c_char_p, c_int, c_size_t, c_void_p, cast
 from dataclasses import dataclass
 
 from remora.storage.librados.library import LibradosError, check, load
-from remora.storage.librados.operations import Operation
+from remora.storage.librados.operations import ObjectOperation
 
 _WORD = struct.Struct("=I")
 _UNBUFFERED = 2  # _IONBF
@@ -30,7 +30,7 @@ _UNBUFFERED = 2  # _IONBF
 class _Flight:
     """An operation under way, with everything that must stay in memory until it completes."""
 
-    operation: Operation
+    operation: ObjectOperation
     ioctx: c_void_p
     completion: c_void_p
     landed: asyncio.Future[tuple[int, int]]
@@ -57,7 +57,7 @@ class Completions:
         """The number of operations that have not completed yet, including those whose caller was cancelled."""
         return len(self._flights)
 
-    async def run(self, operation: Operation, ioctx: c_void_p, oid: str, timeout_s: float) -> tuple[int, int]:
+    async def run(self, operation: ObjectOperation, ioctx: c_void_p, oid: str, timeout_s: float) -> tuple[int, int]:
         """Carry the operation out; returns its result and the object's version.
 
         Raises TimeoutError when there is no answer in time. Then, and when the caller is cancelled, the operation is
@@ -71,7 +71,7 @@ class Completions:
             if flight.landed.cancelled():
                 self._library.rados_aio_cancel(ioctx, flight.completion)
 
-    def _take_off(self, operation: Operation, ioctx: c_void_p, oid: str) -> _Flight:
+    def _take_off(self, operation: ObjectOperation, ioctx: c_void_p, oid: str) -> _Flight:
         completion = self._new_completion()
         key = _low_half(completion)
         flight = self._flights[key] = _Flight(operation, ioctx, completion, self._loop.create_future())

@@ -30,7 +30,7 @@ _EXCLUSIVE, _IDEMPOTENT = 1, 0  # LIBRADOS_CREATE_*
 _FULL_TRY = 64  # LIBRADOS_OPERATION_FULL_TRY
 
 
-class Cell(Protocol):
+class AnswerCell(Protocol):
     """Where one step's answer arrives."""
 
     def collect(self, answered: bool) -> None:
@@ -41,7 +41,7 @@ class Cell(Protocol):
         ...
 
 
-class Reply:
+class CallOutput:
     """The output of an object class call, empty unless the call succeeded."""
 
     __slots__ = ("buffer", "code", "data", "length")
@@ -58,7 +58,7 @@ class Reply:
             load().rados_buffer_free(self.buffer)
 
 
-class Content:
+class ObjectBytes:
     """Bytes of the object's data; shorter than asked for at the object's end."""
 
     __slots__ = ("buffer", "code", "data", "length")
@@ -125,7 +125,7 @@ class Omap:
         library.rados_omap_get_end(self.iterator)
 
 
-class Operation(ABC):
+class ObjectOperation(ABC):
     """The base of reads and writes: a handle, and the cells that live as long as it.
 
     An operation that was never submitted is freed with this object.
@@ -136,7 +136,7 @@ class Operation(ABC):
     def __init__(self, handle: int) -> None:
         self._library = load()
         self._handle = c_void_p(handle)
-        self._cells: list[Cell] = []
+        self._cells: list[AnswerCell] = []
         self._is_finished = False
 
     def __del__(self) -> None:
@@ -159,7 +159,7 @@ class Operation(ABC):
             self._release()
 
 
-class ReadOp(Operation):
+class ReadOp(ObjectOperation):
     """A compound read."""
 
     def __init__(self) -> None:
@@ -181,8 +181,8 @@ class ReadOp(Operation):
         self._library.rados_read_op_cmpext(self._handle, data, len(data), offset, None)
         return self
 
-    def call(self, cls: str, method: str, request: bytes = b"") -> Reply:
-        reply = Reply()
+    def call(self, cls: str, method: str, request: bytes = b"") -> CallOutput:
+        reply = CallOutput()
         self._cells.append(reply)
         self._library.rados_read_op_exec(
             self._handle, cls.encode(), method.encode(), request, len(request),
@@ -195,8 +195,8 @@ class ReadOp(Operation):
         self.call(cls, method, request)
         return self
 
-    def read(self, offset: int, length: int) -> Content:
-        content = Content(length)
+    def read(self, offset: int, length: int) -> ObjectBytes:
+        content = ObjectBytes(length)
         self._cells.append(content)
         self._library.rados_read_op_read(
             self._handle, offset, length,
@@ -249,7 +249,7 @@ class ReadOp(Operation):
         self._library.rados_release_read_op(self._handle)
 
 
-class WriteOp(Operation):
+class WriteOp(ObjectOperation):
     """A compound write. Librados' C interface discards the output of class calls in it.
 
     When the cluster or the pool is full, a write that needs room is refused with ENOSPC or EDQUOT, and one that needs

@@ -11,7 +11,7 @@ from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.position import Position
 from remora.model.record import Attempt
 from remora.model.shard import LockToken
-from remora.storage.librados import Operation, WriteOp
+from remora.storage.librados import ObjectOperation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, Refusals
@@ -20,7 +20,7 @@ _KEY = "remora.attempts"
 _REFUSALS: Refusals = {**HELD, **FULL}
 
 
-class Attempts(RadosPart):
+class RadosAttempts(RadosPart):
     """Stores attempts; the removal that takes the last of their entries deletes them in the same operation."""
 
     def __init__(self, connection: ClusterConnection) -> None:
@@ -64,5 +64,5 @@ class Attempts(RadosPart):
         if attempts:
             self._last[token] = max(Position.parse(each.decode("ascii")) for each in attempts)
 
-    async def _run(self, operation: Operation, token: LockToken, what: str) -> None:
+    async def _run(self, operation: ObjectOperation, token: LockToken, what: str) -> None:
         await self._connection.run(operation, token.shard.queue, what, _REFUSALS, self._locator(token.shard))

@@ -23,7 +23,7 @@ from remora.storage.rados.topics import TopicReader
 _REGISTRY = "queues_list_object"
 
 
-class Catalog(RadosPart):
+class RadosCatalog(RadosPart):
     """Lists queues and topics without any lock."""
 
     def __init__(self, connection: ClusterConnection, registry: Registry, runs: Runs) -> None:

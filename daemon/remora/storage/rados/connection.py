@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 
 from remora.config import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
-from remora.storage.librados import Operation
+from remora.storage.librados import ObjectOperation
 from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import check_client
 from remora.storage.rados.osds import Osds
@@ -71,7 +71,7 @@ class ClusterConnection:
 
     async def run(
         self,
-        operation: Operation,
+        operation: ObjectOperation,
         oid: str,
         what: str,
         refusals: Refusals = PLAIN,

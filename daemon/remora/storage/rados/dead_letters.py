@@ -28,7 +28,7 @@ from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
-from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import RadosPart, decoded, held_read, held_write
@@ -68,7 +68,7 @@ class _HeldLetters:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class DeadLetters(RadosPart):
+class RadosDeadLetters(RadosPart):
     """Stores entries that left their queue undelivered."""
 
     def __init__(self, connection: ClusterConnection) -> None:
@@ -120,7 +120,7 @@ class DeadLetters(RadosPart):
     async def _write(self, operation: WriteOp, oid: str) -> None:
         await self._connection.run(operation, oid, f"writing to {oid}", OWN, self._own)
 
-    async def _on_queue(self, operation: Operation, token: LockToken, what: str) -> None:
+    async def _on_queue(self, operation: ObjectOperation, token: LockToken, what: str) -> None:
         await self._connection.run(operation, token.shard.queue, what, _WRITTEN, self._locator(token.shard))
 
     # --------------------------------------------------------------------------- of entries that stand

@@ -18,7 +18,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import Registry, TopicRecord, as_topic
-from remora.storage.rados.releases import Releases
+from remora.storage.rados.releases import RadosReleases
 from remora.storage.rados.runs import Runs, has_runs
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,9 @@ _SWEEP_EVERY_S = 600.0
 class Guards(RadosPart):
     """Sets and lifts guards."""
 
-    def __init__(self, connection: ClusterConnection, releases: Releases, registry: Registry, wait_s: float) -> None:
+    def __init__(
+        self, connection: ClusterConnection, releases: RadosReleases, registry: Registry, wait_s: float
+    ) -> None:
         """What an older worker may have read before a guard was set it has read again after `wait_s`."""
         super().__init__(connection)
         self._releases, self._registry, self._wait_s = releases, registry, wait_s

@@ -39,7 +39,7 @@ from remora.ports.tracing import NO_TRACER, Work
 from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
-from remora.storage.rados.own_topics import OwnTopics
+from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
 from remora.storage.rados.schedule import Schedule, completion, expiry
 
@@ -59,11 +59,11 @@ class _Demand(NamedTuple):
     sizes: list[int]
 
 
-class Ingest:
+class RadosIngest:
     """Publishes, reserves, commits and aborts."""
 
     def __init__(
-        self, intents: IntentLog, schedule: Schedule, finisher: Finisher, queues: OwnQueues, topics: OwnTopics
+        self, intents: IntentLog, schedule: Schedule, finisher: Finisher, queues: OwnQueues, topics: RadosOwnTopics
     ) -> None:
         self._intents = intents
         self._schedule = schedule

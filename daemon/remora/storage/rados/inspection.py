@@ -42,7 +42,7 @@ _AT_ONCE = 8
 _TRIES = 3
 
 
-class Inspection(RadosPart):
+class RadosInspection(RadosPart):
     """Reads the figures and contents of a queue: of runs first, and then of its ring."""
 
     def __init__(self, connection: ClusterConnection, runs: Runs) -> None:

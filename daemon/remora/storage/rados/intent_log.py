@@ -29,7 +29,7 @@ from remora.model.errors import StoreError
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, generation_of, own_topic_name, shard_of
-from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError, Refusals
 
@@ -181,7 +181,7 @@ class IntentLog(RadosPart):
         except MissingError:
             return
 
-    async def _run(self, operation: Operation, name: str, what: str) -> None:
+    async def _run(self, operation: ObjectOperation, name: str, what: str) -> None:
         await self._connection.run(operation, _OBJECT + name, what, _GONE, self._own)
 
 

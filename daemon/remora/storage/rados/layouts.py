@@ -30,8 +30,8 @@ from remora.policy.layouts import still_held
 from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.intent_log import IntentLog, IntentState
 from remora.storage.rados.own_queues import all_of, each_of
-from remora.storage.rados.own_topics import OwnTopics, OwnTopicsParts, check_shards
-from remora.storage.rados.redriving import Letters
+from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics, check_shards
+from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import StoredLayout, StoredTopic, TopicRecord, as_topic
 from remora.storage.rados.schedule import MOST_WATCHED, DueAction, Schedule
@@ -46,10 +46,10 @@ class LayoutParts(NamedTuple):
     intents: IntentLog
     schedule: Schedule
     finisher: Finisher
-    letters: Letters
+    letters: RadosLetters
 
 
-class ReshardableTopics(OwnTopics):
+class ReshardableTopics(RadosOwnTopics):
     """Topics with their queues, and changes of their number."""
 
     def __init__(self, topics: OwnTopicsParts, parts: LayoutParts) -> None:

@@ -30,7 +30,7 @@ _AT_ONCE = 8
 _TRIES = 5
 
 
-class Ledger(RadosPart):
+class RadosLedger(RadosPart):
     """Reads the balances of queues."""
 
     async def balance(self, shard: Shard) -> Balance:

@@ -26,7 +26,7 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnava
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.ports.spill import OnSeam
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.catalog import Catalog
+from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import (
@@ -61,7 +61,7 @@ _MARKED: Refusals = MappingProxyType(
 _TRIES = 3
 
 
-class Locks(RadosPart):
+class RadosLocks(RadosPart):
     """Takes, extends and releases locks of queues.
 
     Every call begins with assert_exists: locking a missing object would create an empty one, which makes the queue's
@@ -71,7 +71,7 @@ class Locks(RadosPart):
     def __init__(
         self,
         connection: ClusterConnection,
-        catalog: Catalog,
+        catalog: RadosCatalog,
         old_heads: OldHeads,
         on_taken: Callable[[LockToken], None],
         on_seam: OnSeam,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from remora.config import RadosSettings
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.logs import Logs
+from remora.storage.rados.logs import RadosLogs
 
 
 class RadosLogStore:
@@ -28,7 +28,7 @@ class RadosLogStore:
     ) -> None:
         """`pools` and `is_dead`: see `Logs`."""
         self._connection = ClusterConnection(settings, on_state, topics=False)
-        self.logs = Logs(self._connection, pools, is_dead)
+        self.logs = RadosLogs(self._connection, pools, is_dead)
 
     @property
     def connected(self) -> bool:

@@ -49,7 +49,7 @@ _MOST_KNOWN = 4096
 _REMOVAL_S = 60.0
 
 
-class Logs:
+class RadosLogs:
     """See `ports.log`. Positions end at 2^63 - 1, as in the embedded store."""
 
     def __init__(

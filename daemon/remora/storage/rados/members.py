@@ -46,7 +46,7 @@ class _SeenRow(NamedTuple):
 _decoder = msgspec.msgpack.Decoder(_MemberRow)
 
 
-class Members(RadosPart):
+class RadosMembers(RadosPart):
     """Announces workers and lists them."""
 
     def __init__(self, connection: ClusterConnection) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from remora.codec.queue_ops import (
     HEAD_SIZE,
     QueueHead,
-    Reservation,
+    QueueReservation,
     decode_head,
     encode_abort,
     encode_reserve,
@@ -24,7 +24,7 @@ from remora.codec.queue_ops import (
 )
 from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
-from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
@@ -97,7 +97,7 @@ class OldHeads(RadosPart):
             with contextlib.suppress(StoreError):
                 await self._mends.mend_unheld(shard)
 
-    async def _look(self, shard: Shard) -> tuple[QueueHead, Sequence[Reservation], int]:
+    async def _look(self, shard: Shard) -> tuple[QueueHead, Sequence[QueueReservation], int]:
         what = f"looking at {shard}"
         operation = ReadOp().assert_exists()
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
@@ -105,5 +105,5 @@ class OldHeads(RadosPart):
         head = decoded(decode_head, content.data, what)
         return head, decoded(lambda values: open_reservations(head, values), xattrs.values, what), version
 
-    async def _send(self, operation: Operation, shard: Shard, what: str, refusals: Refusals) -> int:
+    async def _send(self, operation: ObjectOperation, shard: Shard, what: str, refusals: Refusals) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))

@@ -30,7 +30,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import FULL, OWN, QUEUE, ChangedError, ExistsError, MismatchError, Refusals
-from remora.storage.rados.two_phase import TwoPhase
+from remora.storage.rados.two_phase import RadosTwoPhase
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,7 +81,7 @@ class MarkChange(NamedTuple):
 class OwnQueues(RadosPart):
     """Makes, marks and fills the queues of remora's own topics."""
 
-    def __init__(self, connection: ClusterConnection, two_phase: TwoPhase, old_heads: OldHeads) -> None:
+    def __init__(self, connection: ClusterConnection, two_phase: RadosTwoPhase, old_heads: OldHeads) -> None:
         super().__init__(connection)
         self._two_phase, self._old_heads = two_phase, old_heads
 

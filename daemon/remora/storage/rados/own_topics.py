@@ -12,12 +12,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from remora.model.errors import (
-    NotSequenced,
     ShardGone,
     StoreError,
     StoreUnavailable,
     TopicClosed,
     TopicMoved,
+    TopicNotSequenced,
     TopicRefused,
     TopicUnknown,
 )
@@ -26,7 +26,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.holds import HoldsObject
-from remora.storage.rados.inspection import Inspection
+from remora.storage.rados.inspection import RadosInspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
 from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, TopicState, as_stored, as_topic, changed
@@ -42,12 +42,12 @@ class OwnTopicsParts(NamedTuple):
     registry: Registry
     queues: OwnQueues
     sealed: SealedQueues
-    inspection: Inspection
+    inspection: RadosInspection
     holds: HoldsObject
     former: FormerQueues
 
 
-class OwnTopics:
+class RadosOwnTopics:
     """Topics with their queues; see `ports.administration.OwnTopics`."""
 
     def __init__(self, parts: OwnTopicsParts) -> None:
@@ -79,7 +79,7 @@ class OwnTopics:
     async def sequence(self, topic: Topic) -> SequenceState:
         """Raises NotSequenced: no topic of this store numbers its events."""
         await self._registry.existing(topic)
-        raise NotSequenced(f"topic {topic.name} numbers no events: those of the embedded store can")
+        raise TopicNotSequenced(f"topic {topic.name} numbers no events: those of the embedded store can")
 
     # --- making ----------------------------------------------------------------------------------------
 

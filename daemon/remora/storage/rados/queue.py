@@ -34,7 +34,7 @@ from remora.model.spill import Cut, SpilledRun
 from remora.model.topic import generation_of
 from remora.policy.reservations import Sightings
 from remora.policy.runs import cut, next_start, run_from
-from remora.storage.librados import MISMATCH, Operation, WriteOp
+from remora.storage.librados import MISMATCH, ObjectOperation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.guards import Guards
 from remora.storage.rados.old_heads import OldHeads
@@ -164,7 +164,7 @@ class _OpenReservation(NamedTuple):
 _NEVER_SEEN: Sightings[_OpenReservation] = Sightings()
 
 
-class Queue(RadosPart):
+class RadosQueue(RadosPart):
     """Lists and removes entries of held queues, and frees room there."""
 
     poll_cost_s = 0.0003
@@ -396,7 +396,7 @@ class Queue(RadosPart):
 
         return await asyncio.gather(*map(one, tokens))
 
-    async def _run(self, operation: Operation, token: LockToken, what: str, refusals: Refusals = HELD) -> None:
+    async def _run(self, operation: ObjectOperation, token: LockToken, what: str, refusals: Refusals = HELD) -> None:
         try:
             await self._connection.run(operation, token.shard.queue, what, refusals, self._locator(token.shard))
         except (OwnershipLost, ShardGone):

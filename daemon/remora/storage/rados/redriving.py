@@ -25,15 +25,15 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.dead_letters import REGISTRY, TOTALS, DeadLetters, letter_key
+from remora.storage.rados.dead_letters import REGISTRY, TOTALS, RadosDeadLetters, letter_key
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.own_queues import MarkChange
-from remora.storage.rados.own_topics import OwnTopics
+from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.part import INCARNATION, decoded
 from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
 from remora.storage.rados.sealed_queues import SealedQueues
 from remora.storage.rados.state import queue_front, stored_state
-from remora.storage.rados.two_phase import TwoPhase
+from remora.storage.rados.two_phase import RadosTwoPhase
 
 _MARK = "remora.redriven."
 _TRIES = 20
@@ -47,11 +47,15 @@ _decode_totals = msgspec.msgpack.Decoder(LetterTotals).decode
 _decode_keys = msgspec.msgpack.Decoder(list[str]).decode
 
 
-class Letters(DeadLetters):
+class RadosLetters(RadosDeadLetters):
     """The stored letters, with commands that re-drive and drop them."""
 
     def __init__(
-        self, connection: ClusterConnection, own_queues: SealedQueues, own_topics: OwnTopics, two_phase: TwoPhase
+        self,
+        connection: ClusterConnection,
+        own_queues: SealedQueues,
+        own_topics: RadosOwnTopics,
+        two_phase: RadosTwoPhase,
     ) -> None:
         super().__init__(connection)
         self._sealed, self._own_queues = own_queues, own_queues.queues

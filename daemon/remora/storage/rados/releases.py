@@ -31,7 +31,7 @@ _RELEASED, _GUARDED, _LEAVING = b"1", b"spilling", b"releasing"
 _TRIES = 20
 
 
-class Releases(RadosPart):
+class RadosReleases(RadosPart):
     """Reads and changes the released queues, and those that are guarded."""
 
     def __init__(self, connection: ClusterConnection) -> None:

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from remora.model.ingest import RESERVATION_AGE_S
-from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.intent_log import Intent, now_ms
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError
@@ -115,7 +115,7 @@ class Schedule(RadosPart):
         await self._run(operation)
         return list(page.values)
 
-    async def _run(self, operation: Operation) -> None:
+    async def _run(self, operation: ObjectOperation) -> None:
         await self._connection.run(operation, _OBJECT, f"looking into {_OBJECT}", OWN, self._own)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
-from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, Operation
+from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, ObjectOperation
 from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import connected_client
 from remora.storage.rados.placement import Locator, Placement, find_placement
@@ -47,7 +47,9 @@ class ClusterSession:
         """How many operations are not answered yet."""
         return self._completions.under_way
 
-    async def run(self, operation: Operation, locator: Locator, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
+    async def run(
+        self, operation: ObjectOperation, locator: Locator, oid: str, what: str, refusals: Refusals = PLAIN
+    ) -> int:
         """Carry out an operation on an object and return the object's version.
 
         `what` begins the text of each error. Raises what `refusals` has for the errno, else StoreUnavailable,

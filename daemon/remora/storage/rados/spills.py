@@ -28,7 +28,7 @@ from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpilledRun, SpillLook, SpillUsage
 from remora.storage.librados import WriteOp
 from remora.storage.rados.part import INCARNATION, QUEUE_CLASS, decoded, held_read, held_write
-from remora.storage.rados.queue import HeldProgress, Queue
+from remora.storage.rados.queue import HeldProgress, RadosQueue
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError
 from remora.storage.rados.runs import run_of
 from remora.storage.rados.spilled_view import SpilledView, spilled_view
@@ -43,7 +43,7 @@ _SEND_WITHIN_S = 60.0
 """A move is not sent later than this after its run was named, which is swept when no queue has named it for an hour."""
 
 
-class RadosSpills(Queue):
+class RadosSpills(RadosQueue):
     """The queue, with moves."""
 
     may_spill = True

@@ -11,36 +11,36 @@ from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.rados.arrivals import NoArrivals
-from remora.storage.rados.attempts import Attempts
-from remora.storage.rados.catalog import Catalog
+from remora.storage.rados.attempts import RadosAttempts
+from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.guards import Guards
 from remora.storage.rados.holds import HoldsObject
-from remora.storage.rados.ingest import Ingest
-from remora.storage.rados.inspection import Inspection
+from remora.storage.rados.ingest import RadosIngest
+from remora.storage.rados.inspection import RadosInspection
 from remora.storage.rados.intent_log import IntentLog
 from remora.storage.rados.layouts import LayoutParts, ReshardableTopics
-from remora.storage.rados.ledger import Ledger
-from remora.storage.rados.locks import Locks
-from remora.storage.rados.members import Members
+from remora.storage.rados.ledger import RadosLedger
+from remora.storage.rados.locks import RadosLocks
+from remora.storage.rados.members import RadosMembers
 from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.notifications import NoNotifications
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
-from remora.storage.rados.own_topics import OwnTopics, OwnTopicsParts
+from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
 from remora.storage.rados.parents import Parents
 from remora.storage.rados.queue import QueueParts
 from remora.storage.rados.recovery import Recovery
-from remora.storage.rados.redriving import Letters
+from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.registry import Registry
-from remora.storage.rados.releases import Releases
+from remora.storage.rados.releases import RadosReleases
 from remora.storage.rados.runs import Runs
 from remora.storage.rados.schedule import Schedule
 from remora.storage.rados.sealed_queues import SealedQueues
 from remora.storage.rados.spills import RadosSpills
-from remora.storage.rados.two_phase import TwoPhase
+from remora.storage.rados.two_phase import RadosTwoPhase
 
 
 def _ignore(connected: bool, text: str) -> None:
@@ -73,26 +73,33 @@ class RadosStore:
         registry = Registry(connection)
         self.mends = RadosMends(connection)
         old_heads = OldHeads(connection, self.mends, may_write=settings.heal != "off")
-        self.two_phase, self.attempts = TwoPhase(connection, old_heads, reservation_age_s), Attempts(connection)
+        self.two_phase, self.attempts = (
+            RadosTwoPhase(connection, old_heads, reservation_age_s),
+            RadosAttempts(connection),
+        )
         own_queues = OwnQueues(connection, self.two_phase, old_heads)
         runs = Runs(connection, spill_pool)
-        self.inspection = Inspection(connection, runs)
+        self.inspection = RadosInspection(connection, runs)
         self.holds = HoldsObject(connection, registry)
         sealed, former = SealedQueues(connection, own_queues), FormerQueues(connection)
         topics = OwnTopicsParts(registry, own_queues, sealed, self.inspection, self.holds, former)
-        own_topics = OwnTopics(topics)
-        self.catalog = Catalog(connection, registry, runs)
-        self.releases, self.members, self.ledger = Releases(connection), Members(connection), Ledger(connection)
-        self.letters = Letters(connection, sealed, own_topics, self.two_phase)
+        own_topics = RadosOwnTopics(topics)
+        self.catalog = RadosCatalog(connection, registry, runs)
+        self.releases, self.members, self.ledger = (
+            RadosReleases(connection),
+            RadosMembers(connection),
+            RadosLedger(connection),
+        )
+        self.letters = RadosLetters(connection, sealed, own_topics, self.two_phase)
         guards = Guards(connection, self.releases, registry, guard_s)
         parts = QueueParts(old_heads, runs, guards, Parents(registry, sealed, former))
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
-        self.locks = Locks(connection, self.catalog, old_heads, self.queue.taken, on_seam)
+        self.locks = RadosLocks(connection, self.catalog, old_heads, self.queue.taken, on_seam)
         self.arrivals, self.notifications = NoArrivals(), NoNotifications()
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues, registry)
         self.own_topics = ReshardableTopics(topics, LayoutParts(intents, schedule, finisher, self.letters))
-        self.ingest = Ingest(intents, schedule, finisher, own_queues, own_topics)
+        self.ingest = RadosIngest(intents, schedule, finisher, own_queues, own_topics)
         self.ingest.tracer, self.ingest.meter = tracer, meter
         self._recovery, self._runs = Recovery(intents, schedule, finisher), runs
         self._guards = guards

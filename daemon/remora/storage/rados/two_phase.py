@@ -12,7 +12,7 @@ from remora.codec.queue_ops import (
     ENTRY_OVERHEAD,
     HEAD_SIZE,
     QueueHead,
-    Reservation,
+    QueueReservation,
     decode_head,
     encode_abort,
     encode_commit,
@@ -39,17 +39,17 @@ _COMMITTED: Refusals = MappingProxyType(
 )
 
 _ANY: Mapping[str, str] = MappingProxyType({})
-_NONE_SEEN: Sightings[Reservation] = Sightings()
+_NONE_SEEN: Sightings[QueueReservation] = Sightings()
 
 
-class TwoPhase(RadosPart):
+class RadosTwoPhase(RadosPart):
     """Reserves, commits and aborts."""
 
     def __init__(self, connection: ClusterConnection, old_heads: OldHeads, reservation_age_s: float) -> None:
         super().__init__(connection)
         self._old_heads, self._age_s = old_heads, reservation_age_s
         self._turns: dict[Shard, asyncio.Lock] = {}
-        self._in_the_way: dict[Shard, Sightings[Reservation]] = {}
+        self._in_the_way: dict[Shard, Sightings[QueueReservation]] = {}
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
         """Reserve room and return the reservation's id. Raises QueueFull, StoreFull and ShardGone."""
@@ -79,7 +79,7 @@ class TwoPhase(RadosPart):
                 return head.next_id
         raise StoreUnavailable(f"reserving in {shard}: other clients always came first")
 
-    async def _with_next_id(self, shard: Shard, head: QueueHead) -> Reservation | None:
+    async def _with_next_id(self, shard: Shard, head: QueueHead) -> QueueReservation | None:
         """The open reservation with the id that the next one would have.
 
         The class refuses that one with EAGAIN, and librados repeats an operation with this answer until it times out.
@@ -92,7 +92,7 @@ class TwoPhase(RadosPart):
             found = decoded(lambda values: open_reservations(head, values), xattrs.values, what)
         return next((each for each in found if each.id == head.next_id), None)
 
-    async def _free(self, shard: Shard, found: Reservation) -> None:
+    async def _free(self, shard: Shard, found: QueueReservation) -> None:
         """Give up a reservation that was seen for long enough; else raise ReservationIdTaken.
 
         As the holder of the queue does with all, and by the same rule: this process has seen it for that long.

@@ -54,7 +54,7 @@ class _FileState:
     tails: dict[int, str] = field(default_factory=dict)
 
 
-class Arrivals(SqlitePart):
+class SqliteArrivals(SqlitePart):
     """Waits for commits of any process."""
 
     def __init__(self, files: Files) -> None:

@@ -15,7 +15,7 @@ _NOTED = "SELECT noted FROM attempts WHERE queue = ?"
 _FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
 
 
-class Attempts(SqlitePart):
+class SqliteAttempts(SqlitePart):
     """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
 
     async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:

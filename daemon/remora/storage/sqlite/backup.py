@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from remora.model.errors import StoreFull, StoreMisconfigured, StoreUnavailable
-from remora.model.store_files import Report
+from remora.model.store_files import FileReport
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import schema
-from remora.storage.sqlite.checking import check_directory, check_file, folders_of, open_to_look, placement_of, why
-from remora.storage.sqlite.connecting import connect, snapshot, transaction
+from remora.storage.sqlite.checks import check_directory, check_file, folders_of, open_to_look, placement_of, why
+from remora.storage.sqlite.connections import connect, snapshot, transaction
 from remora.storage.sqlite.directory import (
     RESTORING,
     discard,
@@ -50,7 +50,7 @@ DELETE FROM members;
 """
 
 
-def back_up(directory: Path, target: Path) -> list[Report]:
+def back_up(directory: Path, target: Path) -> list[FileReport]:
     """Copy all files of a store, of all its directories, into `target`, which is made, or is empty; what is in each
     copy, and wrong with it.
 
@@ -70,7 +70,7 @@ def back_up(directory: Path, target: Path) -> list[Report]:
     return check_directory(target, in_one=True)
 
 
-def restore(copies: Path, directories: Sequence[Path]) -> list[Report]:
+def restore(copies: Path, directories: Sequence[Path]) -> list[FileReport]:
     """Make a store in these directories out of what `back_up` has copied; what is in each of its files.
 
     Raises StoreMisconfigured where `copies` is not one whole store that is sound, of as many directories, or where a
@@ -194,7 +194,7 @@ def _copy(source: sqlite3.Connection, copy: Path) -> None:
         target.execute("PRAGMA journal_mode = DELETE")
 
 
-def _restored(source: Path, copy: Path) -> Report:
+def _restored(source: Path, copy: Path) -> FileReport:
     """Make a file that is to be used out of a copy, of the newest version. Raises StoreMisconfigured for damage."""
     with closing(open_to_look(source)) as connection, snapshot(connection):
         _copy(connection, copy)

@@ -37,7 +37,7 @@ class _FileCatalog(NamedTuple):
     holds: Mapping[Shard, TopicHold]
 
 
-class Catalog(SqlitePart):
+class SqliteCatalog(SqlitePart):
     """Finds topics and queues, and remembers them until something changes: then what changed is read anew."""
 
     def __init__(self, files: Files) -> None:

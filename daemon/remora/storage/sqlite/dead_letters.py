@@ -64,7 +64,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(_StoredLetter)
 
 
-class DeadLetters(SqlitePart):
+class SqliteDeadLetters(SqlitePart):
     """Stores entries that left their queue undelivered."""
 
     async def store(self, token: LockToken, *letters: DeadLetter) -> None:

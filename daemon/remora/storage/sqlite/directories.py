@@ -29,8 +29,8 @@ from remora.model.errors import (
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import own_topic_name
 from remora.policy.store_directories import StoreDirectories, StoreDirectory
-from remora.storage.sqlite.allocating import NO_ROOM
-from remora.storage.sqlite.connecting import connect, snapshot, transaction
+from remora.storage.sqlite.allocation import NO_ROOM
+from remora.storage.sqlite.connections import connect, snapshot, transaction
 from remora.storage.sqlite.directory import (
     JoinedStore,
     locked,

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.sqlite import schema
-from remora.storage.sqlite.connecting import PAGE_BYTES, connect, transaction
+from remora.storage.sqlite.connections import PAGE_BYTES, connect, transaction
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated
 
 _log = logging.getLogger(__name__)

@@ -33,14 +33,14 @@ from remora.storage.sqlite.clock import now_ns
 from remora.storage.sqlite.decisions import Decision, FilePart, Take
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import NOTHING, GroupCommit, Wants
-from remora.storage.sqlite.ingest import Ingest, Load, ReserveRoom, append, check_open, loaded, sums
+from remora.storage.sqlite.ingest import Load, ReserveRoom, SqliteIngest, append, check_open, loaded, sums
 from remora.storage.sqlite.write_batch import QueueUpdate, TopicRow, WriteBatch
 
 ByFile = dict[int, list[TopicCopies]]
 """Copies by the number of their topic's file, those of a file in the order of their topics' names."""
 
 
-class FanOut(Ingest):
+class FanOut(SqliteIngest):
     """Ingest, and events for several topics at once; see `ports.FanningOut`."""
 
     def __init__(self, files: Files, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:

@@ -24,7 +24,7 @@ from remora.storage.sqlite.directories import (
     prepare_further,
 )
 from remora.storage.sqlite.directory import locked, make_directory, number_of_file, opening_error, prepare
-from remora.storage.sqlite.examining import damages
+from remora.storage.sqlite.examination import damages
 from remora.storage.sqlite.file import File, FilePlace
 from remora.storage.sqlite.kept_log import fill_reserve
 from remora.storage.sqlite.known_places import generation_in

@@ -29,7 +29,7 @@ from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import GroupCommit, Wants
-from remora.storage.sqlite.write_batch import AGE, Need, QueueUpdate, TopicRow, WriteBatch
+from remora.storage.sqlite.write_batch import AGE, QueueUpdate, RoomNeed, TopicRow, WriteBatch
 
 _RESERVATION = f"""
 SELECT number, state, rooms, events, digest, generation, {AGE} FROM reservations WHERE id = :id AND topic = :topic
@@ -54,13 +54,13 @@ UPDATE reservations SET state = 'expired', rooms = x'', boot = :boot, since_ns =
 WHERE number IN (SELECT value FROM json_each(:numbers))
 """
 
-Load = dict[int, tuple[list[bytes], Need]]
+Load = dict[int, tuple[list[bytes], RoomNeed]]
 """What goes into each shard, in order, and its room."""
 
 decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 
 
-class Ingest:
+class SqliteIngest:
     """Publishes, reserves, commits and aborts; see `ports.Ingest`. Requests for several topics are in `fan_out.py`."""
 
     def __init__(self, files: Files, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER) -> None:
@@ -161,7 +161,7 @@ class _Publish:
 class ReserveRoom:
     topic: Topic
     id: str
-    needs: dict[int, Need]
+    needs: dict[int, RoomNeed]
     rooms: bytes
     events: int
 
@@ -282,10 +282,10 @@ def loaded(topic: Topic, events: Iterable[RoutedEvent]) -> Load:
         else:
             payloads[shard] = [payload]
     _check_shards(topic, payloads)
-    return {number: (each, Need(len(each), sum(map(len, each)))) for number, each in payloads.items()}
+    return {number: (each, RoomNeed(len(each), sum(map(len, each)))) for number, each in payloads.items()}
 
 
-def _needs(topic: Topic, rooms: Sequence[ReservedRoom]) -> dict[int, Need]:
+def _needs(topic: Topic, rooms: Sequence[ReservedRoom]) -> dict[int, RoomNeed]:
     """How much room each shard is asked for. ValueError for shards that the topic does not have."""
     needs = sums(rooms)
     _check_shards(topic, needs)
@@ -300,15 +300,15 @@ def _check_shards(topic: Topic, numbers: Iterable[int]) -> None:
             raise ValueError(f"topic {topic.name} has no shard {number}")
 
 
-def sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
-    sums: dict[int, Need] = {}
+def sums(rooms: Iterable[ReservedRoom]) -> dict[int, RoomNeed]:
+    sums: dict[int, RoomNeed] = {}
     for shard, _, nbytes in rooms:
         entries, total = sums.get(shard, (0, 0))
-        sums[shard] = Need(entries + 1, total + nbytes)
+        sums[shard] = RoomNeed(entries + 1, total + nbytes)
     return sums
 
 
-def give_back(batch: WriteBatch, topic: TopicRow, generation: int, needs: dict[int, Need]) -> None:
+def give_back(batch: WriteBatch, topic: TopicRow, generation: int, needs: dict[int, RoomNeed]) -> None:
     """End a reservation in the queues of the layout that it was made in, as far as these are there."""
     queues = batch.queues(topic, needs, generation)
     for number, need in needs.items():

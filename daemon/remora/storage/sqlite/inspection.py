@@ -35,7 +35,7 @@ WHERE q.name = ?
 _NOT_EMPTY = "SELECT name FROM queues WHERE tail > head OR reservations > 0"
 
 
-class Inspection(SqlitePart):
+class SqliteInspection(SqlitePart):
     """Figures and contents of a queue."""
 
     async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:

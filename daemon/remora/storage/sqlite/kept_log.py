@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from remora.storage.sqlite.allocating import allocate
+from remora.storage.sqlite.allocation import allocate
 
 _RESERVE = "reserve"
 _SLICE_BYTES = 64 << 10

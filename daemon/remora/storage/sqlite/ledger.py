@@ -59,7 +59,7 @@ class _LedgerRow(NamedTuple):
         return Balance(shard, self.tail - self.begun, self.tail - self.head - missing, removed)
 
 
-class Ledger(SqlitePart):
+class SqliteLedger(SqlitePart):
     """Looks at the balances of queues."""
 
     async def balance(self, shard: Shard) -> Balance:

@@ -48,7 +48,7 @@ UPDATE locks SET until_ns = :until WHERE queue IN (
 """
 
 
-class Locks(SqlitePart):
+class SqliteLocks(SqlitePart):
     """Takes, extends and gives back locks. No lock is worth a sync: it does not outlive a start of the host."""
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:

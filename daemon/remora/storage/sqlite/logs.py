@@ -71,7 +71,7 @@ class _Row(NamedTuple):
         return Projection(self.uid, LogKind(self.kind), self.width, self.epoch, self.owner, self.address)
 
 
-class Logs:
+class SqliteLogs:
     """See `ports.log`. Pools are labels here; positions end at 2^63 - 1."""
 
     def __init__(self, files: Files) -> None:

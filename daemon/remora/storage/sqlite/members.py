@@ -22,7 +22,7 @@ _LIVE = "SELECT entity, member FROM members WHERE boot = ? AND until_ns > ? ORDE
 _decoder = msgspec.msgpack.Decoder(Member)
 
 
-class Members(SqlitePart):
+class SqliteMembers(SqlitePart):
     """Announces workers and finds them. No row is worth a sync: it means nothing after a start of the host."""
 
     async def announce(self, member: Member, ttl_s: float) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from remora.model.room import Mend
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite.inspection import Inspection
+from remora.storage.sqlite.inspection import SqliteInspection
 
 
 class NoMends:
     """Looks only."""
 
-    def __init__(self, inspection: Inspection) -> None:
+    def __init__(self, inspection: SqliteInspection) -> None:
         self._inspection = inspection
 
     async def look(self, shard: Shard) -> Mend:

@@ -40,7 +40,7 @@ WHERE id = ?
 _WITH_RESERVATIONS = "SELECT name FROM queues WHERE reservations > 0"
 
 
-class Queue(SqlitePart):
+class SqliteQueue(SqlitePart):
     """Lists, removes and frees room in held queues."""
 
     poll_cost_s = 0.00005

@@ -12,10 +12,10 @@ from remora.model.position import Position
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import Topic, own_topic_name
-from remora.storage.sqlite.dead_letters import DeadLetters
+from remora.storage.sqlite.dead_letters import SqliteDeadLetters
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import check_open
-from remora.storage.sqlite.write_batch import Need, WriteBatch
+from remora.storage.sqlite.write_batch import RoomNeed, WriteBatch
 
 _FORGET = "DELETE FROM letters WHERE queue = ? AND incarnation = ? AND gen = ? AND position = ?"
 _COUNT = """
@@ -26,7 +26,7 @@ _STANDS = "SELECT 1 FROM queues WHERE name = ? AND incarnation = ? AND head <= ?
 _TOTALS = "SELECT queue, redriven, dropped FROM letter_totals"
 
 
-class Letters(DeadLetters):
+class SqliteLetters(SqliteDeadLetters):
     """The stored letters; re-drives and drops them, too."""
 
     async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
@@ -61,7 +61,7 @@ class Letters(DeadLetters):
             check_open(row, topic)
             payloads = [_unnumbered(each) for each in again if _forget(connection, each.letter)]
             if payloads:
-                need = Need(len(payloads), sum(map(len, payloads)))
+                need = RoomNeed(len(payloads), sum(map(len, payloads)))
                 queue = batch.with_room(topic, {number: need})[number]
                 if row.sequence is not None:
                     payloads = list(map(with_number, payloads, batch.take_numbers(row, len(payloads))))

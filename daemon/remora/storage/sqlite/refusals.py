@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
-from remora.storage.sqlite.allocating import NO_ROOM, opened
+from remora.storage.sqlite.allocation import NO_ROOM, opened
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _OF_THE_HOST = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})

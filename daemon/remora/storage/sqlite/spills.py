@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from remora.model.errors import StoreMisconfigured
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import NO_SPILL, SpilledRun, SpillLook, SpillUsage
-from remora.storage.sqlite.inspection import Inspection
+from remora.storage.sqlite.inspection import SqliteInspection
 
 _REFUSED = "queues of the embedded store do not spill: their room is an option of their topic"
 
@@ -17,7 +17,7 @@ class NoSpills:
 
     may_spill = False
 
-    def __init__(self, inspection: Inspection) -> None:
+    def __init__(self, inspection: SqliteInspection) -> None:
         self._inspection = inspection
 
     async def look(self, token: LockToken) -> SpillLook:

@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping
 from remora.config import SqliteSettings
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
-from remora.storage.sqlite.arrivals import Arrivals
-from remora.storage.sqlite.attempts import Attempts
-from remora.storage.sqlite.catalog import Catalog
+from remora.storage.sqlite.arrivals import SqliteArrivals
+from remora.storage.sqlite.attempts import SqliteAttempts
+from remora.storage.sqlite.catalog import SqliteCatalog
 from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.finisher import DecisionFinisher
 from remora.storage.sqlite.holds import TopicHolds
-from remora.storage.sqlite.inspection import Inspection
-from remora.storage.sqlite.ledger import Ledger
-from remora.storage.sqlite.locks import Locks
-from remora.storage.sqlite.logs import Logs
-from remora.storage.sqlite.members import Members
+from remora.storage.sqlite.inspection import SqliteInspection
+from remora.storage.sqlite.ledger import SqliteLedger
+from remora.storage.sqlite.locks import SqliteLocks
+from remora.storage.sqlite.logs import SqliteLogs
+from remora.storage.sqlite.members import SqliteMembers
 from remora.storage.sqlite.mends import NoMends
 from remora.storage.sqlite.notifications import StoredNotifications
-from remora.storage.sqlite.queue import Queue
-from remora.storage.sqlite.redriving import Letters
+from remora.storage.sqlite.queue import SqliteQueue
+from remora.storage.sqlite.redriving import SqliteLetters
 from remora.storage.sqlite.spills import NoSpills
 from remora.storage.sqlite.topics import Topics, sweep_all
-from remora.storage.sqlite.two_phase import TwoPhase
+from remora.storage.sqlite.two_phase import SqliteTwoPhase
 from remora.storage.sqlite.watch import Watch
 from remora.storage.sqlite.writer import WriterStats
 
@@ -54,14 +54,18 @@ class SqliteStore:
         meter: StageMeter = NO_METER,
     ) -> None:
         self._files = files = Files(settings, on_state, make=make, waits=waits, meter=meter)
-        self.catalog = self.releases = Catalog(files)
+        self.catalog = self.releases = SqliteCatalog(files)
         self.holds = TopicHolds(files, self.catalog.held)
-        self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
-        self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
-        self.inspection, self.ledger = Inspection(files), Ledger(files)
+        self.locks, self.members, self.queue = SqliteLocks(files), SqliteMembers(files), SqliteQueue(files)
+        self.attempts, self.arrivals, self.letters = SqliteAttempts(files), SqliteArrivals(files), SqliteLetters(files)
+        self.inspection, self.ledger = SqliteInspection(files), SqliteLedger(files)
         self.mends, self.spill = NoMends(self.inspection), NoSpills(self.inspection)
-        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), FanOut(files, tracer, meter)
-        self.notifications, self.logs = StoredNotifications(files), Logs(files)
+        self.own_topics, self.two_phase, self.ingest = (
+            Topics(files),
+            SqliteTwoPhase(files),
+            FanOut(files, tracer, meter),
+        )
+        self.notifications, self.logs = StoredNotifications(files), SqliteLogs(files)
         self._finisher = DecisionFinisher(files, self.ingest)
         self._watch = Watch(files, self._begin)
 

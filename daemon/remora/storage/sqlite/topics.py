@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from remora.codec.sequence import number_of
-from remora.model.errors import NotSequenced, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.errors import StoreError, StoreUnavailable, TopicNotSequenced, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
 from remora.model.layout import FormerQueue
 from remora.model.shard import Origin
@@ -179,7 +179,7 @@ class Topics(SqlitePart):
         def look(connection: sqlite3.Connection) -> SequenceState:
             number, _, tail = _found(connection, topic)
             if tail is None:
-                raise NotSequenced(f"topic {topic.name} numbers no events: it was made without --sequence")
+                raise TopicNotSequenced(f"topic {topic.name} numbers no events: it was made without --sequence")
             return SequenceState(tail, min(_passed(connection, number), default=tail))
 
         return await self._files.file_of(topic.name).read(look)

@@ -47,7 +47,7 @@ WHERE id = ?
 """
 
 
-class TwoPhase(SqlitePart):
+class SqliteTwoPhase(SqlitePart):
     """Reserves, commits and aborts. Only a commit is synced: no reservation outlives a start of the host."""
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:

@@ -56,7 +56,7 @@ DELETE FROM once WHERE number IN (SELECT number FROM once ORDER BY number LIMIT 
 """  # noqa: S608 - a constant
 
 
-class Need(NamedTuple):
+class RoomNeed(NamedTuple):
     """What some entries take of a queue's room."""
 
     entries: int
@@ -81,11 +81,11 @@ class TopicRow(NamedTuple):
     sequence: int | None
     generation: int
 
-    def room(self, need: Need) -> Need:
+    def room(self, need: RoomNeed) -> RoomNeed:
         """What so much takes of the topic's queues: with the number of each entry, where they have one."""
         if self.sequence is None:
             return need
-        return Need(need.entries, need.nbytes + NUMBER_BYTES * need.entries)
+        return RoomNeed(need.entries, need.nbytes + NUMBER_BYTES * need.entries)
 
 
 @dataclass(slots=True)
@@ -102,26 +102,26 @@ class QueueUpdate:
     payloads: list[bytes] = field(default_factory=list)
     is_changed: bool = False
 
-    def has_room(self, need: Need) -> bool:
+    def has_room(self, need: RoomNeed) -> bool:
         """Whether so much more fits, beside everything that is reserved."""
-        taken = self.used_bytes + Need(self.reserved_entries, self.reserved_bytes).cost
+        taken = self.used_bytes + RoomNeed(self.reserved_entries, self.reserved_bytes).cost
         end = self.tail + len(self.payloads) + self.reserved_entries + need.entries
         return taken + need.cost <= self.capacity_bytes and end <= END_OF_QUEUE
 
-    def append(self, payloads: Sequence[bytes], need: Need) -> None:
+    def append(self, payloads: Sequence[bytes], need: RoomNeed) -> None:
         """Add entries behind the last one."""
         self.payloads += payloads
         self.used_bytes += need.cost
         self.is_changed = True
 
-    def reserve(self, need: Need, sign: int = 1) -> None:
+    def reserve(self, need: RoomNeed, sign: int = 1) -> None:
         """Keep room for one more reservation."""
         self.reservations += sign
         self.reserved_entries += sign * need.entries
         self.reserved_bytes += sign * need.nbytes
         self.is_changed = True
 
-    def give_back(self, need: Need) -> None:
+    def give_back(self, need: RoomNeed) -> None:
         """End a reservation."""
         self.reserve(need, -1)
 
@@ -178,7 +178,7 @@ class WriteBatch:
             known.update((number - first, QueueUpdate(*rest)) for number, *rest in msgspec.json.decode(found))
         return known
 
-    def with_room(self, topic: Topic, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
+    def with_room(self, topic: Topic, needs: dict[int, RoomNeed]) -> dict[int, QueueUpdate]:
         """The queues of a topic. Raises QueueFull when one of those that are needed has not enough room.
 
         `needs` are without the numbers of events.

@@ -24,7 +24,7 @@ class AttemptResult(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TargetAnswer:
     """What came of an attempt. `status` is HTTP's; None where no answer came.
 
     `retry_after_s` is how long the server asks to wait. `culprit` is the one event, by its place in the request, that
@@ -56,6 +56,6 @@ class OpenTarget(Protocol):
         """Whether a request that may have happened can be sent again, and still happens once."""
         ...
 
-    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> TargetAnswer:
         """Attempt a request once. `request` names it: a repetition has the same name, and no other request has."""
         ...

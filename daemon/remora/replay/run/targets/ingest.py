@@ -14,11 +14,11 @@ import msgspec
 from remora.client import Failure, IngestClient, IngestError, IngestMisconfigured, NotSequenced
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.run.schedule import DueEvent
-from remora.replay.run.targets import Answer, AttemptResult
+from remora.replay.run.targets import AttemptResult, TargetAnswer
 from remora.replay.shape import EVENT_NAMES, MARK
 
 _SERVER_FAILED = 500
-_DONE = Answer(AttemptResult.DONE, 200)
+_DONE = TargetAnswer(AttemptResult.DONE, 200)
 
 
 class Records:
@@ -93,14 +93,14 @@ class IngestTarget:
         self.batch = batch
         self._client, self._topic, self._records = client, topic, records
 
-    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> TargetAnswer:
         """Attempt to store events, all or none."""
         lines = []
         for place, event in enumerate(events):
             try:
                 lines.append(self._records.line(event))
             except UnicodeEncodeError:
-                return Answer(AttemptResult.REFUSED, error="the key is not UTF-8", culprit=place)
+                return TargetAnswer(AttemptResult.REFUSED, error="the key is not UTF-8", culprit=place)
         try:
             found = await self._client.publish_once(self._topic, b"\n".join(lines), idempotency_key=request)
         except IngestMisconfigured as exc:
@@ -110,19 +110,19 @@ class IngestTarget:
         if isinstance(found, Failure):
             status = found.problem.status if found.problem else None
             result = AttemptResult.LOST if found.outcome_unknown else AttemptResult.BUSY
-            return Answer(result, status, found.text, found.retry_after_s)
+            return TargetAnswer(result, status, found.text, found.retry_after_s)
         return _DONE
 
 
-def _refused(error: IngestError) -> Answer:
+def _refused(error: IngestError) -> TargetAnswer:
     problem = error.problem
     if problem is None or problem.status >= _SERVER_FAILED or problem.status < 400:
-        return Answer(AttemptResult.LOST, problem.status if problem else None, str(error))
-    return Answer(AttemptResult.REFUSED, problem.status, str(error), culprit=problem.record)
+        return TargetAnswer(AttemptResult.LOST, problem.status if problem else None, str(error))
+    return TargetAnswer(AttemptResult.REFUSED, problem.status, str(error), culprit=problem.record)
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class IngestAddress:
     """Where a daemon takes events in, and what it asks of a client."""
 
     address: str
@@ -132,7 +132,7 @@ class Server:
 
 @asynccontextmanager
 async def ingest_target(
-    server: Server, topic: str, records: Records, *, batch: int, concurrency: int
+    server: IngestAddress, topic: str, records: Records, *, batch: int, concurrency: int
 ) -> AsyncIterator[IngestTarget]:
     """Opens a client of a daemon's ingest API. It sends nothing yet."""
     async with IngestClient(
@@ -149,7 +149,7 @@ class TakenTopic:
     is_numbered: bool
 
 
-async def check_ingest(server: Server, topic: str) -> TakenTopic:
+async def check_ingest(server: IngestAddress, topic: str) -> TakenTopic:
     """What the daemon says of the topic, when it takes events for it.
 
     Raises ReplayRefused, or what the client raises.

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from remora.replay.run.schedule import DueEvent
-from remora.replay.run.targets import Answer, AttemptResult
+from remora.replay.run.targets import AttemptResult, TargetAnswer
 
-_DONE = Answer(AttemptResult.DONE)
+_DONE = TargetAnswer(AttemptResult.DONE)
 
 
 class NullTarget:
@@ -19,7 +19,7 @@ class NullTarget:
     def __init__(self, batch: int) -> None:
         self.batch = batch
 
-    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> TargetAnswer:
         """Done, after one turn of the loop."""
         await asyncio.sleep(0)
         return _DONE

@@ -16,7 +16,7 @@ from aiobotocore.session import get_session
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.run.schedule import DueEvent
-from remora.replay.run.targets import Answer, AttemptResult
+from remora.replay.run.targets import AttemptResult, TargetAnswer
 from remora.replay.shape import COPY, DELETE, MARK, MPU_COMPLETE
 
 SOURCE_BUCKET = "remora-replay-source"
@@ -108,11 +108,11 @@ class S3Target:
         self._client, self._run_id, self._body = client, run_id, bytes(size_cap)
         self._copied: set[int] = set()
 
-    async def send(self, events: Sequence[DueEvent], request: str) -> Answer:
+    async def send(self, events: Sequence[DueEvent], request: str) -> TargetAnswer:
         """Attempt what the one event tells of."""
         (event,) = events
         try:
-            return Answer(AttemptResult.DONE, await self._do(event))
+            return TargetAnswer(AttemptResult.DONE, await self._do(event))
         except _Prepared as exc:
             return _nothing_happened(exc.cause)
         except Exception as exc:  # botocore raises its own errors, aiohttp's and asyncio's
@@ -167,12 +167,14 @@ class _Prepared(Exception):
         self.cause = cause
 
 
-def _nothing_happened(exc: Exception) -> Answer:
+def _nothing_happened(exc: Exception) -> TargetAnswer:
     answer = _answer(exc)
-    return Answer(AttemptResult.BUSY, answer.status, answer.error) if answer.result is AttemptResult.LOST else answer
+    return (
+        TargetAnswer(AttemptResult.BUSY, answer.status, answer.error) if answer.result is AttemptResult.LOST else answer
+    )
 
 
-def _answer(exc: Exception) -> Answer:
+def _answer(exc: Exception) -> TargetAnswer:
     """What an error tells of the request."""
     match exc:
         case errors.ClientError():
@@ -180,16 +182,18 @@ def _answer(exc: Exception) -> Answer:
             status, code = meta.get("HTTPStatusCode"), exc.response.get("Error", {}).get("Code")
             if status in _BUSY:
                 wait = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
-                return Answer(AttemptResult.BUSY, status, code, min(float(wait), 60.0) if wait.isdecimal() else 0.0)
-            return Answer(
+                return TargetAnswer(
+                    AttemptResult.BUSY, status, code, min(float(wait), 60.0) if wait.isdecimal() else 0.0
+                )
+            return TargetAnswer(
                 AttemptResult.LOST if status is None or status >= 500 else AttemptResult.REFUSED, status, code
             )
         case UnicodeError():
-            return Answer(AttemptResult.REFUSED, error="the key is not UTF-8")
+            return TargetAnswer(AttemptResult.REFUSED, error="the key is not UTF-8")
         case _ if isinstance(exc, _NOT_SENT):
-            return Answer(AttemptResult.BUSY, error=str(exc))
+            return TargetAnswer(AttemptResult.BUSY, error=str(exc))
         case errors.BotoCoreError() | aiohttp.ClientError() | OSError() | TimeoutError():
-            return Answer(AttemptResult.LOST, error=str(exc) or type(exc).__name__)
+            return TargetAnswer(AttemptResult.LOST, error=str(exc) or type(exc).__name__)
         case _:
             raise exc
 

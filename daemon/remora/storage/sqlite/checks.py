@@ -22,12 +22,12 @@ import msgspec
 
 from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
-from remora.model.store_files import MOST_PROBLEMS, Report
+from remora.model.store_files import MOST_PROBLEMS, FileReport
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
-from remora.storage.sqlite.connecting import snapshot
+from remora.storage.sqlite.connections import snapshot
 from remora.storage.sqlite.kept_log import restore_log
 from remora.storage.sqlite.known_places import placement_in
 
@@ -82,7 +82,7 @@ SELECT queue, incarnation, gen, position, ifnull(CAST(letter AS BLOB), x''), CAS
 """
 
 
-def check_directory(directory: Path, *, in_one: bool = False) -> list[Report]:
+def check_directory(directory: Path, *, in_one: bool = False) -> list[FileReport]:
     """A report of each file of the store whose first directory this is, or of a copy that has all `in_one`, by their
     numbers. OSError where the directory cannot be read."""
     folders = folders_of(directory, in_one=in_one)
@@ -100,7 +100,7 @@ def check_directory(directory: Path, *, in_one: bool = False) -> list[Report]:
         for at, folder in folders:
             for number in range(at * count, (at + 1) * count):
                 if (path := folder / f"queues-{number:03}.db") not in found:
-                    missing = Report(path)
+                    missing = FileReport(path)
                     missing.found("file", f"it is missing, though its store has {count * len(folders)} files")
                     reports.append(missing)
     return sorted(reports, key=lambda each: each.path.name)
@@ -122,9 +122,9 @@ def folders_of(directory: Path, *, in_one: bool = False) -> Sequence[tuple[int, 
     return [(0, directory), *((each.number, directory if in_one else Path(each.path)) for each in further)]
 
 
-def check_file(path: Path) -> Report:
+def check_file(path: Path) -> FileReport:
     """What is in a file, and all that is wrong with it."""
-    report = Report(path)
+    report = FileReport(path)
     try:
         with closing(open_to_look(path)) as connection, snapshot(connection):
             if _is_ours(connection, report):
@@ -164,10 +164,10 @@ def why(exc: Exception) -> str:
     return str(exc)
 
 
-Check = Callable[[sqlite3.Connection, Report], None]
+Check = Callable[[sqlite3.Connection, FileReport], None]
 
 
-def _guarded(connection: sqlite3.Connection, report: Report, check: Check) -> None:
+def _guarded(connection: sqlite3.Connection, report: FileReport, check: Check) -> None:
     """Check one thing; what cannot be read or makes no sense is a problem, and the others are checked all the same."""
     try:
         check(connection, report)
@@ -175,7 +175,7 @@ def _guarded(connection: sqlite3.Connection, report: Report, check: Check) -> No
         report.found(check.__name__.strip("_"), f"it cannot be read: {type(exc).__name__}: {exc}")
 
 
-def _is_ours(connection: sqlite3.Connection, report: Report) -> bool:
+def _is_ours(connection: sqlite3.Connection, report: FileReport) -> bool:
     """Whether this version knows the file's tables."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -193,18 +193,18 @@ def _is_ours(connection: sqlite3.Connection, report: Report) -> bool:
     return True
 
 
-def _pages(connection: sqlite3.Connection, report: Report) -> None:
+def _pages(connection: sqlite3.Connection, report: FileReport) -> None:
     for (text,) in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})"):
         if text != "ok":
             report.found("pages", str(text))
 
 
-def _identity(connection: sqlite3.Connection, report: Report) -> None:
+def _identity(connection: sqlite3.Connection, report: FileReport) -> None:
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     report.store, report.files, report.number = str(meta["store"]), int(meta["files"]), int(meta["number"])
 
 
-def _tables(connection: sqlite3.Connection, report: Report) -> None:
+def _tables(connection: sqlite3.Connection, report: FileReport) -> None:
     topics = {
         key: _Topic(name, LayoutColumns(name, *layouts), last)
         for key, name, last, *layouts in connection.execute(_TOPICS)
@@ -228,7 +228,7 @@ def _tables(connection: sqlite3.Connection, report: Report) -> None:
 # ------------------------------------------------------------------------------------------------- one queue
 
 
-def _books(queue: _Queue, report: Report) -> None:
+def _books(queue: _Queue, report: FileReport) -> None:
     """Positions only grow, and what has left is booked."""
     what = f"queue {queue.name}"
     if queue.settled > queue.tail:
@@ -246,7 +246,7 @@ def _books(queue: _Queue, report: Report) -> None:
 def _entries_of(queue: _Queue, topic: _Topic | None) -> Check:
     what = f"queue {queue.name}"
 
-    def entries(connection: sqlite3.Connection, report: Report) -> None:
+    def entries(connection: sqlite3.Connection, report: FileReport) -> None:
         """Each position between head and tail has its entry, whose bytes are those that were committed."""
         if topic is None:
             report.found(what, "its topic is not there")
@@ -303,7 +303,7 @@ def _gap(expected: int, found: int) -> str:
     return f"{count} {'entry is' if count == 1 else 'entries are'} missing, from {expected} on"
 
 
-def _follow(report: Report, what: str, entries: Sequence[tuple[int, bytes]], before: int, last: int) -> int:
+def _follow(report: FileReport, what: str, entries: Sequence[tuple[int, bytes]], before: int, last: int) -> int:
     """Numbers of a sequence grow from entry to entry, and were given; returns the greatest."""
     for position, data in entries:
         number = number_of(data)
@@ -324,7 +324,7 @@ def _rooms_of(queues: Sequence[_Queue], topics: Mapping[int, _Topic]) -> Check:
     names = {each.id: each.name for each in queues}
     by_place = {(each.topic, each.number): each.name for each in queues}
 
-    def reservations(connection: sqlite3.Connection, report: Report) -> None:
+    def reservations(connection: sqlite3.Connection, report: FileReport) -> None:
         """Each queue counts the room of its open reservations of both kinds."""
         rooms: dict[str, list[int]] = {each.name: [0, 0, 0] for each in queues}
         for queue, entries, nbytes in connection.execute("SELECT queue, entries, nbytes FROM queue_reservations"):
@@ -362,7 +362,7 @@ def _room(room: Sequence[int]) -> str:
 def _letters_of(queues: Sequence[_Queue]) -> Check:
     known = {(each.name, each.incarnation): each for each in queues}
 
-    def letters(connection: sqlite3.Connection, report: Report) -> None:
+    def letters(connection: sqlite3.Connection, report: FileReport) -> None:
         """Dead letters have their bytes, and are of entries that were committed."""
         for queue, incarnation, gen, position, letter, checksum in connection.execute(LETTERS):
             report.letters += 1
@@ -378,7 +378,7 @@ def _letters_of(queues: Sequence[_Queue]) -> Check:
 
 
 def _strays_of(queues: Sequence[_Queue]) -> Check:
-    def entries(connection: sqlite3.Connection, report: Report) -> None:
+    def entries(connection: sqlite3.Connection, report: FileReport) -> None:
         """No entry lies outside of its queue, save what is left of removed ones."""
         ranges = [(schema.rowid(each.id, each.head), schema.rowid(each.id, each.settled)) for each in queues]
         leftovers = connection.execute("SELECT queue, head, tail FROM leftovers")
@@ -396,7 +396,7 @@ def _strays_of(queues: Sequence[_Queue]) -> Check:
 def _strays_in_log(queues: Sequence[_Queue]) -> Check:
     tails = {each.id: each.tail for each in queues}
 
-    def entries(connection: sqlite3.Connection, report: Report) -> None:
+    def entries(connection: sqlite3.Connection, report: FileReport) -> None:
         """No entry lies in the log behind the end of its queue. Those of removed queues go with the log's front."""
         for row, packed in connection.execute("SELECT id, parts FROM recent"):
             for queue, part in recent.unpacked(row, packed):
@@ -408,7 +408,7 @@ def _strays_in_log(queues: Sequence[_Queue]) -> Check:
     return entries
 
 
-def _log(connection: sqlite3.Connection, report: Report) -> None:
+def _log(connection: sqlite3.Connection, report: FileReport) -> None:
     """Each row of the log says what it holds."""
     for row, packed, nbytes in connection.execute("SELECT id, parts, length(CAST(data AS BLOB)) FROM recent"):
         parts = [part for _, part in recent.unpacked(row, packed)]
@@ -420,7 +420,7 @@ def _log(connection: sqlite3.Connection, report: Report) -> None:
             )
 
 
-def _references(connection: sqlite3.Connection, report: Report) -> None:
+def _references(connection: sqlite3.Connection, report: FileReport) -> None:
     """What is kept of queues and topics is of some that are there."""
     for table, column, of in (
         ("locks", "queue", "queues"),
@@ -436,7 +436,7 @@ def _references(connection: sqlite3.Connection, report: Report) -> None:
             report.found(table, f"{count} rows are of {of} that are not there")
 
 
-def _decisions(connection: sqlite3.Connection, report: Report) -> None:
+def _decisions(connection: sqlite3.Connection, report: FileReport) -> None:
     """What requests have decided for other files is what was committed."""
     for name, parts, checksum in connection.execute("SELECT id, CAST(parts AS BLOB), checksum FROM decisions"):
         if zlib.crc32(parts) != checksum:

@@ -14,7 +14,7 @@ from remora.model.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecordOrigin:
     """What the headers of all records of a shard have in common."""
 
     shard: bytes
@@ -36,7 +36,7 @@ class KafkaBatch:
     """Records for one partition. `nbytes` is the most that they take up in a batch, before compression."""
 
     lane: int
-    origin: Origin
+    origin: RecordOrigin
     records: Sequence[Record]
     nbytes: int
     after: bytes = b""
@@ -77,7 +77,7 @@ class Packer:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: RecordOrigin,
         partitions: int,
         *,
         codec: int,
@@ -147,7 +147,7 @@ class Packer:
         return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"
 
 
-def _headers(origin: Origin, record: Record) -> list[tuple[str, bytes]]:
+def _headers(origin: RecordOrigin, record: Record) -> list[tuple[str, bytes]]:
     """The headers of CloudEvents' binding to Kafka, whose body is the record's value as ever."""
     event_id = origin.shard + b"/" + origin.prefix + record.position
     return [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.speedups import in_batches
-from remora.endpoints.amqp.messages import Origin
+from remora.endpoints.amqp.messages import MessageOrigin
 from remora.endpoints.handover_note import HandoverNote
 from remora.model.record import Record
 
@@ -25,10 +25,10 @@ class AmqpBatch:
         return len(self.records)
 
 
-class Packer:
+class MessagePacker:
     """Sorts records by the hash of their key into `lanes`, and refuses those that the broker will not take."""
 
-    def __init__(self, origin: Origin, lanes: int) -> None:
+    def __init__(self, origin: MessageOrigin, lanes: int) -> None:
         self.lanes = lanes
         self._origin = origin
         self.note = HandoverNote()

@@ -19,9 +19,9 @@ from remora.model.errors import StoreDamaged, StoreFull, StoreMisconfigured
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
-from remora.storage.sqlite.checking import LETTERS, open_to_look, why
+from remora.storage.sqlite.checks import LETTERS, open_to_look, why
 from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, checksums
-from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
+from remora.storage.sqlite.connections import PAGE_BYTES, snapshot, transaction
 from remora.storage.sqlite.directory import discard
 
 _BATCH = 256

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from remora.cli.records import Bad, Given
+from remora.cli.records import Bad, GivenRecord
 from remora.client import (
     EventsRefused,
     IngestClient,
@@ -78,7 +78,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SendPlan:
     """How to send. `name` begins all idempotency keys, and has to be another one each time unless `repeatable`."""
 
     topic: str
@@ -90,11 +90,11 @@ class Plan:
     skip_malformed: bool
 
 
-Part = tuple[str, Sequence[Given]]
+Part = tuple[str, Sequence[GivenRecord]]
 """Records that make one request, and its idempotency key."""
 
 
-class Sender:
+class RecordSender:
     """Sends what it is given. All records of a key go over one connection, one request after the other.
 
     So they are stored in the order in which they were given, whatever fails and is repeated. Leaving its block sends
@@ -102,7 +102,7 @@ class Sender:
     a few seconds.
     """
 
-    def __init__(self, client: IngestClient, plan: Plan, outcome: Outcome) -> None:
+    def __init__(self, client: IngestClient, plan: SendPlan, outcome: Outcome) -> None:
         self._client, self._plan, self._outcome = client, plan, outcome
         self._lanes = [_Lane(number) for number in range(plan.connections)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -126,7 +126,7 @@ class Sender:
             if not task.cancelled():
                 task.result()
 
-    async def give(self, record: Given) -> None:
+    async def give(self, record: GivenRecord) -> None:
         """Send a record, together with others of its connection; waits while that has enough to do."""
         lane = self._lanes[zlib.crc32(record.key) % len(self._lanes)]
         lane.add(record)
@@ -191,7 +191,7 @@ class Sender:
         if refused and not self._plan.skip_malformed:
             self.stopped.set()
 
-    async def _send(self, part: Sequence[Given], key: str) -> Taken:
+    async def _send(self, part: Sequence[GivenRecord], key: str) -> Taken:
         lines = b"\n".join([record.record for record in part])
         if not self._plan.two_phase:
             return await self._client.publish_ndjson(self._plan.topic, lines, idempotency_key=key)
@@ -223,23 +223,23 @@ class _Lane:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.waiting: list[Given] = []
+        self.waiting: list[GivenRecord] = []
         self.nbytes = 0
         self.batches = 0
-        self.queue: asyncio.Queue[Sequence[Given]] = asyncio.Queue(_WAITING)
+        self.queue: asyncio.Queue[Sequence[GivenRecord]] = asyncio.Queue(_WAITING)
 
-    def add(self, record: Given) -> None:
+    def add(self, record: GivenRecord) -> None:
         """Let a record wait for others."""
         self.waiting.append(record)
         self.nbytes += len(record.record)
 
-    def take(self) -> Sequence[Given]:
+    def take(self) -> Sequence[GivenRecord]:
         """All that waits."""
         waiting, self.waiting, self.nbytes = self.waiting, [], 0
         return waiting
 
 
-def _around(part: Sequence[Given], key: str, exc: EventsRefused) -> tuple[Part | None, Bad | None, Part | None]:
+def _around(part: Sequence[GivenRecord], key: str, exc: EventsRefused) -> tuple[Part | None, Bad | None, Part | None]:
     """What to do with a batch that the server refused: the part before the record that it named, that record, the rest.
 
     Where it named none, the two halves. The server has the same opinion of records as this program, unless it is of
@@ -255,7 +255,7 @@ def _around(part: Sequence[Given], key: str, exc: EventsRefused) -> tuple[Part |
     return (f"{key}.0", before) if before else None, bad, (f"{key}.1", after) if after else None
 
 
-def reservable(record: Given) -> bool:
+def reservable(record: GivenRecord) -> bool:
     """Whether room can be reserved for a record: a reservation is JSON, and cannot name just any bytes."""
     try:
         record.key.decode()
@@ -264,7 +264,7 @@ def reservable(record: Given) -> bool:
     return True
 
 
-def _room(record: Given) -> tuple[str, str, int]:
+def _room(record: GivenRecord) -> tuple[str, str, int]:
     """What to reserve for a record, whose entry in its topic may be larger than the one that is known here."""
     event = event_entry.decode(record.entry).event
     nbytes = max(_LEAST_ROOM_BYTES, len(record.entry) + _ENDPOINT_BYTES)

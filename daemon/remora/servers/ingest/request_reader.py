@@ -19,7 +19,7 @@ from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
 from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.head import Headers
-from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, UNCONFIRMED, WRONG_TYPE, Problem
+from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, UNCONFIRMED, WRONG_TYPE, RefusedRequest
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -89,7 +89,7 @@ class _Announced:
     def _count(self) -> None:
         self._found += 1
         if self._found > self._most:
-            raise Problem(TOO_MANY, f"more than {self._most} events")
+            raise RefusedRequest(TOO_MANY, f"more than {self._most} events")
 
 
 _announced_at_most = lru_cache(maxsize=4)(_Announced)
@@ -106,7 +106,7 @@ def _form_of(given: str) -> BodyForm:
     found = _TYPES.get(name.strip().lower())
     charset = _CHARSET.search(parameters)
     if found is None or (charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii")):
-        raise Problem(WRONG_TYPE, f"expected {JSON} or {NDJSON} in UTF-8, not {given!r}")
+        raise RefusedRequest(WRONG_TYPE, f"expected {JSON} or {NDJSON} in UTF-8, not {given!r}")
     return found
 
 
@@ -130,10 +130,10 @@ def idempotency_key(headers: Headers) -> str:
         return ""
     given, *more = headers.every(b"idempotency-key")
     if more:
-        raise Problem(BAD_REQUEST, "Idempotency-Key: stands more than once", field="Idempotency-Key")
+        raise RefusedRequest(BAD_REQUEST, "Idempotency-Key: stands more than once", field="Idempotency-Key")
     key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
     if not _KEY.fullmatch(key):
-        raise Problem(
+        raise RefusedRequest(
             BAD_REQUEST, "Idempotency-Key: expected 1 to 255 visible ASCII characters", field="Idempotency-Key"
         )
     return key
@@ -159,7 +159,7 @@ def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[ReservedRoom]:
     return [ReservedRoom(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
 
 
-def malformed(exc: MalformedEvent) -> Problem:
+def malformed(exc: MalformedEvent) -> RefusedRequest:
     match exc:
         case TooManyEvents():
             kind = TOO_MANY
@@ -167,7 +167,7 @@ def malformed(exc: MalformedEvent) -> Problem:
             kind = UNCONFIRMED
         case _:
             kind = MALFORMED
-    return Problem(kind, str(exc), record=exc.record, line=exc.line, field=exc.field or None)
+    return RefusedRequest(kind, str(exc), record=exc.record, line=exc.line, field=exc.field or None)
 
 
 def _announced(body: bytes, most: int) -> Sequence[Event]:
@@ -177,16 +177,16 @@ def _announced(body: bytes, most: int) -> Sequence[Event]:
         reason, _, path = str(exc).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".")
         number = re.match(r"events\[([0-9]+)\]\.?", field)
-        raise Problem(
+        raise RefusedRequest(
             MALFORMED,
             f"{field}: {reason}" if field else reason,
             record=int(number[1]) if number else None,
             field=(field[number.end() :] if number else field) or None,
         ) from exc
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise Problem(MALFORMED, f"not valid JSON: {exc}") from exc
+        raise RefusedRequest(MALFORMED, f"not valid JSON: {exc}") from exc
     if not events:
-        raise Problem(MALFORMED, "events is empty", field="events")
+        raise RefusedRequest(MALFORMED, "events is empty", field="events")
     return events
 
 
@@ -194,5 +194,5 @@ def _key_of(number: int, event: Event) -> bytes:
     """What the event's shard is chosen by."""
     for name, text, most in (("bucket", event.bucket, MOST_BUCKET), ("object", event.object, MOST_KEY)):
         if len(text.encode(errors="surrogatepass")) > most:
-            raise Problem(MALFORMED, f"{name} is longer than {most} bytes", record=number, field=name)
+            raise RefusedRequest(MALFORMED, f"{name} is longer than {most} bytes", record=number, field=name)
     return f"{event.bucket}:{event.object}".encode(errors="surrogatepass")

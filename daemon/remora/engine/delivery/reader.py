@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from remora.engine.admission.givers import Allowance, Giver
 from remora.engine.delivery.reservation import SessionReservation
-from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.scope import DeliveryScope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page, Record
 from remora.model.traffic import Priority
@@ -25,7 +25,7 @@ class Reader:
 
     def __init__(
         self,
-        scope: Scope,
+        scope: DeliveryScope,
         allowance: Allowance,
         tasks: asyncio.TaskGroup,
         *,

@@ -7,7 +7,7 @@ import time
 
 from remora.codec.speedups import totals
 from remora.engine.delivery.letters import dead_letter
-from remora.engine.delivery.packing import pack_surely
+from remora.engine.delivery.packer import pack_surely
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Transaction, reject
 from remora.model.errors import EndpointError, EndpointFenced, EndpointUnavailable, EntryRefused, StoreError

@@ -36,7 +36,7 @@ class Listing(msgspec.Struct, frozen=True):
     ended_us: int
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ReconcileFinding(msgspec.Struct, frozen=True):
     """A finding as the summary shows it."""
 
     kind: str
@@ -66,7 +66,7 @@ class Reconcile(msgspec.Struct, frozen=True, kw_only=True):
     listed: int
     told: int
     counts: dict[str, int]
-    examples: tuple[Finding, ...]
+    examples: tuple[ReconcileFinding, ...]
 
     @property
     def is_clean(self) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 
 from remora.endpoints.addresses import look_up
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Tls, TlsFiles, build_context, read_trust, refused_client
 from remora.model.errors import (
     EndpointDenied,

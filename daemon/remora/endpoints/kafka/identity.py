@@ -16,12 +16,12 @@ from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
-from remora.endpoints.blocking import run_blocking
 from remora.endpoints.dial import dial
 from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.own_login import OwnLogin, prepare
-from remora.endpoints.kafka.target import Broker, Cluster
+from remora.endpoints.kafka.target import Broker, KafkaCluster
+from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import (
     EndpointDenied,
@@ -39,23 +39,23 @@ LOOK_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionIdentity:
     """The identity of a connection: equal ones may share a sender, others never do. `rules` are those of all."""
 
-    cluster: Cluster
+    cluster: KafkaCluster
     trust: Trust | None = None
     login: OwnLogin | None = None
     rules: DestinationRules = field(default=DestinationRules(), compare=False)
 
 
-async def build_client(connection: Connection, settings: KafkaSettings) -> tuple[KafkaClient, Broker]:
+async def build_client(connection: ConnectionIdentity, settings: KafkaSettings) -> tuple[KafkaClient, Broker]:
     """A client that is not connected yet, and the broker of the list that lets it in. Raises EndpointError."""
     options = await connection_options(connection)
     broker = await find_broker(connection, options, settings.client_id, settings.connect_timeout_s)
     return KafkaClient(broker, options, settings, connection.rules, connection.login), broker
 
 
-async def connection_options(connection: Connection) -> dict[str, Any]:
+async def connection_options(connection: ConnectionIdentity) -> dict[str, Any]:
     """What every aiokafka connection to this cluster is made with. Raises EndpointError."""
     cluster, trust = connection.cluster, connection.trust
     protocol = ("SASL_" if cluster.login else "") + ("SSL" if trust else "PLAINTEXT")
@@ -69,7 +69,9 @@ async def connection_options(connection: Connection) -> dict[str, Any]:
     return options
 
 
-async def find_broker(connection: Connection, options: dict[str, Any], client_id: str, timeout_s: float) -> Broker:
+async def find_broker(
+    connection: ConnectionIdentity, options: dict[str, Any], client_id: str, timeout_s: float
+) -> Broker:
     """The first broker of the list that lets us in; all are tried at once. The brokers that it names may lie there.
 
     Raises EndpointMisconfigured when at least one says that we never will be, else EndpointUnavailable.
@@ -96,7 +98,7 @@ async def find_broker(connection: Connection, options: dict[str, Any], client_id
 
 
 async def find_live(
-    connection: Connection, options: dict[str, Any], client_id: str, timeout_s: float
+    connection: ConnectionIdentity, options: dict[str, Any], client_id: str, timeout_s: float
 ) -> frozenset[str]:
     """The cluster's brokers that are alive, by number, as the first of the list says that lets us in; else none."""
 
@@ -125,7 +127,9 @@ async def _first(brokers: Iterable[Broker], attempt: Callable[[Broker], Coroutin
     return None
 
 
-async def _greet(broker: Broker, way: Connection, options: dict[str, Any], client_id: str, timeout_s: float) -> Any:
+async def _greet(
+    broker: Broker, way: ConnectionIdentity, options: dict[str, Any], client_id: str, timeout_s: float
+) -> Any:
     """Connect, log in and ask for the brokers, which only those are answered who are let in: the answer.
 
     Raises EndpointDenied where one of these must not be connected to.
@@ -148,7 +152,7 @@ async def _greet(broker: Broker, way: Connection, options: dict[str, Any], clien
 
 
 async def _explain(
-    exc: Exception, broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str
+    exc: Exception, broker: Broker, cluster: KafkaCluster, options: dict[str, Any], client_id: str
 ) -> EndpointError:
     """What is wrong with this broker, in words; takes one more look where the exception alone is no answer."""
     if isinstance(exc, EndpointError):
@@ -172,7 +176,7 @@ async def _explain(
     return translate(exc, str(broker))
 
 
-def _refusal(exc: Exception, broker: Broker, cluster: Cluster) -> EndpointError | None:
+def _refusal(exc: Exception, broker: Broker, cluster: KafkaCluster) -> EndpointError | None:
     """What an exception says by itself of why a broker will never let us in."""
     if type(exc) in CONFIGURATION:
         return translate(exc, str(broker))
@@ -189,7 +193,7 @@ def _chain(exc: BaseException | None) -> Iterator[Exception]:
         exc = exc.__cause__
 
 
-async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str) -> str:
+async def _look_again(broker: Broker, cluster: KafkaCluster, options: dict[str, Any], client_id: str) -> str:
     """What a port that hung up on us wants instead; empty when that remains unknown."""
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from remora.config import AmqpSettings
-from remora.endpoints.amqp.connection import Connection
-from remora.endpoints.amqp.target import Server
+from remora.endpoints.amqp.connection import AmqpConnection
+from remora.endpoints.amqp.target import AmqpServer
 from remora.endpoints.dial import dial
 from remora.endpoints.tls import Trust
 from remora.endpoints.way import explain_refusal, open_first
@@ -25,14 +25,14 @@ class Identity:
     `by_operator` tells that no S3 user made the topic, which may lie where theirs must not.
     """
 
-    server: Server
+    server: AmqpServer
     trust: Trust | None = None
     by_operator: bool = False
 
 
 async def open_connection(
-    identity: Identity, settings: AmqpSettings, rules: DestinationRules, on_end: Callable[[Connection], None]
-) -> Connection:
+    identity: Identity, settings: AmqpSettings, rules: DestinationRules, on_end: Callable[[AmqpConnection], None]
+) -> AmqpConnection:
     """A connection that is logged in. Every address of the host is tried, the first that lets us in is used.
 
     Raises EndpointMisconfigured or EndpointUnavailable, within the time to connect.
@@ -50,13 +50,13 @@ async def open_connection(
 
 async def _open(
     address: str,
-    server: Server,
+    server: AmqpServer,
     context: ssl.SSLContext | None,
     settings: AmqpSettings,
-    on_end: Callable[[Connection], None],
-) -> Connection:
+    on_end: Callable[[AmqpConnection], None],
+) -> AmqpConnection:
     shown = bool(server.tls and server.tls.certificate_location)
-    connection = Connection(str(server), settings.heartbeat_s, on_end, shows_certificate=shown)
+    connection = AmqpConnection(str(server), settings.heartbeat_s, on_end, shows_certificate=shown)
     name = server.host if context else None
     try:
         await dial(lambda: connection, address, server.port, ssl=context, server_hostname=name)
@@ -71,7 +71,7 @@ async def _open(
 
 
 @asynccontextmanager
-async def briefly(identity: Identity, settings: AmqpSettings, rules: DestinationRules) -> AsyncIterator[Connection]:
+async def briefly(identity: Identity, settings: AmqpSettings, rules: DestinationRules) -> AsyncIterator[AmqpConnection]:
     """A connection that is only there to see whether the broker lets us in."""
     connection = await open_connection(identity, settings, rules, lambda _: None)
     try:

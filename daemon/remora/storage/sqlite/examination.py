@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from remora.model.errors import StoreDamaged, StoreError
-from remora.storage.sqlite.connecting import connect
+from remora.storage.sqlite.connections import connect
 from remora.storage.sqlite.refusals import translated
 
 _PATIENCE_S = 5.0
