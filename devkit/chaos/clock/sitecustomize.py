@@ -28,46 +28,56 @@ if _file := os.environ.get("CHAOS_CLOCK"):
     time.time_ns, time.time = _stepped_ns, _stepped
 
 _moves = os.environ.get("CHAOS_MOVES", "")
-if _moves and "worker" in sys.orig_argv:
+
+
+def _hurt(step: str, moment: str) -> None:
+    """Send oneself the signal that is due here, if it is this one's turn."""
+    try:
+        with open(_moves) as due:
+            wanted, when, number = due.read().split("|")
+        if step == wanted and when == moment:
+            os.rename(_moves, f"{_moves}.{os.getpid()}")
+            os.kill(os.getpid(), int(number))
+    except (FileNotFoundError, ValueError):
+        pass  # nothing is due, or another one came first
+
+
+def _hurt_moves() -> None:
+    """Have this process, which is a worker, look at each operation of a move whether it is to be hurt there."""
     from typing import Any
 
     from remora.storage.librados import WriteOp
     from remora.storage.rados.connection import ClusterConnection
 
-    _run = ClusterConnection.run
-    _stored = set[str]()
+    run = ClusterConnection.run
+    stored = set[str]()
 
-    def _hurt(step: str, moment: str) -> None:
-        """Send oneself the signal that is due here, if it is this one's turn."""
-        try:
-            with open(_moves) as due:
-                wanted, when, number = due.read().split("|")
-            if step == wanted and when == moment:
-                os.rename(_moves, f"{_moves}.{os.getpid()}")
-                os.kill(os.getpid(), int(number))
-        except (FileNotFoundError, ValueError):
-            pass  # nothing is due, or another one came first
-
-    def _step(operation: object, what: str) -> str:
+    def step_of(operation: object, what: str) -> str:
         """Which step of a move an operation is; none where it is of no move."""
         if not isinstance(operation, WriteOp):
             return ""
         shard = what.rpartition(" ")[2]
         if what.startswith("storing spilled entries of "):
-            _stored.add(shard)
+            stored.add(shard)
             return "store"
-        if what.startswith("removing from ") and shard in _stored:
-            _stored.discard(shard)
+        if what.startswith("removing from ") and shard in stored:
+            stored.discard(shard)
             return "move"
         return "name" if what == "writing to remora.runs" else ""
 
-    async def _watched(self: Any, operation: Any, oid: str, what: str, *rest: Any, **named: Any) -> int:
-        step = _step(operation, what)
+    async def watched(self: Any, operation: Any, oid: str, what: str, *rest: Any, **named: Any) -> int:
+        step = step_of(operation, what)
         if step:
             _hurt(step, "before")
-        answer = await _run(self, operation, oid, what, *rest, **named)
+        answer = await run(self, operation, oid, what, *rest, **named)
         if step:
             _hurt(step, "after")
         return answer
 
-    ClusterConnection.run = _watched  # type: ignore[method-assign]  # that is what this is for
+    ClusterConnection.run = watched  # type: ignore[method-assign]  # that is what this is for
+
+
+if _moves and "worker" in sys.orig_argv:
+    _hurt_moves()
+elif _moves and "run" in sys.orig_argv:
+    os.register_at_fork(after_in_child=_hurt_moves)  # the first workers, which the supervisor forks
