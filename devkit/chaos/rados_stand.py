@@ -33,18 +33,7 @@ SPILLED_BYTES = 3_000_000
 @asynccontextmanager
 async def in_rados(cluster: Cluster, wanted: Wanted) -> AsyncIterator[Stand]:
     """A zone of this run alone in a cluster that is the chaos runs' own: what earlier runs left there is removed."""
-    place = f"{POOL}:{wanted.run}"
-    settings = RadosSettings(
-        conf=cluster.env["conf"],
-        name=cluster.env["admin_client"],
-        keyring=cluster.env["admin_keyring"],
-        pool=POOL,
-        namespace=wanted.run,
-        log_pool=place,
-        topics_pool=place,
-        op_timeout_s=5.0,
-    )
-    await asyncio.to_thread(_empty, cluster)
+    settings = await settings_in(cluster, wanted.run)
     async with RadosStore(settings) as store:
         await _connected(store)
         of_gateways = await asyncio.to_thread(_make_queues, cluster, wanted)
@@ -55,6 +44,22 @@ async def in_rados(cluster: Cluster, wanted: Wanted) -> AsyncIterator[Stand]:
             "spill": {"topic_bytes": f"{SPILLED_BYTES}B"},
         }
         yield Stand(store, sections, [*topics, *of_gateways])
+
+
+async def settings_in(cluster: Cluster, run: str) -> RadosSettings:
+    """A store of a run's own in a cluster, from which it removes what earlier runs left."""
+    await asyncio.to_thread(_empty, cluster)
+    place = f"{POOL}:{run}"
+    return RadosSettings(
+        conf=cluster.env["conf"],
+        name=cluster.env["admin_client"],
+        keyring=cluster.env["admin_keyring"],
+        pool=POOL,
+        namespace=run,
+        log_pool=place,
+        topics_pool=place,
+        op_timeout_s=5.0,
+    )
 
 
 def _make_queues(cluster: Cluster, wanted: Wanted) -> list[Fed]:

@@ -1,9 +1,9 @@
 """Kills the daemon again and again while events are stored, and judges in the end what became of them.
 
-One daemon on the embedded store, one directory for all rounds, a real broker. Clients store events without pause; the
-daemon is killed with SIGKILL at random moments, also while it starts, and started again with a new listener. Before
-that a worker may be killed, or a worker or the supervisor frozen for a while. Each request that was not answered is
-repeated until it is, so that in the end it is known of almost every event what must have become of it.
+One daemon on the embedded store or on RADOS, one store for all rounds, a real broker. Clients store events without
+pause; the daemon is killed with SIGKILL at random moments, also while it starts, and started again with a new listener.
+Before that a worker may be killed, or a worker or the supervisor frozen for a while. Each request that was not answered
+is repeated until it is, so that in the end it is known of almost every event what must have become of it.
 The last round has no kill: what is stored then arrives once.
 """
 
@@ -31,7 +31,7 @@ from aiokafka.admin import NewTopic
 from devkit.bench.embedded import Embedded
 from devkit.chaos.changer import Changer
 from devkit.chaos.clients import Client, Ledger
-from devkit.chaos.clusters import ChaosError, make_kafka_topics
+from devkit.chaos.clusters import ChaosError, make_kafka_topics, running
 from devkit.chaos.reading import Reader
 from devkit.chaos.requests import Connection
 from devkit.paths import SCRIPTS
@@ -58,6 +58,20 @@ KILLED_WHILE_STARTING = 0.25
 """Share of the rounds; in the others the daemon has answered a request before."""
 
 QUEUE_BYTES = 16_000_000
+SHORT_LEASES = """
+[ownership]
+lease = "20s"
+renew_interval = "5s"
+trust_margin = "2s"
+discovery_interval = "500ms"
+reservation_age = "20s"
+reservation_interval = "1s"
+
+[supervisor]
+watchdog = "15s"
+"""
+"""A killed daemon leaves its locks in RADOS until they are stale, and a reservation holds up a change of shards."""
+
 LONGEST_LIFE_S = 2.0
 START_S = 60.0
 DRAIN_S = 120.0
@@ -184,7 +198,7 @@ def run(options: argparse.Namespace) -> bool:
     folder = Path(tempfile.mkdtemp(prefix="remora-chaos-"))
     is_evidence = True
     try:
-        wrong = asyncio.run(_Chaos(options, folder).run())
+        wrong = asyncio.run(_run(options, folder))
         is_evidence = bool(wrong)
     except KeyboardInterrupt:
         is_evidence = False
@@ -197,14 +211,25 @@ def run(options: argparse.Namespace) -> bool:
     return not wrong
 
 
+async def _run(options: argparse.Namespace, folder: Path) -> list[str]:
+    """All rounds on the store that was asked for; what is wrong."""
+    if options.store != "rados":
+        return await _Chaos(options, Embedded(folder, QUEUE_BYTES)).run()
+    from devkit.chaos.rados_stand import settings_in  # needs Ceph's own binding, which a run on SQLite does not
+
+    async with running("ceph", options.name) as cluster:
+        settings = await settings_in(cluster, f"chaos-{secrets.token_hex(4)}")
+        return await _Chaos(options, Embedded(folder, more=SHORT_LEASES, rados=settings)).run()
+
+
 class _Chaos:
     """One run."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, embedded: Embedded) -> None:
         self._options = options
         self._chance = random.Random(options.seed)
         self._ledger = Ledger()
-        self._embedded = Embedded(folder, QUEUE_BYTES)
+        self._embedded = embedded
         self._daemon = Daemon(self._embedded)
         run_id = secrets.token_hex(4)
         self._names = {f"chaos-{run_id}-{name}": shards for name, shards in SHARDS.items()}
@@ -361,6 +386,7 @@ class _Chaos:
                 f"FAIL  {len(wrong)} findings; the same decisions again: scripts/chaos --ingest --rounds "
                 f"{self._options.rounds} --clients {self._options.clients} --seed {self._options.seed}"
                 + (" --reshard" if self._options.reshard else "")
+                + (" --store rados" if self._options.store == "rados" else "")
             )
         else:
             print(

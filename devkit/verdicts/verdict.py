@@ -185,8 +185,8 @@ def _unfollowed(first: Copy, queues: Mapping[tuple[str, str], Sequence[Copy]]) -
         if shard == "generation":
             continue
         end = Place.read(shard, header)
-        known = queues.get((shard, end.incarnation), ())
-        reached = max((each.end for each in known), default=Place(shard, end.incarnation, 0, 0))
+        known = queues.get((shard, end.incarnation), ())  # none of a queue that had no event
+        reached = max((each.end for each in known), default=end)
         if reached != end:
             yield f"a gap at the end of {shard}: its records lead to {reached}, and it ended at {end}"
 

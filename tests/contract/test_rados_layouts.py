@@ -102,6 +102,18 @@ async def test_an_empty_layout_goes_at_once(store: RadosStore) -> None:
         await store.own_topics.reshard(topic, 0)
 
 
+async def test_queues_that_nobody_has_held_have_an_end(store: RadosStore) -> None:
+    """The first page of a shard says where its parents ended, also where these had no event and no owner."""
+    topic = await store.own_topics.reshard(await store.own_topics.create(own_topic("t", 2)), 4)
+    await store.ingest.publish(topic, routed(topic, *range(30)))
+
+    formers = {each.name: each for each in await store.own_topics.former_queues(topic)}
+    for number, shard in enumerate(topic.open_shards()):
+        parent = formers["t.1" if number % 2 else "t"]
+        assert parent.incarnation
+        assert (await read(store, shard)).after == f"{parent.name}={parent.incarnation}:{parent.end}".encode()
+
+
 async def test_a_change_while_a_former_layout_has_entries(store: RadosStore) -> None:
     """It is refused, with what is left where, also for open reservations; when all is delivered it works."""
     old = await store.own_topics.create(own_topic("t", 2))

@@ -15,6 +15,7 @@ step before has left.
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -82,16 +83,21 @@ class SealedQueues(RadosPart):
             await self._run(of_topic(topic_id).set_xattr(CLOSED, SEALED), shard, f"sealing {shard}")
 
     async def shut(self, shard: Shard, topic_id: str) -> SealedLook:
-        """Shut a sealed queue where no reservation is open; the queue as it is then. Raises ShardGone."""
+        """Shut a sealed queue where no reservation is open; the queue as it is then. Raises ShardGone.
+
+        One that nobody has held yet gets its incarnation here, so that the queues behind it can name its end.
+        """
         look = await self.look(shard)
         if not look.is_sealed or look.is_shut or look.reservations:
             return look
+        incarnation = look.former.incarnation or secrets.token_hex(8)
         operation = of_topic(topic_id).assert_version(look.version).assert_xattr(CLOSED, SEALED)
+        operation.set_xattr(TOPIC, REMOVING + topic_id).set_xattr(INCARNATION, incarnation)
         try:
-            await self._run(operation.set_xattr(TOPIC, REMOVING + topic_id), shard, f"shutting {shard}")
+            await self._run(operation, shard, f"shutting {shard}")
         except (ChangedError, MismatchError):
             return await self.look(shard)
-        return replace(look, is_shut=True)
+        return replace(look, is_shut=True, former=replace(look.former, incarnation=incarnation))
 
     async def look(self, shard: Shard) -> SealedLook:
         """The queue as it is now. Raises ShardGone."""
