@@ -17,7 +17,12 @@ from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 GUARANTEES = ROOT / "docs/guarantees.md"
 PROMISES_TESTED = ROOT / "docs/guarantees-tests.md"
 STORE_FOLDERS = {"owners/"}
@@ -234,10 +239,13 @@ def headings(document: Path) -> set[str]:
 
 
 def test_the_files_of_the_architecture_exist() -> None:
-    """Each file and folder that ARCHITECTURE.md puts between backticks is in the package or in the repository."""
+    """Each file and folder that ARCHITECTURE.md and the pages behind it put between backticks is in the package or in the
+    repository."""
     package = ROOT / "daemon/remora"
     paths = {str(path.relative_to(package)) for path in package.rglob("*")} | {each.name for each in ROOT.iterdir()}
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+    paths |= {str(path.relative_to(ROOT)) for folder in ("tests", "devkit") for path in (ROOT / folder).rglob("*.py")}
+    pages = [ROOT / "ARCHITECTURE.md", ROOT / "docs/modules.md", *(ROOT / "docs/decisions").glob("*.md")]
+    text = "\n".join(each.read_text() for each in pages)
     named = set(re.findall(r"`([a-z_][\w/]*(?:\.pyx?|/))`", text)) - STORE_FOLDERS
 
     missing = [name for name in named if not any(f"/{path}".endswith(f"/{name.rstrip('/')}") for path in paths)]
@@ -247,14 +255,25 @@ def test_the_files_of_the_architecture_exist() -> None:
 
 
 def test_the_architecture_names_all_state_on_rados() -> None:
-    """Each object, attribute and key `remora.NAME` of the store on RADOS is in the tables of ARCHITECTURE.md."""
+    """Each object, attribute and key `remora.NAME` of the store on RADOS is in the tables of docs/rados-objects.md."""
     code = "\n".join(path.read_text() for path in (ROOT / "daemon/remora/storage/rados").glob("*.py"))
     named = set(re.findall(r"\"(remora\.[a-z]+)\b", code))
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    tables = text[text.index("## Where state is kept on RADOS") : text.index("**All or none")]
+    tables = (ROOT / "docs/rados-objects.md").read_text().partition("**All or none")[0]
 
     assert {name for name in named if f"`{name}" not in tables} == set()
     assert len(named) > 15
+
+
+def test_the_map_has_every_folder() -> None:
+    """ARCHITECTURE.md has at most 250 lines, a row for each package of the daemon, and every page of decisions."""
+    package, text = ROOT / "daemon/remora", (ROOT / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"(?m)^\| `([\w/]+)/` \|", text[text.index("## Folders") : text.index("## Admission")])
+    folders = sorted(str(each.parent.relative_to(package)) for each in package.glob("*/**/__init__.py"))
+    decisions = set(re.findall(r"\(docs/decisions/([\w-]+)\.md\)", text[text.index("## Decisions") :]))
+
+    assert rows == folders
+    assert decisions == {each.stem for each in (ROOT / "docs/decisions").glob("*.md")}
+    assert text.count("\n") <= 250
 
 
 def test_the_reading_path_is_as_long_as_it_says() -> None:
