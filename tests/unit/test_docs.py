@@ -239,8 +239,7 @@ def headings(document: Path) -> set[str]:
 
 
 def test_the_files_of_the_architecture_exist() -> None:
-    """Each file and folder that ARCHITECTURE.md and the pages behind it put between backticks is in the package or in the
-    repository."""
+    """Each file and folder that ARCHITECTURE.md and the pages behind it put between backticks is in the repository."""
     package = ROOT / "daemon/remora"
     paths = {str(path.relative_to(package)) for path in package.rglob("*")} | {each.name for each in ROOT.iterdir()}
     paths |= {str(path.relative_to(ROOT)) for folder in ("tests", "devkit") for path in (ROOT / folder).rglob("*.py")}
