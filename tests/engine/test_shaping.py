@@ -17,8 +17,11 @@ from engine.runs import a_topic, drained, until
 from engine.shaped import BOTH, MUCH, NOTHING, Shaped, of_backlogs
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import MetersSettings, ScopeSettings, ShapingSettings
+from remora.engine.admission.gate import QueueFill
 from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
+from remora.model.record import Page
+from remora.model.shard import Shard
 from remora.model.topic import Delivery
 from remora.policy.condition import State
 from remora.ports.endpoint import Batch
@@ -279,6 +282,30 @@ async def test_live_entries_pass_a_backlog_at_the_same_brokers(mode: Delivery) -
             it.store.queues["live"].append(raw_entry("k", i))
             await drained(it.store, "live", within_s=1)
         assert it.store.queues["old"].waiting > 1_000
+
+
+@pytest.mark.parametrize(
+    ("surveyed", "is_truncated", "is_behind"),
+    [(0, True, False), (31, True, True), (31, False, False), (30, True, False)],
+)
+@in_virtual_time
+async def test_a_queue_in_which_very_many_wait_has_a_backlog(
+    surveyed: int, is_truncated: bool, is_behind: bool
+) -> None:
+    """Young entries wait as a backlog where the last survey found more than `backlog_entries` in their queue."""
+    it = Shaped(replace(shaping(a_host(client_low=MUCH)), backlog_entries=30), Delivery.AT_LEAST_ONCE)
+    page = Page([b"entry"] * 10, [b"0/1"] * 10, truncated=is_truncated)
+    it.gate.surveyed({Shard("t"): QueueFill(entries=surveyed)})
+
+    assert it.gate.has_backlog(Shard("t"), page, newest_age_s=0.0) == is_behind
+
+
+@in_virtual_time
+async def test_a_long_page_shows_a_backlog() -> None:
+    """Young entries wait as a backlog where a page that is not all has more than `backlog_entries`."""
+    it = Shaped(replace(shaping(a_host(client_low=MUCH)), backlog_entries=5), Delivery.AT_LEAST_ONCE)
+
+    assert it.gate.has_backlog(Shard("t"), Page([b"entry"] * 10, [b"0/1"] * 10, truncated=True), newest_age_s=0.0)
 
 
 @BOTH

@@ -152,7 +152,8 @@ LIVE = frozenset({
     "quarantine.connect_errors", "quarantine.early_release", "quarantine.enabled", "quarantine.interval",
     "quarantine.ratio", "quarantine.threshold", "quarantine.time",
     "log.format", "log.level", "log.repeat_interval", "ownership.schemes",
-    "shaping.backlog_age", "shaping.default_class", "shaping.groups", "shaping.principal", "shaping.relief_at",
+    "shaping.backlog_age", "shaping.backlog_entries", "shaping.default_class",
+    "shaping.groups", "shaping.principal", "shaping.relief_at",
     "shaping.scope", "shaping.tick", "topics.default_shards",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""

@@ -24,7 +24,7 @@ from remora.model.traffic import (
     check_scopes,
     limit_of,
 )
-from remora.policy.classes import Rules
+from remora.policy.classes import BehindFrom, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,7 @@ class ShapingSettings(Checked):
     tick_s: Annotated[float, Unit("duration", 0.001, 1)] = 0.01
     default_class: Literal["realtime", "tail", "backlog", "replay", "idle"] = "tail"
     backlog_age_s: Seconds = 5.0
+    backlog_entries: Annotated[int, Unit("count", 1, 1_000_000_000)] = 1000
     relief_at: Annotated[int, Unit("count", 1, 100)] = 80
     groups: Annotated[int, Unit("count", 1, 3_000)] = 256
     scope: tuple[ScopeSettings, ...] = ()
@@ -176,7 +177,7 @@ class ShapingSettings(Checked):
             scopes=tuple(each.scope for each in self.scope),
             principals=tuple(each.principal for each in self.principal),
             default=TrafficClass(self.default_class),
-            backlog_age_s=self.backlog_age_s,
+            behind=BehindFrom(self.backlog_age_s, self.backlog_entries),
             relief_at=self.relief_at,
             without_relief=frozenset(
                 each.name for each in self.scope if each.enabled and Priority.MAX in each.without_credit

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from remora.engine.admission.gate import Gate
+from remora.engine.admission.gate import Gate, QueueFill
 from remora.engine.catalogue import Catalogue
 from remora.engine.rooms import Rooms
 from remora.engine.status import ShardStatus
@@ -140,7 +140,7 @@ class BacklogMonitor:
             return {}
         self._ownership.notify([each.shard for each in found if each.entries])
         if self._gate.is_on:
-            self._gate.surveyed({each.shard: _full_percent(each) for each in found if each.capacity_bytes})
+            self._gate.surveyed({each.shard: _fill_of(each) for each in found if each.entries or each.capacity_bytes})
         backlogs: dict[str, Backlog] = {}
         for stats in found:
             backlogs.setdefault(self.label(stats.shard), Backlog()).add(stats)
@@ -182,6 +182,7 @@ class BacklogMonitor:
         return label
 
 
-def _full_percent(stats: ShardStats) -> float:
-    """How full a queue is, reservations included."""
-    return 100 * (stats.used_bytes + stats.reserved_bytes) / stats.capacity_bytes
+def _fill_of(stats: ShardStats) -> QueueFill:
+    """How full a queue is, reservations included, and what waits in it."""
+    reserved = stats.used_bytes + stats.reserved_bytes
+    return QueueFill(100 * reserved / stats.capacity_bytes if stats.capacity_bytes else 0.0, stats.entries)

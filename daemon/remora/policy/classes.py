@@ -84,9 +84,18 @@ def class_of(
     return highest if at_tail else highest.lower_of(TrafficClass.BACKLOG)
 
 
-def has_backlog(*, truncated: bool, newest_age_s: float | None, backlog_age_s: float) -> bool:
-    """Whether a listing shows that its shard is catching up: there is more behind it, and its newest entry is old."""
-    return truncated and newest_age_s is not None and newest_age_s > backlog_age_s
+@dataclass(frozen=True, slots=True)
+class BehindFrom:
+    """From where on a shard with more behind its listing is catching up: age or entries, whichever is passed first."""
+
+    age_s: float = 5.0
+    entries: int = 1000
+
+    def has_backlog(self, *, truncated: bool, newest_age_s: float | None, waiting: int) -> bool:
+        """Whether a listing shows that its shard is catching up: there is more behind it, and its newest entry is old
+        or very many wait. Of an empty queue, and of one whose end was listed, neither is asked."""
+        is_old = newest_age_s is not None and newest_age_s > self.age_s
+        return truncated and (is_old or waiting > self.entries)
 
 
 def groups_of(scopes: Sequence[Scope], *, label: str, tenant: str, destination: str) -> tuple[str, ...]:
@@ -113,7 +122,7 @@ class Rules:
     scopes: tuple[Scope, ...] = ()
     principals: tuple[Principal, ...] = ()
     default: TrafficClass = TrafficClass.TAIL
-    backlog_age_s: float = 5.0
+    behind: BehindFrom = BehindFrom()
     relief_at: float = 80
     without_relief: frozenset[str] = frozenset()
 
@@ -131,10 +140,6 @@ class Rules:
         """The class of a shard's next listing; at most `highest`, save for relief."""
         may_relieve = not any(scope_of(each) in self.without_relief for each in groups)
         return class_of(highest, at_tail=at_tail, full=full_percent, relief_at=self.relief_at, may_relieve=may_relieve)
-
-    def has_backlog(self, *, truncated: bool, newest_age_s: float | None) -> bool:
-        """Whether a listing shows that its shard is catching up."""
-        return has_backlog(truncated=truncated, newest_age_s=newest_age_s, backlog_age_s=self.backlog_age_s)
 
 
 def scope_of(group: str) -> str:

@@ -15,9 +15,9 @@ from remora.model.traffic import (
     check_scopes,
     class_from,
 )
-from remora.policy.classes import class_of, groups_of, has_backlog, highest_class
-from remora.simulate.checks import not_negative, one_of
-from remora.simulate.form import Optional, flag, listed, members, number, or_null, text
+from remora.policy.classes import BehindFrom, class_of, groups_of, highest_class
+from remora.simulate.checks import at_least, not_negative, one_of
+from remora.simulate.form import Optional, flag, listed, members, number, or_null, text, whole
 from remora.simulate.script import Form
 
 STATES = ("tail", "backlog", "unknown")
@@ -29,9 +29,10 @@ class SelectModel:
     def __init__(self, config: SimpleNamespace) -> None:
         self._default = class_from(config.default_class, "default_class")
         not_negative(backlog_age=config.backlog_age, relief_at=config.relief_at)
+        at_least(1, backlog_entries=config.backlog_entries)
         if config.relief_at > 100:
             raise ConfigError("relief_at", "must be at most 100")
-        self._backlog_age_s = config.backlog_age
+        self._behind = BehindFrom(config.backlog_age, config.backlog_entries)
         self._relief_at = config.relief_at
         self._principals = [
             Principal(each.name, tuple(each.match), class_from(each.max_class, f"principals.{each.name}.max_class"))
@@ -52,9 +53,9 @@ class SelectModel:
     def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
         """Choose for one listing; or say what one that has come shows."""
         if op == "state":
-            not_negative(newest_age=given.newest_age)
-            behind = has_backlog(
-                truncated=given.truncated, newest_age_s=given.newest_age, backlog_age_s=self._backlog_age_s
+            not_negative(newest_age=given.newest_age, entries=given.entries)
+            behind = self._behind.has_backlog(
+                truncated=given.truncated, newest_age_s=given.newest_age, waiting=given.entries or 0
             )
             return {"state": "backlog" if behind else "tail"}
         one_of(given.state, STATES, "state")
@@ -75,6 +76,7 @@ FORM = Form(
     config=members(
         default_class=Optional(text, "tail"),
         backlog_age=Optional(number, 5),
+        backlog_entries=Optional(whole, 1000),
         relief_at=Optional(number, 80),
         principals=Optional(listed(members(name=text, match=listed(text), max_class=text)), []),
         scopes=Optional(
@@ -90,7 +92,9 @@ FORM = Form(
             state=Optional(text, "unknown"),
             full=Optional(or_null(number), None),
         ),
-        "state": members(truncated=flag, newest_age=Optional(or_null(number), None)),
+        "state": members(
+            truncated=flag, newest_age=Optional(or_null(number), None), entries=Optional(or_null(whole), None)
+        ),
     },
     begin=SelectModel,
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.traffic import Scope, ScopeKind
-from remora.policy.classes import fits_destination, groups_of, is_like
+from remora.policy.classes import BehindFrom, fits_destination, groups_of, is_like
 
 
 @given(st.text("ab*", max_size=6), st.text("ab", max_size=8))
@@ -63,3 +63,21 @@ def test_a_destination_that_fits_in_part_belongs_to_the_next_scope() -> None:
     assert group("a.eu.example.com:9092,b.us.example.com:9092") == (
         "others/a.eu.example.com:9092,b.us.example.com:9092",
     )
+
+
+@pytest.mark.parametrize(
+    ("truncated", "newest_age_s", "waiting", "expected"),
+    [
+        (True, 5.1, 0, True),
+        (True, 5.0, 20, False),
+        (True, 0.0, 21, True),
+        (True, None, 21, True),
+        (True, None, 20, False),
+        (False, 900.0, 1_000_000, False),
+    ],
+)
+def test_behind_by_age_or_by_entries(truncated: bool, newest_age_s: float | None, waiting: int, expected: bool) -> None:
+    """A shard with more behind its listing has a backlog from an age on and from a number on, whichever comes first."""
+    behind = BehindFrom(5.0, 20)
+
+    assert behind.has_backlog(truncated=truncated, newest_age_s=newest_age_s, waiting=waiting) == expected

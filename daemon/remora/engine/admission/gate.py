@@ -16,6 +16,7 @@ from types import MappingProxyType
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
 from remora.metrics import Telemetry
 from remora.model.credit_flow import CreditFlow
+from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.model.traffic import Priority, ScopeKind, TrafficClass
@@ -36,6 +37,17 @@ class Way:
 
     groups: tuple[str, ...]
     highest: TrafficClass
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFill:
+    """How full a queue is, in percent, and how many entries wait in it, as of the last survey."""
+
+    percent: float = 0.0
+    entries: int = 0
+
+
+EMPTY = QueueFill()
 
 
 @dataclass(slots=True)
@@ -130,7 +142,7 @@ class Gate:
         self._unacked: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._flows = CreditFlows()
-        self._full: Mapping[Shard, float] = {}
+        self._fills: Mapping[Shard, QueueFill] = {}
 
     # --------------------------------------------------------------------------- entries, and bytes to hold
 
@@ -243,7 +255,7 @@ class Gate:
         self._accounts |= {each.group: self._bank.account(each.group) for each in self._limits.values()}
         for name, nbytes in self._unacked.items():
             self._bank.note_unacked(name, nbytes)
-        self.surveyed(self._full)
+        self.surveyed(self._fills)
         self._look_for_credit()
 
     def _is_known(self, group: str) -> bool:
@@ -262,12 +274,14 @@ class Gate:
 
     def priority_of(self, topic: Topic, shard: Shard, *, at_tail: bool) -> Priority:
         """The priority of a shard of this topic; `at_tail` as in a Pending."""
-        way, full = self.way_of(topic), self._full.get(shard, 0.0)
+        way, full = self.way_of(topic), self._fills.get(shard, EMPTY).percent
         return self._rules.class_of(way.highest, way.groups, at_tail=at_tail, full_percent=full).priority
 
-    def has_backlog(self, *, truncated: bool, newest_age_s: float) -> bool:
-        """Whether a page shows that its shard is catching up."""
-        return self._rules.has_backlog(truncated=truncated, newest_age_s=newest_age_s)
+    def has_backlog(self, shard: Shard, page: Page, newest_age_s: float) -> bool:
+        """Whether a page shows that its shard is catching up; what waits is known by the page and by the last survey,
+        of which the higher count holds."""
+        waiting = max(self._fills.get(shard, EMPTY).entries, len(page.entries) + page.truncated)
+        return self._rules.behind.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s, waiting=waiting)
 
     def request(self, topic: Topic, shard: Shard, want: int, least: int, *, at_tail: bool) -> Demand:
         """A request for the credit of `want` bytes of a topic, and those of one entry, `least`, at least."""
@@ -292,10 +306,10 @@ class Gate:
             self._tick_soon()
         return pending
 
-    def surveyed(self, full: Mapping[Shard, float]) -> None:
-        """How full the queues are, in percent; those that are left out are nearly empty. Who waits in a class that its
-        shard has no longer goes to the end of the other one."""
-        self._full = full
+    def surveyed(self, fills: Mapping[Shard, QueueFill]) -> None:
+        """How full the queues are; those that are left out are nearly empty. Who waits in a class that its shard has no
+        longer goes to the end of the other one."""
+        self._fills = fills
         for each in list(self._pending.values()):
             before = each.request
             if self.priority_of(each.topic, each.shard, at_tail=each.at_tail) != before.priority:

@@ -228,7 +228,7 @@ class SessionReservation:
         else:
             nbytes, newest_ns = 0, records[-1].created_ns if page.truncated and len(records) else 0
         newest_age_s = (time.time_ns() - newest_ns) / 1e9 if newest_ns else 0.0
-        self._shaped.at_tail = not self._gate.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s)
+        self._shaped.at_tail = not self._gate.has_backlog(self._scope.lease.shard, page, newest_age_s)
         self._shaped.is_known = True
         return nbytes
 
