@@ -337,12 +337,29 @@ async def test_a_decision_that_has_changed_is_noticed(
     assert any("decisions" in str(each.problems) for each in check_directory(directory))
 
 
-@pytest.mark.parametrize("kind", ["plain", "once"])
+async def committed_anew(store: SqliteStore, directory: Path, step: int, there: Sequence[Topic]) -> list[int]:
+    """Commit once more what a killed process has announced, or has committed; how often each topic has its copies."""
+    unused = await store.own_topics.find(victim.unused_of(step))
+    assert unused is not None
+    await victim.expire_all(store, [unused])
+    noted = victim.reservation_file(directory, step)
+    if not noted.exists():
+        return await stored_times(store, there)
+    before = await stored_times(store, there)
+    again = await store.ingest.commit_announced(noted.read_text(), copies(there), ANSWER, victim.DIGEST)
+    assert again.repeated is (before[0] == 1)
+    assert await stored_times(store, [*there, unused]) == [1, 1, 1, 0]
+    with pytest.raises(OnceConflict):
+        await store.ingest.committed(noted.read_text(), b"of others")
+    return before
+
+
+@pytest.mark.parametrize("kind", ["plain", "once", "announced"])
 @pytest.mark.full("forks a process for each step of a request")
 @pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_at_each_step(tmp_path: Path, kind: str) -> None:
     """Whichever statement of a request its process dies at, all topics have their copies afterwards or none has; a
-    repeat under its key makes that all of them, once; nothing stays reserved but until it expires."""
+    repeat under its key, or of a commit, makes that all of them, once; nothing stays reserved but until it expires."""
     command = [sys.executable, "-W", "error", "-m", "support.sqlite_fan_out_victim", kind, str(tmp_path)]
     done = await asyncio.to_thread(
         subprocess.run, command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600
@@ -362,6 +379,8 @@ async def test_killed_at_each_step(tmp_path: Path, kind: str) -> None:
             assert times in ([0, 0, 0], [1, 1, 1]), (step, times)
             assert outcome == "killed" or times == [1, 1, 1]
             seen.add(times[0])
+            if kind == "announced":
+                times = await committed_anew(store, tmp_path, int(step), there)
             if kind == "once":
                 again = await store.ingest.fan_out(copies(there), ANSWER, victim.once_of(int(step)))
                 assert again.repeated is (times[0] == 1)

@@ -18,11 +18,13 @@ from remora.config import SqliteSettings
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, writer
+from remora.storage.sqlite.fan_out import rooms_of
 from support.sqlite_victim import Killer, die_at_each_step, watch
 from support.stores import expire, held, own_topic
 
 FILES = 4
 EVENTS = 6
+DIGEST = b"digest"
 ANSWER = FannedOut(EVENTS, 1, {"a": EVENTS})
 
 
@@ -58,6 +60,16 @@ def beside(name: str) -> str:
 def topics_of(step: int) -> list[str]:
     """The names of the topics that one process sends to."""
     return in_files(f"step{step}", range(3))
+
+
+def unused_of(step: int) -> str:
+    """The name of a further topic, which an announcing one keeps room in and sends nothing to."""
+    return in_files(f"unused{step}", [0])[0]
+
+
+def reservation_file(directory: Path, step: int) -> Path:
+    """Where an announcing one notes its reservation."""
+    return directory.with_name(f"{directory.name}-reservation-{step}")
 
 
 def once_of(step: int) -> IdempotencyKey:
@@ -99,8 +111,15 @@ async def request(kind: str, directory: Path, killer: Killer) -> None:
     watch(writer, killer)
     async with SqliteStore(settings(directory)) as store:
         topics = [await store.own_topics.create(own_topic(name, 2)) for name in topics_of(killer.at)]
+        beside = await store.own_topics.create(own_topic(unused_of(killer.at), 2)) if kind == "announced" else None
         killer.is_armed = True
-        await store.ingest.fan_out(copies(topics), ANSWER, once_of(killer.at) if kind == "once" else None)
+        if beside is None:
+            await store.ingest.fan_out(copies(topics), ANSWER, once_of(killer.at) if kind == "once" else None)
+        else:
+            rooms = [rooms_of(each) for each in copies([*topics, beside])]
+            reservation = await store.ingest.announce(rooms, b"announced")
+            reservation_file(directory, killer.at).write_text(reservation)
+            await store.ingest.commit_announced(reservation, copies(topics), ANSWER, DIGEST)
         killer.is_armed = False
 
 

@@ -60,6 +60,14 @@ class TopicCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicRooms:
+    """The room that events to come need in one topic: one for each copy of each event that may go there."""
+
+    topic: Topic
+    rooms: Sequence[ReservedRoom]
+
+
+@dataclass(frozen=True, slots=True)
 class FannedOut:
     """The answer to events that were sent without a topic and are stored: how many match a notification, how many match
     none, and how many copies each topic has of them. `repeated` as in PublishResult."""

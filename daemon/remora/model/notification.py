@@ -58,6 +58,17 @@ class Happening(NamedTuple):
     tags: tuple[tuple[bytes, bytes], ...] = ()
 
 
+class ExpectedEvent(NamedTuple):
+    """An event to come, as far as it is known: None is what nobody has said of it."""
+
+    bucket: bytes
+    key: bytes
+    name: bytes | None = None
+    size: int | None = None
+    metadata: tuple[tuple[bytes, bytes], ...] | None = None
+    tags: tuple[tuple[bytes, bytes], ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Definitions:
     """The notifications of a store by their ids' order, and the version that grows with each change of them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from remora.model.notification import EventFilter, Happening, Notification
+from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
 from remora.policy.event_names import stands_for
 from remora.policy.patterns import fits_bucket, regex_matcher
 
@@ -20,6 +20,9 @@ Rule = Callable[[Happening], bool]
 """Whether an event is as one rule of a filter says."""
 
 NONE: Sequence[int] = ()
+
+_ASKED = {"size_min": "size", "size_max": "size", "metadata": "metadata", "tags": "tags"}
+"""The part of an event that a rule asks for, where that may be unknown of one to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,23 @@ class Matcher:
             else:
                 found.append(next((rule for rule, keeps in self._rules[place] if not keeps(event)), ""))
         return found
+
+    def possible(self, event: ExpectedEvent) -> Sequence[int]:
+        """The places of the notifications that an event to come may match: a rule counts as kept where it asks for what
+        is not known yet."""
+        bucket, name = _text(event.bucket), None if event.name is None else _text(event.name)
+        known = Happening(
+            event.bucket, event.name or b"", event.key, event.size or 0, event.metadata or (), event.tags or ()
+        )
+        open_rules = {rule for rule, asked in _ASKED.items() if getattr(event, asked) is None}
+        return [
+            place
+            for place, each in enumerate(self.notifications)
+            if takes_bucket(each, bucket)
+            and (name is None or takes_name(each, name))
+            and event.key.startswith(self._prefixes[place])
+            and all(rule in open_rules or keeps(known) for rule, keeps in self._rules[place])
+        ]
 
     def _learn(self, pair: tuple[bytes, bytes]) -> _Table:
         bucket, name = map(_text, pair)

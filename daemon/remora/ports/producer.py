@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent, TopicCopies
+from remora.model.ingest import (
+    FannedOut,
+    IdempotencyKey,
+    PublishResult,
+    ReservedRoom,
+    RoutedEvent,
+    TopicCopies,
+    TopicRooms,
+)
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.administration import Notifications, OwnTopics
@@ -115,6 +123,37 @@ class FanningOut(Protocol):
 
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
         """The answer that a request with this key had before; None where there is none. Raises OnceConflict."""
+        ...
+
+
+@runtime_checkable
+class Announcing(FanningOut, Protocol):
+    """What a store that fans out may offer beside: its two phases, for events whose topics are not known for certain.
+
+    Room is reserved in each topic that an event may go to. Raises what `FanningOut` and `Ingest.commit` raise.
+    """
+
+    async def announce(self, rooms: Sequence[TopicRooms], announcement: bytes) -> str:
+        """Reserve room in all topics or in none, keep the announcement with it, and return the reservation's id, which
+        begins with no topic's name."""
+        ...
+
+    async def announced(self, reservation: str) -> bytes:
+        """The announcement that was kept. Raises ReservationUnknown, and ReservationExpired."""
+        ...
+
+    async def committed(self, reservation: str, digest: bytes) -> FannedOut | None:
+        """The answer that a commit had before; None where there was none. Raises OnceConflict for other events."""
+        ...
+
+    async def commit_announced(
+        self, reservation: str, copies: Sequence[TopicCopies], answer: FannedOut, digest: bytes
+    ) -> FannedOut:
+        """Store the copies, all or none, in the room that was reserved for them; all other room is given back."""
+        ...
+
+    async def abort_announced(self, reservation: str) -> None:
+        """Give all room back. Aborting again is no error; after a commit it is OnceConflict. ReservationUnknown."""
         ...
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.notification import EventFilter, Happening, Notification
+from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
 from remora.policy.event_names import NAMES, WILDCARDS, is_known, nearest
 from remora.policy.matcher import Matcher
 from remora.policy.patterns import fits_bucket, may_both_fit
@@ -170,6 +170,27 @@ def test_like_a_plain_matcher(notifications: list[Notification], happened: list[
         expected = [place for place, each in enumerate(notifications) if plainly(each, event)]
         assert list(matcher.matching(event)) == expected
         assert [place for place, rule in enumerate(matcher.refusals(event)) if not rule] == expected
+
+
+@given(definitions, events, st.sets(st.sampled_from(["name", "size", "metadata", "tags"])))
+def test_what_an_event_to_come_may_match(notifications: list[Notification], event: Happening, known: set[str]) -> None:
+    """An event to come may match what it matches in the end, whatever is known of it before; where all is known it
+    matches just that."""
+    matcher = Matcher(notifications)
+    expected = ExpectedEvent(event.bucket, event.key, **{part: getattr(event, part) for part in known})
+
+    possible = matcher.possible(expected)
+
+    assert set(matcher.matching(event)) <= set(possible)
+    if len(known) == 4:
+        assert possible == list(matcher.matching(event))
+    if not known:
+        blind = [replace(each, events=(), filter=_of_keys(each.filter)) for each in notifications]
+        assert possible == list(Matcher(blind).matching(event))
+
+
+def _of_keys(of: EventFilter) -> EventFilter:
+    return EventFilter(of.prefix, of.suffix, of.regex)
 
 
 def test_the_first_rule_that_refuses_is_named() -> None:

@@ -21,6 +21,7 @@ from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
 from remora.ports.producer import PublishSoon
+from remora.servers.ingest.announced import AnnouncedEvents
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
@@ -44,13 +45,26 @@ from remora.servers.ingest.problems import (
     RefusedRequest,
 )
 from remora.servers.ingest.request import Request
-from remora.servers.ingest.request_reader import JSON, BodyForm, digest, form_of, has_lines, idempotency_key, rooms_of
+from remora.servers.ingest.request_reader import (
+    JSON,
+    BodyForm,
+    digest,
+    form_of,
+    has_lines,
+    idempotency_key,
+    rooms_of,
+    to_come,
+)
 from remora.servers.ingest.response import Response
 from remora.servers.ingest.service import Peer
-from remora.servers.ingest.stored import JSON_HEADERS, json_response, stored_response
+from remora.servers.ingest.stored import JSON_HEADERS, distributed_response, json_response, stored_response
 from remora.servers.ingest.traced import Traced
+from remora.servers.tokens import SenderGrant
 
 T = TypeVar("T")
+
+OF_NO_TOPIC = "~"
+"""What the ids of reservations without a topic begin with, and no topic's name does."""
 
 _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
 
@@ -168,11 +182,7 @@ class Api:
     async def publish_matching(self, call: Call) -> Response:
         """Store events without a topic where notifications send them."""
         head, desk = call.request.head, self._desk
-        sender = desk.sender(head)
-        if not sender.buckets:
-            raise RefusedRequest(
-                FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)"
-            )
+        sender = self._sender_of_buckets(call)
         form, key = form_of(head.headers), idempotency_key(head.headers)
         distribution = Distribution(desk, sender)
         receipt = desk.limits.admit(sender.name, None)
@@ -189,7 +199,7 @@ class Api:
             raise
         if stored.repeated:
             receipt.holds(0)
-        return json_response(200, {"accepted": stored.accepted, "unmatched": stored.unmatched, "topics": stored.topics})
+        return distributed_response(stored)
 
     async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
@@ -219,8 +229,53 @@ class Api:
         }
         return json_response(201, answer, {"Location": f"/v1/reservations/{reservation}"})
 
+    async def reserve_matching(self, call: Call) -> Response:
+        """Reserve room for events to come wherever notifications may send them."""
+        sender = self._sender_of_buckets(call)
+        if form_of(call.request.head.headers) is BodyForm.LINES:
+            raise RefusedRequest(WRONG_TYPE, f"a reservation is {JSON}")
+        announced = AnnouncedEvents(self._desk, sender)
+        receipt = self._desk.limits.admit(sender.name, None)
+        events = to_come(await self._body(call), self._settings.max_events)
+        await in_task()
+        receipt.received(sum(each.nbytes for each in events))
+        receipt.holds(len(events))
+        try:
+            reservation, topics = await announced.reserve(events, receipt)
+        except BaseException:
+            receipt.holds(0)
+            raise
+        answer = {
+            "reservation": reservation,
+            "expires_in_seconds": int(self._desk.limits.reservation_s),
+            "events": len(events),
+            "topics": topics,
+        }
+        return json_response(201, answer, {"Location": f"/v1/reservations/{reservation}"})
+
+    async def _commit_matching(self, call: Call) -> Response:
+        announced = AnnouncedEvents(self._desk, self._sender_of_buckets(call))
+        form = form_of(call.request.head.headers)
+        raw = await self._body(call)
+        ndjson = has_lines(form, raw)
+        asked = await digest(raw, ndjson)
+        await in_task()
+        with Traced(self._desk.tracer, call.request.head, "") as context:
+            return distributed_response(await announced.commit(call.argument, Body(raw, ndjson, context), asked))
+
+    def _sender_of_buckets(self, call: Call) -> SenderGrant:
+        """Whose token a request has that names no topic. Raises RefusedRequest where it has no right to any bucket."""
+        sender = self._desk.sender(call.request.head)
+        if not sender.buckets:
+            raise RefusedRequest(
+                FORBIDDEN, "this token may send to topics only (`remora token --bucket` makes another one)"
+            )
+        return sender
+
     async def commit(self, call: Call) -> Response:
         """Store the events that room was reserved for."""
+        if call.argument.startswith(OF_NO_TOPIC):
+            return await self._commit_matching(call)
         name = await self._topic_of_reservation(call)
         form = form_of(call.request.head.headers)
         raw = await self._body(call)
@@ -252,6 +307,11 @@ class Api:
 
     async def abort(self, call: Call) -> Response:
         """Give reserved room back."""
+        if call.argument.startswith(OF_NO_TOPIC):
+            announced = AnnouncedEvents(self._desk, self._sender_of_buckets(call))
+            await in_task()
+            await announced.abort(call.argument)
+            return Response(204, headers={"Server": "remora"})
         name = await self._topic_of_reservation(call)
         await in_task()
         try:
@@ -356,6 +416,7 @@ class Api:
 ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
     "/v1/topics/{topic}/events": {"POST": Operation("publish", Api.publish)},
     "/v1/events": {"POST": Operation("publish", Api.publish_matching)},
+    "/v1/reservations": {"POST": Operation("reserve", Api.reserve_matching)},
     "/v1/topics/{topic}/reservations": {"POST": Operation("reserve", Api.reserve)},
     "/v1/reservations/{reservation}": {
         "PUT": Operation("commit", Api.commit),

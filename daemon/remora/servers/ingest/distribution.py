@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from remora.codec.event_copies import NO_TARGET, Original, copier, original_of
 from remora.codec.s3_events import EventPart
@@ -30,7 +30,9 @@ from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, RefusedRequest
 from remora.servers.tokens import SenderGrant
 
-_MOST_COPIES = 4
+T = TypeVar("T")
+
+MOST_COPIES = 4
 """The copies of a request have at most this many times the bytes that a request may have."""
 
 
@@ -122,23 +124,7 @@ class Distribution:
             before = await self._store.fanned_out(once)
             if before is not None:
                 return self._repeated(before)
-        definitions = self._desk.definitions
-        matcher = definitions.known() or await definitions.get()
-        try:
-            return await self._stored(body, matcher, once, receipt)
-        except (TopicUnknown, TopicMoved):
-            pass
-        except RefusedRequest as exc:
-            if exc.kind is not NO_TOPIC:
-                raise
-
-        async def anew() -> FannedOut:
-            definitions.forget()
-            for topic in {topic for each in matcher.notifications for topic in each.topics}:
-                self._desk.topics.forget(topic)
-            return await self._stored(body, await definitions.get(), once, receipt)
-
-        return await while_moving(anew)
+        return await by_definitions(self._desk, lambda matcher: self._stored(body, matcher, once, receipt))
 
     async def _stored(self, body: Body, matcher: Matcher, once: IdempotencyKey | None, receipt: Receipt) -> FannedOut:
         found = await self._matched(body, matcher, f"\0{once.key}".encode() if once else os.urandom(16))
@@ -150,7 +136,7 @@ class Distribution:
         answer = FannedOut(found.accepted, found.unmatched, {each.topic.name: len(each.events) for each in copies})
         with Charges(self._desk) as charges:
             for each in copies:
-                charges.add(each)
+                charges.add(each.topic.name, [len(event.payload) for event in each.events])
             stored = await self._fanned_out(copies, answer, once)
             if stored.repeated:
                 return self._repeated(stored)
@@ -166,7 +152,7 @@ class Distribution:
 
     async def _matched(self, body: Body, matcher: Matcher, seed: bytes) -> Matching:
         settings = self._desk.settings
-        found = Matching(matcher, self._sender, _MOST_COPIES * settings.max_request_bytes)
+        found = Matching(matcher, self._sender, MOST_COPIES * settings.max_request_bytes)
         try:
             await placed(body, NO_TARGET, seed, settings.max_events, found.take)
         finally:
@@ -202,6 +188,28 @@ class Distribution:
         return await self._store.fan_out(copies, answer, once)
 
 
+async def by_definitions(desk: Desk, work: Callable[[Matcher], Awaitable[T]]) -> T:
+    """Do something by the notifications, and once more by what they are now where a topic is gone or moves by then;
+    nothing was done yet."""
+    definitions = desk.definitions
+    matcher = definitions.known() or await definitions.get()
+    try:
+        return await work(matcher)
+    except (TopicUnknown, TopicMoved):
+        pass
+    except RefusedRequest as exc:
+        if exc.kind is not NO_TOPIC:
+            raise
+
+    async def anew() -> T:
+        definitions.forget()
+        for topic in {topic for each in matcher.notifications for topic in each.topics}:
+            desk.topics.forget(topic)
+        return await work(await definitions.get())
+
+    return await while_moving(anew)
+
+
 def _rules(matcher: Matcher, event: Happening) -> dict[str, str]:
     """The first rule of each notification that the event does not keep."""
     return dict(zip([each.id for each in matcher.notifications], matcher.refusals(event), strict=True))
@@ -225,29 +233,35 @@ def copies_for(topic: Topic, matches: Sequence[Match], created: Time, context: b
 
 
 class Charges:
-    """What a request's copies are charged by topic; given back where the block ends without having counted them."""
+    """What a request's copies are charged by topic; given back where the block ends without having counted or reserved
+    them."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._charged: list[tuple[TopicCopies, int, Receipt]] = []
+        self._charged: list[tuple[str, int, int, Receipt]] = []
 
-    def add(self, copies: TopicCopies) -> None:
-        """Charge a topic. Raises Problem where its limit is used up."""
-        nbytes = sum([len(each.payload) for each in copies.events])
-        receipt = self._desk.limits.admit_copies(copies.topic.name, len(copies.events), nbytes)
-        self._charged.append((copies, nbytes, receipt))
+    def add(self, topic: str, sizes: Sequence[int]) -> None:
+        """Charge a topic for copies of these bytes. Raises RefusedRequest where its limit is used up."""
+        nbytes = sum(sizes)
+        self._charged.append((topic, len(sizes), nbytes, self._desk.limits.admit_copies(topic, len(sizes), nbytes)))
 
     def count(self, dropped: int) -> None:
         """All are stored; members that entries could not hold count for the first topic."""
-        for copies, nbytes, _ in self._charged:
-            self._desk.count(copies.topic.name, PublishResult(len(copies.events)), nbytes, dropped)
+        for topic, events, nbytes, _ in self._charged:
+            self._desk.count(topic, PublishResult(events), nbytes, dropped)
             dropped = 0
+        self._charged = []
+
+    def reserve(self, reservation: str) -> None:
+        """Room for all is reserved; what is not used of it comes back with the reservation's end."""
+        for topic, _, _, receipt in self._charged:
+            self._desk.limits.reserved(f"{reservation} {topic}", receipt)
         self._charged = []
 
     def __enter__(self) -> Charges:
         return self
 
     def __exit__(self, *of_exception: object) -> None:
-        for _, _, receipt in self._charged:
+        for *_, receipt in self._charged:
             receipt.holds(0)
             receipt.received(0)

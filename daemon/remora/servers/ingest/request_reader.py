@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents, Unconfirmed
 from remora.codec.shard_hash import shards
 from remora.model.ingest import ReservedRoom
+from remora.model.notification import ExpectedEvent
 from remora.model.topic import Topic
 from remora.servers.ingest.begun import in_task
 from remora.servers.ingest.head import Headers
@@ -26,6 +27,7 @@ NDJSON = "application/x-ndjson"
 
 ROOM_BYTES = 4096
 MOST_ROOM_BYTES = 16 << 20
+MOST_NAME = 200
 """What an event to come is reserved when its sender does not say, and the most that may be said."""
 
 DIGEST_AT_ONCE_BYTES = 1 << 20
@@ -67,14 +69,31 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROOM_BYTES)] = ROOM_BYTES
 
 
+class EventToCome(Event, frozen=True, forbid_unknown_fields=True):
+    """One that names no topic, and may say what notifications ask for; what it leaves out is not known yet."""
+
+    eventName: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)] | None = None  # noqa: N815 - S3's name
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    metadata: dict[str, str] | None = None
+    tags: dict[str, str] | None = None
+
+
+class ToCome(NamedTuple):
+    """An event to come: key (`bucket:object`) and most bytes of its entry, and what is known of it."""
+
+    key: bytes
+    nbytes: int
+    expected: ExpectedEvent
+
+
 class _Announced:
     """Decodes the body of a reservation; that there are too many events is seen before they are all decoded."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, event: type[Event] = Event) -> None:
         self._most = most
         self._found = 0
         counted = msgspec.defstruct(
-            "Counted", [], bases=(Event,), namespace={"__post_init__": lambda _: self._count()}, frozen=True
+            "Counted", [], bases=(event,), namespace={"__post_init__": lambda _: self._count()}, frozen=True
         )
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
             msgspec.defstruct("Announced", [("events", list[counted])], forbid_unknown_fields=True)  # type: ignore[valid-type]  # made just now
@@ -159,6 +178,32 @@ def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[ReservedRoom]:
     return [ReservedRoom(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
 
 
+def to_come(body: bytes, most: int) -> Sequence[ToCome]:
+    """The events that a reservation without a topic announces. Raises RefusedRequest as `rooms_of`."""
+    found = []
+    for number, each in enumerate(_announced(body, most, EventToCome)):
+        assert isinstance(each, EventToCome)
+        key = _key_of(number, each)
+        expected = ExpectedEvent(
+            each.bucket.encode(errors="surrogatepass"),
+            each.object.encode(errors="surrogatepass"),
+            None if each.eventName is None else each.eventName.encode(errors="surrogatepass"),
+            each.size,
+            _pairs(each.metadata),
+            _pairs(each.tags),
+        )
+        found.append(ToCome(key, each.bytes, expected))
+    return found
+
+
+def _pairs(given: dict[str, str] | None) -> tuple[tuple[bytes, bytes], ...] | None:
+    if given is None:
+        return None
+    return tuple(
+        (name.encode(errors="surrogatepass"), value.encode(errors="surrogatepass")) for name, value in given.items()
+    )
+
+
 def malformed(exc: MalformedEvent) -> RefusedRequest:
     match exc:
         case TooManyEvents():
@@ -170,9 +215,9 @@ def malformed(exc: MalformedEvent) -> RefusedRequest:
     return RefusedRequest(kind, str(exc), record=exc.record, line=exc.line, field=exc.field or None)
 
 
-def _announced(body: bytes, most: int) -> Sequence[Event]:
+def _announced(body: bytes, most: int, event: type[Event] = Event) -> Sequence[Event]:
     try:
-        events = _announced_at_most(most).decode(body)
+        events = _announced_at_most(most, event).decode(body)
     except msgspec.ValidationError as exc:
         reason, _, path = str(exc).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from remora.model.ingest import PublishResult
+from remora.model.ingest import FannedOut, PublishResult
 from remora.servers.ingest.request_reader import JSON
 from remora.servers.ingest.response import Response
 
@@ -17,6 +17,11 @@ JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Content-Type": JSON, "Serve
 def json_response(status: int, value: object, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
     return Response(status, msgspec.json.encode(value), {**JSON_HEADERS, **headers} if headers else JSON_HEADERS)
+
+
+def distributed_response(stored: FannedOut) -> Response:
+    """How many events matched a notification and how many none, and the copies of each topic."""
+    return json_response(200, {"accepted": stored.accepted, "unmatched": stored.unmatched, "topics": stored.topics})
 
 
 def stored_response(stored: PublishResult, dropped: int) -> Response:

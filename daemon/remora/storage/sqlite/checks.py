@@ -26,7 +26,7 @@ from remora.model.store_files import MOST_PROBLEMS, FileReport
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
-from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
+from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, first_proven
 from remora.storage.sqlite.connections import snapshot
 from remora.storage.sqlite.kept_log import restore_log
 from remora.storage.sqlite.known_places import placement_in
@@ -261,7 +261,8 @@ def _entries_of(queue: _Queue, topic: _Topic | None) -> Check:
             report.unproven += begun
             proven = proven or begun < len(rows)
             used += sum(len(data) + schema.ENTRY_OVERHEAD for data, _ in rows)
-            wrong = {**changed(queue.id, first, rows), **without_checksum(rows, begun)}
+            bare = {place: NO_CHECKSUM for place in range(begun, len(rows)) if rows[place][1] is None}
+            wrong = {**changed(queue.id, first, rows), **bare}
             for place, why in wrong.items():
                 report.found(what, f"the entry at {first + place}: {why}")
             if topic is not None and topic.last is not None:

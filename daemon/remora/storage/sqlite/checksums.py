@@ -48,11 +48,6 @@ def first_proven(rows: Sequence[tuple[bytes, int | None]]) -> int:
     return next((place for place, (_, checksum) in enumerate(rows) if checksum is not None), len(rows))
 
 
-def without_checksum(rows: Sequence[tuple[bytes, int | None]], begin: int) -> Mapping[int, str]:
-    """What is wrong with those entries from a place on that have no checksum, by their place."""
-    return {place: NO_CHECKSUM for place in range(begin, len(rows)) if rows[place][1] is None}
-
-
 def _reason(queue: int, position: int, entry: bytes, kept: int | None) -> str:
     (found,) = checksums(queue, position, [entry])
     return (

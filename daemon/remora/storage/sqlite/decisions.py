@@ -175,13 +175,18 @@ class Take:
             return
         if now_ns() > self.until_ns:
             raise StoreUnavailable("the request was decided too long ago for this process to finish it")
-        there = [(each, row) for each in self.part.topics if (row := _row(batch, each)) is not None]
-        for each, row in there:
-            self._take(batch, each, row)
+        take_all(batch, self.id, self.part.topics)
         batch.connection.execute(_MARK, batch.clock | {"id": self.id, "home": self.home})
 
-    def _take(self, batch: WriteBatch, part: TopicPart, row: TopicRow) -> None:
-        found = find_reservation(batch, row, reservation_of(self.id, part.name))
+
+def take_all(batch: WriteBatch, name: str, parts: Sequence[TopicPart]) -> None:
+    """Store the parts of a request that is decided, in the room that it has reserved.
+
+    Raises TopicMoved, before anything is changed, where a topic has another layout than its part.
+    """
+    there = [(each, row) for each in parts if (row := _row(batch, each)) is not None]
+    for part, row in there:
+        found = find_reservation(batch, row, reservation_of(name, part.name))
         load = loaded(part.topic, part.routed)
         queues = batch.queues(row, load)
         if found is not None and found.state == "open":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +24,9 @@ import msgspec
 
 from remora.codec.trace_context import context_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
-from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCopies
+from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCopies, TopicRooms
 from remora.model.shard import Shard
+from remora.model.topic import Topic
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite import decisions
@@ -70,7 +71,7 @@ class FanOut(SqliteIngest):
         if not found and once is None:
             return await self._commits.submit(self._files.numbered(home), _Direct(direct, answer), _wants(direct))
         request = secrets.token_hex(16)
-        await self._reserve_all(request, found)
+        await self._reserve_all(request, {number: [rooms_of(each) for each in made] for number, made in found.items()})
         parts = [decisions.part_of(number, of_file) for number, of_file in found.items()]
         until_ns = now_ns() + decisions.MAY_BE_TAKEN_NS
         deciding = _Decide(request, direct, answer, once, decisions.packed(parts))
@@ -79,10 +80,10 @@ class FanOut(SqliteIngest):
         except StoreUnavailable:
             raise  # whether it is decided is unknown; if it is not, the room expires
         except (StoreError, ValueError):
-            await self._release_all(request, found)
+            await self._release_all(request, _topics(found))
             raise
         if before is not None:
-            await self._release_all(request, found)
+            await self._release_all(request, _topics(found))
             await self.finish(home, before)
             return before.answer
         await self.finish(home, Decision(request, answer, parts, until_ns))
@@ -125,31 +126,31 @@ class FanOut(SqliteIngest):
             except TopicMoved:
                 part = await file.read(partial(decisions.placed_now, part=part))
 
-    async def _reserve_all(self, request: str, found: ByFile) -> None:
+    async def _reserve_all(self, request: str, rooms: Mapping[int, Sequence[TopicRooms]]) -> None:
         """Reserve room in each file, or in none. It is not synced: what a power cut takes was not decided, or its part
         is taken without."""
         asked = [
             self._unsynced.submit(self._files.numbered(number), _ReserveAll(request, of_file))
-            for number, of_file in found.items()
+            for number, of_file in rooms.items()
         ]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         failed = [each for each in outcomes if isinstance(each, BaseException)]
         if failed:
-            await self._release_all(request, found)
+            topics = {number: [each.topic for each in of_file] for number, of_file in rooms.items()}
+            await self._release_all(request, topics)
             raise failed[0]
 
-    async def _release_all(self, request: str, found: ByFile) -> None:
+    async def _release_all(self, request: str, found: Mapping[int, Sequence[Topic]]) -> None:
         """Give reserved room back; where that fails it expires."""
 
-        def job(copies: Sequence[TopicCopies]) -> Callable[[sqlite3.Connection], None]:
-            topics = [each.topic for each in copies]
+        def job(topics: Sequence[Topic]) -> Callable[[sqlite3.Connection], None]:
             return in_batch(lambda batch: decisions.release(batch, request, topics))
 
         with suppress(StoreError):
             await asyncio.gather(
                 *(
-                    self._files.numbered(number).write(job(copies), durable=False, upkeep=True)
-                    for number, copies in found.items()
+                    self._files.numbered(number).write(job(topics), durable=False, upkeep=True)
+                    for number, topics in found.items()
                 )
             )
 
@@ -218,17 +219,28 @@ class _Decide:
 
 @dataclass(frozen=True, slots=True)
 class _ReserveAll:
-    """Reserves room for the copies of a request in one file."""
+    """Reserves the room of a request in one file: in all its topics, or in none."""
 
     id: str
-    copies: Sequence[TopicCopies]
+    rooms: Sequence[TopicRooms]
 
     def __call__(self, batch: WriteBatch) -> None:
-        _with_room(batch, self.copies)
-        for each in self.copies:
-            rooms = [ReservedRoom(shard, b"", len(payload)) for shard, _, payload in each.events]
+        found = [(each, sums(each.rooms)) for each in self.rooms]
+        for each, needs in found:
+            check_open(batch.topic(each.topic), each.topic)
+            batch.with_room(each.topic, needs)
+        for each, needs in found:
             name = decisions.reservation_of(self.id, each.topic.name)
-            ReserveRoom(each.topic, name, sums(rooms), msgspec.msgpack.encode(rooms), len(rooms))(batch)
+            ReserveRoom(each.topic, name, needs, msgspec.msgpack.encode(each.rooms), len(each.rooms))(batch)
+
+
+def rooms_of(copies: TopicCopies) -> TopicRooms:
+    """The room that copies take."""
+    return TopicRooms(copies.topic, [ReservedRoom(shard, b"", len(payload)) for shard, _, payload in copies.events])
+
+
+def _topics(found: ByFile) -> Mapping[int, Sequence[Topic]]:
+    return {number: [each.topic for each in of_file] for number, of_file in found.items()}
 
 
 def _with_room(batch: WriteBatch, copies: Sequence[TopicCopies]) -> list[_Placed]:

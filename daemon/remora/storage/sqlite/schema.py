@@ -285,6 +285,21 @@ CREATE TABLE former_queues (
 CREATE INDEX former_queues_of ON former_queues (topic);
 """
 
+_ANNOUNCEMENTS = """
+-- Reservations that name no topic: the topics that they have room in, each as a reservation of its own, and what was
+-- announced, in a form of the ingest API's. `state` is open or aborted; what is committed is a decision instead.
+CREATE TABLE announcements (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    state TEXT NOT NULL,
+    topics BLOB NOT NULL,
+    announcement BLOB NOT NULL,
+    checksum INTEGER NOT NULL,
+    boot TEXT NOT NULL,
+    since_ns INTEGER NOT NULL
+);
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -346,6 +361,7 @@ MIGRATIONS: Sequence[Migration] = (
     lambda connection: run_script(connection, _NOTIFICATIONS),
     _keep_layouts,
     lambda connection: None,  # a store may have several directories: an earlier remora would not see the others
+    lambda connection: run_script(connection, _ANNOUNCEMENTS),
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

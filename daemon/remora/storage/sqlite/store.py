@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from remora.config import SqliteSettings
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
+from remora.storage.sqlite.announcements import AnnouncedIngest
 from remora.storage.sqlite.arrivals import SqliteArrivals
 from remora.storage.sqlite.attempts import SqliteAttempts
 from remora.storage.sqlite.catalog import SqliteCatalog
-from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.finisher import DecisionFinisher
 from remora.storage.sqlite.holds import TopicHolds
@@ -63,7 +63,7 @@ class SqliteStore:
         self.own_topics, self.two_phase, self.ingest = (
             Topics(files),
             SqliteTwoPhase(files),
-            FanOut(files, tracer, meter),
+            AnnouncedIngest(files, tracer, meter),
         )
         self.notifications, self.logs = StoredNotifications(files), SqliteLogs(files)
         self._finisher = DecisionFinisher(files, self.ingest)

@@ -1,0 +1,236 @@
+"""The two phases of events that are sent without a topic.
+
+A reservation has no event yet. So it keeps room in every topic that an announced event may go to, and the notifications
+as they are then. A commit stores the copies that the events turn out to need, and gives the other room back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from remora.codec.announcement import Announcement, decode_announcement, encode_announcement
+from remora.codec.event_copies import NO_TARGET, Original
+from remora.codec.s3_events import EventPart
+from remora.codec.speedups import shards
+from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
+from remora.model.ingest import FannedOut, ReservedRoom, TopicCopies, TopicRooms
+from remora.model.topic import Topic
+from remora.policy.matcher import Matcher, takes_bucket
+from remora.policy.rates import Cost
+from remora.ports.producer import Announcing
+from remora.servers.ingest.begun import in_task
+from remora.servers.ingest.body_parts import Body, now, placed
+from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.distribution import MOST_COPIES, Charges, Matching, by_definitions, copies_for
+from remora.servers.ingest.layout_change import while_moving
+from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.problems import (
+    DECIDED,
+    FORBIDDEN,
+    NO_TOPIC,
+    NOT_HERE,
+    TOO_LARGE,
+    UNMATCHED,
+    RefusedRequest,
+)
+from remora.servers.ingest.request_reader import ToCome
+from remora.servers.tokens import SenderGrant
+
+
+class AnnouncedEvents:
+    """Reserves, commits and aborts for one request. Raises RefusedRequest where the store offers no notifications."""
+
+    def __init__(self, desk: Desk, sender: SenderGrant) -> None:
+        store = desk.store.ingest
+        if not isinstance(store, Announcing):
+            raise RefusedRequest(NOT_HERE, 'events without a topic need the embedded store (store.kind = "sqlite")')
+        self._store = store
+        self._desk = desk
+        self._sender = sender
+
+    async def reserve(self, events: Sequence[ToCome], receipt: Receipt) -> tuple[str, dict[str, int]]:
+        """Reserve room for events to come; the reservation, and how many copies there is room for by topic."""
+        for each in events:
+            bucket = each.expected.bucket.decode(errors="surrogateescape")
+            if not self._sender.allows_bucket(bucket):
+                raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {bucket}")
+        return await by_definitions(self._desk, lambda matcher: self._reserve(events, matcher, receipt))
+
+    async def _reserve(
+        self, events: Sequence[ToCome], matcher: Matcher, receipt: Receipt
+    ) -> tuple[str, dict[str, int]]:
+        wanted = _rooms(events, matcher, self._desk.settings.unmatched == "refuse")
+        if sum(events[number].nbytes for of in wanted.values() for number, _ in of) > self._most_bytes:
+            raise RefusedRequest(
+                TOO_LARGE, "the copies that notifications may make of these events are too large together"
+            )
+        known = self._desk.topics
+        topics = [known.known(name) or await known.get(name) for name in sorted(wanted)]
+        await in_task()
+        rooms = [_rooms_in(each, wanted[each.name], events) for each in topics]
+        buckets = {each.expected.bucket.decode(errors="surrogateescape") for each in events}
+        counting = [
+            place
+            for place, each in enumerate(matcher.notifications)
+            if any(takes_bucket(each, bucket) for bucket in buckets)
+        ]
+        places = {place: kept for kept, place in enumerate(counting)}
+        announcement = Announcement(
+            tuple(matcher.notifications[place] for place in counting),
+            [(each.key, each.nbytes) for each in events],
+            {name: [(number, places[place]) for number, place in of] for name, of in wanted.items()},
+            {each.name: each.id for each in topics},
+        )
+        with Charges(self._desk) as charges:
+            for each in rooms:
+                charges.add(each.topic.name, [room.nbytes for room in each.rooms])
+            reservation = await self._store.announce(rooms, encode_announcement(announcement))
+            charges.reserve(reservation)
+        self._desk.limits.reserved(reservation, receipt)
+        return reservation, {each.topic.name: len(each.rooms) for each in rooms}
+
+    async def commit(self, reservation: str, body: Body, digest: bytes) -> FannedOut:
+        """Store the copies that the events need."""
+        try:
+            before = await self._store.committed(reservation, digest)
+        except OnceConflict as exc:
+            raise RefusedRequest(DECIDED, str(exc)) from exc
+        if before is not None:
+            return before
+        kept = decode_announcement(await self._store.announced(reservation))
+
+        async def once() -> FannedOut:
+            try:
+                return await self._commit(reservation, kept, body, digest)
+            except ReservationExceeded:
+                if not body.context:
+                    raise
+            # The room was reserved for the events alone: the trace context does without.
+            return await self._commit(reservation, kept, body._replace(context=b""), digest)
+
+        stored = await while_moving(once)
+        self._desk.limits.ended(reservation, Cost(len(body.raw), stored.accepted + stored.unmatched))
+        for topic in kept.rooms:
+            self._desk.limits.ended(f"{reservation} {topic}", Cost(0, stored.topics.get(topic, 0)))
+        return stored
+
+    async def _commit(self, reservation: str, kept: Announcement, body: Body, digest: bytes) -> FannedOut:
+        found = _MatchingAnnounced(kept, self._sender, self._most_bytes)
+        await placed(body, NO_TARGET, reservation.encode(), self._desk.settings.max_events, found.take)
+        if found.number < len(kept.events):
+            raise ReservationMismatch(f"room was reserved for {len(kept.events)} events, not for {found.number}")
+        created, copies = now(), list[TopicCopies]()
+        for name, matches in found.by_topic.items():
+            if (topic := await self._still(name, kept)) is None:
+                continue  # what it would get went with it
+            of_topic = copies_for(topic, matches, created, body.context)
+            for number, event in zip(found.numbers[name], of_topic.events, strict=True):
+                if len(event.payload) > kept.events[number][1]:
+                    raise ReservationExceeded(
+                        f"event {number} has {len(event.payload)} bytes in {name}, "
+                        f"but {kept.events[number][1]} were reserved"
+                    )
+            copies.append(of_topic)
+        answer = FannedOut(found.accepted, found.unmatched, {each.topic.name: len(each.events) for each in copies})
+        try:
+            stored = await self._store.commit_announced(reservation, copies, answer, digest)
+        except OnceConflict as exc:
+            raise RefusedRequest(DECIDED, str(exc)) from exc
+        if not stored.repeated:
+            for each in copies:
+                nbytes = sum([len(event.payload) for event in each.events])
+                self._desk.telemetry.ingested(each.topic.name, len(each.events), nbytes, 0)
+            if found.unmatched:
+                self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
+        return stored
+
+    async def abort(self, reservation: str) -> None:
+        """Give all room back."""
+        try:
+            await self._store.abort_announced(reservation)
+        except OnceConflict as exc:
+            raise RefusedRequest(DECIDED, str(exc)) from exc
+        self._desk.limits.ended(reservation, Cost())
+
+    async def _still(self, name: str, kept: Announcement) -> Topic | None:
+        """The topic that room was reserved in, as it is now; None where it is gone."""
+        self._desk.topics.forget(name)
+        try:
+            topic = await self._desk.topics.get(name)
+        except RefusedRequest as exc:
+            if exc.kind is not NO_TOPIC:
+                raise
+            return None
+        return topic if topic.id == kept.ids[name] else None
+
+    @property
+    def _most_bytes(self) -> int:
+        return MOST_COPIES * self._desk.settings.max_request_bytes
+
+
+class _MatchingAnnounced(Matching):
+    """Matches the events of a commit by the notifications of its reservation. `numbers` has those of the events that
+    each topic gets, in the order of `by_topic`; `number` is that of the next event."""
+
+    def __init__(self, kept: Announcement, sender: SenderGrant, most_bytes: int) -> None:
+        super().__init__(Matcher(kept.notifications), sender, most_bytes)
+        self.numbers: defaultdict[str, list[int]] = defaultdict(list)
+        self._kept = kept
+        self._rooms = {name: {tuple(each) for each in of} for name, of in kept.rooms.items()}
+        self.number = 0
+
+    def take(self, part: EventPart) -> None:
+        """Match some events. Raises ReservationMismatch for others than were announced."""
+        for event in part.events:
+            if self.number >= len(self._kept.events):
+                raise ReservationMismatch(f"room was reserved for {self.number} events, and there are more")
+            if (wanted := self._kept.events[self.number][0]) != event.key:
+                reserved, given = (each.decode(errors="replace") for each in (wanted, event.key))
+                raise ReservationMismatch(
+                    f"event {self.number} is of {given!r}, but room was reserved for one of {reserved!r}"
+                )
+            super().take(EventPart([event], 0))
+            self.number += 1
+        self.dropped += part.dropped
+        self.tests += part.tests
+
+    def _send(self, places: Sequence[int], key: bytes, event: Original, nbytes: int) -> None:
+        for place in places:
+            notification = self._kept.notifications[place]
+            for topic in notification.topics:
+                if (self.number, place) not in self._rooms.get(topic, ()):
+                    raise ReservationMismatch(
+                        f"event {self.number} matches notification {notification.id}, and was announced as one that "
+                        f"does not: topic {topic} has no room for it"
+                    )
+                self.numbers[topic].append(self.number)
+        super()._send(places, key, event, nbytes)
+
+
+def _rooms(events: Sequence[ToCome], matcher: Matcher, is_refused: bool) -> dict[str, list[tuple[int, int]]]:
+    """By topic the number of each event that may go there, with the place of the notification that may send it."""
+    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for number, each in enumerate(events):
+        places = matcher.possible(each.expected)
+        if is_refused and not places:
+            bucket = each.expected.bucket.decode(errors="replace")
+            raise RefusedRequest(
+                UNMATCHED, f"no event of bucket {bucket} like this matches a notification", record=number
+            )
+        for place in places:
+            for topic in matcher.notifications[place].topics:
+                found[topic].append((number, place))
+    return found
+
+
+def _rooms_in(topic: Topic, wanted: Sequence[tuple[int, int]], events: Sequence[ToCome]) -> TopicRooms:
+    keys = [events[number].key for number, _ in wanted]
+    numbers = shards(keys, topic.shards)
+    return TopicRooms(
+        topic,
+        [
+            ReservedRoom(shard, key, events[number].nbytes)
+            for shard, key, (number, _) in zip(numbers, keys, wanted, strict=True)
+        ],
+    )

@@ -1,0 +1,122 @@
+"""Two phases of events for several topics in the embedded store: room in all or in none, then the copies, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import OnceConflict, QueueFull, ReservationExpired, ReservationUnknown, StoreDamaged
+from remora.model.ingest import RESERVATION_AGE_S, ReservedRoom, TopicRooms
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore, announcements
+from remora.storage.sqlite.fan_out import rooms_of
+from support.sqlite_fan_out_victim import ANSWER, DIGEST, FILES, copies, names
+from support.stores import own_topic
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    settings = SqliteSettings(directory=str(tmp_path / "store"), files=FILES, queue_bytes=1_000_000)
+    async with SqliteStore(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def there(store: SqliteStore) -> list[Topic]:
+    """Topics in files of their own."""
+    return [await store.own_topics.create(own_topic(name, 2)) for name in names(3)]
+
+
+async def entries(store: SqliteStore, *topics: Topic) -> list[int]:
+    """What waits in each topic."""
+    return [sum([(await store.inspection.stats(each)).entries for each in of.all_shards()]) for of in topics]
+
+
+async def reservations(store: SqliteStore, *topics: Topic) -> list[int]:
+    """The open reservations of each topic."""
+    return [sum([(await store.inspection.stats(each)).reservations for each in of.all_shards()]) for of in topics]
+
+
+async def announce(store: SqliteStore, topics: list[Topic]) -> str:
+    return await store.ingest.announce([rooms_of(each) for each in copies(topics)], b"announced")
+
+
+async def test_room_then_copies(store: SqliteStore, there: list[Topic]) -> None:
+    """All topics keep room, the announcement is kept with it; a commit uses that of some and ends that of others."""
+    reservation = await announce(store, there)
+    assert await store.ingest.announced(reservation) == b"announced"
+    assert await reservations(store, *there) == [2, 2, 2]
+
+    assert await store.ingest.commit_announced(reservation, copies(there[:2]), ANSWER, DIGEST) == ANSWER
+
+    assert (await entries(store, *there), await reservations(store, *there)) == ([6, 6, 0], [0, 0, 0])
+    known = await store.ingest.committed(reservation, DIGEST)
+    assert known is not None
+    assert (known.repeated, known.topics) == (True, ANSWER.topics)
+    with pytest.raises(ReservationUnknown):
+        await store.ingest.announced(reservation)
+    with pytest.raises(OnceConflict):
+        await store.ingest.abort_announced(reservation)
+
+
+async def test_two_commits_at_once(store: SqliteStore, there: list[Topic]) -> None:
+    """Of two commits at the same moment one stores the events, and the other one has its answer."""
+    reservation = await announce(store, there)
+
+    found = await asyncio.gather(
+        *(store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST) for _ in range(4))
+    )
+
+    assert sorted(each.repeated for each in found) == [False, True, True, True]
+    assert await entries(store, *there) == [6, 6, 6]
+
+
+async def test_a_full_topic_refuses_all(store: SqliteStore, there: list[Topic]) -> None:
+    """Where one topic has no room none keeps any."""
+    rooms = [rooms_of(each) for each in copies(there[:2])]
+
+    with pytest.raises(QueueFull):
+        await store.ingest.announce([*rooms, TopicRooms(there[2], [ReservedRoom(0, b"k", 2_000_000)])], b"announced")
+
+    assert await reservations(store, *there) == [0, 0, 0]
+
+
+async def test_a_late_commit_is_refused(
+    store: SqliteStore, there: list[Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is older than its room is kept is neither shown nor committed, though nobody has expired it yet."""
+    reservation = await announce(store, there)
+    monkeypatch.setattr(announcements, "RESERVATION_AGE_S", -1.0)
+
+    with pytest.raises(ReservationExpired):
+        await store.ingest.announced(reservation)
+    with pytest.raises(ReservationExpired):
+        await store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST)
+
+    assert await entries(store, *there) == [0, 0, 0]
+    assert RESERVATION_AGE_S == 120.0
+
+
+async def test_an_aborted_one_is_not_committed(store: SqliteStore, there: list[Topic]) -> None:
+    """An abort ends the room in every topic; a commit after it is refused, and an abort is no error again."""
+    reservation = await announce(store, there)
+    await store.ingest.abort_announced(reservation)
+    await store.ingest.abort_announced(reservation)
+
+    assert await reservations(store, *there) == [0, 0, 0]
+    with pytest.raises(ReservationExpired):
+        await store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST)
+
+
+async def test_damage_of_an_announcement_is_told(store: SqliteStore, there: list[Topic]) -> None:
+    """An announcement that has changed in the file is not used."""
+    reservation = await announce(store, there)
+    for _, file in store._files.by_number:
+        await file.write(lambda connection: connection.execute("UPDATE announcements SET announcement = x'00'"))
+
+    with pytest.raises(StoreDamaged, match=reservation):
+        await store.ingest.announced(reservation)
