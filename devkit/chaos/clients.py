@@ -41,8 +41,8 @@ class Ledger:
         """Events that were acknowledged."""
         return sum(len(each.ids) for each in self.requests if each.fate is Fate.STORED)
 
-    def enter(self, events: Sequence[Event], fate: Fate) -> None:
-        self.requests.append(Request(tuple(each.id for each in events), fate))
+    def enter(self, ids: Sequence[str], fate: Fate) -> None:
+        self.requests.append(Request(tuple(ids), fate))
 
 
 class Client:
@@ -50,7 +50,7 @@ class Client:
 
     def __init__(self, number: int, topic: str, seed: str, connection: Connection, ledger: Ledger) -> None:
         self._number = number
-        self._topic = topic
+        self._path, self._reservations = f"/v1/topics/{topic}/events", f"/v1/topics/{topic}/reservations"
         self._chance = random.Random(f"{seed}/{number}")
         self._connection = connection
         self._ledger = ledger
@@ -119,7 +119,7 @@ class Client:
         if asks_again:
             await self._store(events, request)
         else:
-            self._ledger.enter(events, Fate.REFUSED)
+            self._enter(events, Fate.REFUSED)
 
     async def _unkeyed(self) -> None:
         """Several events without an idempotency key, and so asked for once."""
@@ -133,7 +133,7 @@ class Client:
             return
         request = self._chance.choice(self._answered)
         answer = await self._decided(request)
-        if answer.status != 200 or (request.method == "POST" and answer.body.get("repeated") is not True):
+        if answer.status != 200 or not self._is_repeat(request, answer):
             self._surprise("a repeated request was answered otherwise", request, answer)
 
     # -------------------------------------------------------------------------------------- two phases
@@ -161,7 +161,7 @@ class Client:
         """Room is reserved, and that is all."""
         events = self._events(self._chance.randint(1, 3))
         await self._reserve(events)
-        self._ledger.enter(events, Fate.REFUSED)
+        self._enter(events, Fate.REFUSED)
 
     async def _wrongly_committed(self) -> None:
         """A commit of other objects is refused, and the right one still possible; then another one is too late."""
@@ -178,11 +178,11 @@ class Client:
         """The path of a new reservation. One whose answer was lost is left to expire."""
         rooms = [{"bucket": each.bucket, "object": each.key, "bytes": 2000} for each in events]
         body = json.dumps({"events": rooms}).encode()
-        request = requests.Request("POST", f"/v1/topics/{self._topic}/reservations", body, JSON)
+        request = requests.Request("POST", self._reservations, body, JSON)
         answer = await self._decided(request)
         if answer.status != 201:
             self._surprise("a reservation was refused", request, answer)
-            self._ledger.enter(events, Fate.REFUSED)
+            self._enter(events, Fate.REFUSED)
             return ""
         return f"/v1/reservations/{answer.body['reservation']}"
 
@@ -212,14 +212,24 @@ class Client:
 
     # ----------------------------------------------------------------------------------------- account
 
+    def _enter(self, events: Sequence[Event], fate: Fate, answer: Answer | None = None) -> None:
+        """Note what must have become of events; of stored ones the answer is known."""
+        self._ledger.enter([each.id for each in events], fate)
+
+    def _has_all(self, answer: Answer, count: int) -> bool:
+        return answer.body.get("stored") == count
+
+    def _is_repeat(self, request: requests.Request, answer: Answer) -> bool:
+        return request.method != "POST" or answer.body.get("repeated") is True
+
     async def _store(self, events: Sequence[Event], request: requests.Request) -> None:
         """Ask until it is answered; all is stored then."""
         answer = await self._decided(request)
-        if answer.status != 200 or answer.body.get("stored") != len(events):
+        if answer.status != 200 or not self._has_all(answer, len(events)):
             self._surprise("a good request was refused", request, answer)
-            self._ledger.enter(events, Fate.REFUSED)
+            self._enter(events, Fate.REFUSED)
             return
-        self._ledger.enter(events, Fate.STORED)
+        self._enter(events, Fate.STORED, answer)
         self._answered.append(request)
 
     async def _refuse(self, events: Sequence[Event], request: requests.Request, *statuses: int) -> None:
@@ -228,14 +238,14 @@ class Client:
         if answer.status not in statuses:
             self._surprise(f"expected {' or '.join(map(str, statuses))}", request, answer)
         if events:
-            self._ledger.enter(events, Fate.REFUSED)
+            self._enter(events, Fate.REFUSED)
 
     def _leave(self, events: Sequence[Event], answer: Answer | None) -> None:
         """Take what is known after one try. A full queue has stored nothing; of other failures nobody knows."""
         if answer is None or answer.status in (500, 503):
-            self._ledger.enter(events, Fate.OPEN)
+            self._enter(events, Fate.OPEN)
         else:
-            self._ledger.enter(events, Fate.STORED if answer.status == 200 else Fate.REFUSED)
+            self._enter(events, Fate.STORED if answer.status == 200 else Fate.REFUSED, answer)
 
     async def _decided(self, request: requests.Request) -> Answer:
         answer, tries = await self._connection.decided(request, PATIENCE_S)
@@ -247,16 +257,14 @@ class Client:
 
     # ------------------------------------------------------------------------------------------- names
 
-    @property
-    def _path(self) -> str:
-        return f"/v1/topics/{self._topic}/events"
+    _bucket = "chaos"
 
     def _publish(self, events: Sequence[Event], body: bytes, kind: str) -> requests.Request:
         return requests.Request("POST", self._path, body, kind, f"{self._number:02}-{next(self._keys)}")
 
     def _events(self, count: int, *, fresh: bool = False) -> list[Event]:
         """Events of this client's objects, or of such as are used only once."""
-        bucket = f"chaos-{self._number:02}"
+        bucket = f"{self._bucket}-{self._number:02}"
         if fresh:
             return [Event(each := self._id(), bucket, f"once/{each}") for _ in range(count)]
         return [Event(self._id(), bucket, f"again/{'x' * self._chance.randrange(OBJECTS)}") for _ in range(count)]

@@ -10,6 +10,14 @@ from aiokafka.structs import ConsumerRecord
 
 from devkit.verdicts.verdict import Arrived, Copy, Place
 
+FANNED = "fanned"
+"""What the buckets begin with whose events go to several topics: each copy counts as an event of its own."""
+
+
+def copy_id(topic: str, event_id: str) -> str:
+    """The id of an event's copy in a topic."""
+    return f"{topic}/{event_id}"
+
 
 class Reader:
     """Everything that comes into some topics, as a read_committed consumer sees it.
@@ -61,10 +69,12 @@ class Reader:
 def copy_of(record: ConsumerRecord) -> Copy:
     """A record as its headers describe it."""
     headers = {name: text.decode() for name, text in record.headers}
-    shard = headers["remora-shard"]
+    shard, event_id, key = headers["remora-shard"], headers["remora-event-id"], record.key
+    if key.startswith(FANNED.encode()):
+        event_id, key = copy_id(record.topic, event_id), b"%b/%b" % (record.topic.encode(), key)
     return Copy(
-        event_id=headers["remora-event-id"],
-        key=record.key,
+        event_id=event_id,
+        key=key,
         place=Place.read(shard, headers["remora-pos"]),
         end=Place.read(shard, headers["remora-next"]),
         partition=record.partition,

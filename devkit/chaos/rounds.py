@@ -32,6 +32,7 @@ from devkit.bench.embedded import Embedded
 from devkit.chaos.changer import Changer
 from devkit.chaos.clients import Client, Ledger
 from devkit.chaos.clusters import ChaosError, make_kafka_topics, running
+from devkit.chaos.fan_out import Fanned, FanningClient
 from devkit.chaos.reading import Reader
 from devkit.chaos.requests import Connection
 from devkit.paths import SCRIPTS
@@ -188,6 +189,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     """What `scripts/chaos --ingest` understands."""
     parser.add_argument("--clients", type=int, default=8, help="clients at a time (default: 8)")
     parser.add_argument("--reshard", action="store_true", help="give the topics other numbers of shards all the time")
+    parser.add_argument("--fan-out", action="store_true", help="half of the clients send events without a topic")
     parser.add_argument("--bootstrap", default="", help="a broker that runs (default: one is made and removed)")
 
 
@@ -236,6 +238,7 @@ class _Chaos:
         self._args = {f"chaos-{run_id}-{name}": args for name, args in EXACTLY_ONCE.items()}
         self._topics: list[Topic] = []
         self._changer = Changer(self._embedded, list(self._names), str(options.seed))
+        self._fanned = Fanned(self._embedded, list(self._names), str(options.seed)) if options.fan_out else None
         self._start_s = 1.0
 
     async def run(self) -> list[str]:
@@ -248,6 +251,8 @@ class _Chaos:
             for name, shards in self._names.items():
                 args = self._args.get(name, "")
                 self._topics += await self._embedded.make_topics([name], f"kafka://{bootstrap}", shards, args=args)
+            if self._fanned:
+                await self._fanned.make()
             reader = await stack.enter_async_context(Reader(bootstrap, list(self._names), PARTITIONS, self._args))
             await stack.enter_async_context(self._daemon)
             try:
@@ -265,6 +270,8 @@ class _Chaos:
         tasks = [asyncio.create_task(client.run(ended)) for client in await self._clients(stack)]
         if self._options.reshard:
             tasks.append(asyncio.create_task(self._changer.run(ended)))
+        if self._fanned:
+            tasks.append(asyncio.create_task(self._fanned.run(ended)))
         try:
             for number in range(1, self._options.rounds + 1):
                 await self._round(number, reader.arrived)
@@ -286,12 +293,16 @@ class _Chaos:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _clients(self, stack: AsyncExitStack) -> list[Client]:
-        clients = []
+        clients: list[Client] = []
         names = list(self._names)
         for number in range(self._options.clients):
             connection = Connection(self._embedded.ingest.removeprefix("unix:"), self._daemon.answers.set)
             stack.push_async_callback(connection.close)
-            clients.append(Client(number, names[number % len(names)], self._options.seed, connection, self._ledger))
+            seed, ledger = self._options.seed, self._ledger
+            if self._fanned and number % 2:
+                clients.append(FanningClient(number, self._fanned, seed, connection, ledger))
+            else:
+                clients.append(Client(number, names[number % len(names)], seed, connection, ledger))
         return clients
 
     async def _round(self, number: int, arrived: Arrived) -> None:
@@ -366,13 +377,13 @@ class _Chaos:
             "in_kafka": len(arrived.firsts),
             "copies": arrived.repeated,
             "asked_again": ledger.asked_again,
-            "changes": dict(self._changer.done),
+            "changes": dict(self._changer.done + (self._fanned.done if self._fanned else Counter())),
             "done": dict(sorted(ledger.done.items())),
             "wrong": list(wrong),
         }
         if self._options.json:
             self._options.json.write_text(json.dumps(summary, indent=2) + "\n")
-        for counts in (ledger.done, self._daemon.struck, self._changer.done):
+        for counts in (ledger.done, self._daemon.struck, summary["changes"]):
             print("  ".join(f"{count:,} {name}" for name, count in sorted(counts.items())))
         print(
             f"{summary['kills']} kills in {seconds:.0f} s; events: {fates[Fate.STORED]:,} acknowledged, "
@@ -386,6 +397,7 @@ class _Chaos:
                 f"FAIL  {len(wrong)} findings; the same decisions again: scripts/chaos --ingest --rounds "
                 f"{self._options.rounds} --clients {self._options.clients} --seed {self._options.seed}"
                 + (" --reshard" if self._options.reshard else "")
+                + (" --fan-out" if self._options.fan_out else "")
                 + (" --store rados" if self._options.store == "rados" else "")
             )
         else:
