@@ -217,7 +217,7 @@ class Client:
         self._ledger.enter([each.id for each in events], fate)
 
     def _has_all(self, answer: Answer, count: int) -> bool:
-        return answer.body.get("stored") == count
+        return bool(answer.body.get("stored") == count)
 
     def _is_repeat(self, request: requests.Request, answer: Answer) -> bool:
         return request.method != "POST" or answer.body.get("repeated") is True

@@ -61,10 +61,9 @@ class FanningClient(Client):
         self._fanned = fanned
 
     def _enter(self, events: Sequence[Event], fate: Fate, answer: Answer | None = None) -> None:
-        """All copies of the first notification are stored, or none; the answer says whether the second one sent some."""
-        sent = (
-            None if answer is None or fate is not Fate.STORED else answer.body["topics"].get(self._fanned.at_times, 0)
-        )
+        """All copies of the first notification are stored, or none; the answer says whether the second one sent any."""
+        topics = answer.body["topics"] if answer is not None and fate is Fate.STORED else None
+        sent = None if topics is None else topics.get(self._fanned.at_times, 0)
         if sent not in (None, 0, len(events)):
             self._ledger.surprises.append(f"{sent} of {len(events)} events went to {self._fanned.at_times}")
         always = [copy_id(topic, each.id) for topic in self._fanned.always for each in events]
