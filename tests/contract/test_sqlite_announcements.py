@@ -10,7 +10,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import OnceConflict, QueueFull, ReservationExpired, ReservationUnknown, StoreDamaged
-from remora.model.ingest import RESERVATION_AGE_S, ReservedRoom, TopicRooms
+from remora.model.ingest import RESERVATION_AGE_S, FannedOut, ReservedRoom, TopicRooms
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, announcements
 from remora.storage.sqlite.fan_out import rooms_of
@@ -48,17 +48,19 @@ async def announce(store: SqliteStore, topics: list[Topic]) -> str:
 async def test_room_then_copies(store: SqliteStore, there: list[Topic]) -> None:
     """All topics keep room, the announcement is kept with it; a commit uses that of some and ends that of others."""
     reservation = await announce(store, there)
-    assert await store.ingest.announced(reservation) == b"announced"
+    assert await store.ingest.announced(reservation, DIGEST) == b"announced"
     assert await reservations(store, *there) == [2, 2, 2]
 
     assert await store.ingest.commit_announced(reservation, copies(there[:2]), ANSWER, DIGEST) == ANSWER
 
     assert (await entries(store, *there), await reservations(store, *there)) == ([6, 6, 0], [0, 0, 0])
-    known = await store.ingest.committed(reservation, DIGEST)
-    assert known is not None
+    known = await store.ingest.announced(reservation, DIGEST)
+    assert isinstance(known, FannedOut)
     assert (known.repeated, known.topics) == (True, ANSWER.topics)
+    with pytest.raises(OnceConflict, match=reservation):
+        await store.ingest.announced(reservation, b"of others")
     with pytest.raises(ReservationUnknown):
-        await store.ingest.announced(reservation)
+        await store.ingest.announced(f"~{'0' * 32}", DIGEST)
     with pytest.raises(OnceConflict):
         await store.ingest.abort_announced(reservation)
 
@@ -73,6 +75,20 @@ async def test_two_commits_at_once(store: SqliteStore, there: list[Topic]) -> No
 
     assert sorted(each.repeated for each in found) == [False, True, True, True]
     assert await entries(store, *there) == [6, 6, 6]
+
+
+async def test_a_look_sees_the_announcement_or_the_answer(store: SqliteStore, there: list[Topic]) -> None:
+    """Looks beside a commit see what was announced, and then what it was answered; never neither."""
+    reservation = await announce(store, there)
+    seen: list[object] = []
+    committing = asyncio.ensure_future(store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST))
+
+    while not committing.done():
+        seen += await asyncio.gather(*(store.ingest.announced(reservation, DIGEST) for _ in range(8)))
+    seen.append(await store.ingest.announced(reservation, DIGEST))
+
+    assert seen[0] == b"announced"
+    assert isinstance(seen[-1], FannedOut)
 
 
 async def test_a_full_topic_refuses_all(store: SqliteStore, there: list[Topic]) -> None:
@@ -93,7 +109,7 @@ async def test_a_late_commit_is_refused(
     monkeypatch.setattr(announcements, "RESERVATION_AGE_S", -1.0)
 
     with pytest.raises(ReservationExpired):
-        await store.ingest.announced(reservation)
+        await store.ingest.announced(reservation, DIGEST)
     with pytest.raises(ReservationExpired):
         await store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST)
 
@@ -119,4 +135,4 @@ async def test_damage_of_an_announcement_is_told(store: SqliteStore, there: list
         await file.write(lambda connection: connection.execute("UPDATE announcements SET announcement = x'00'"))
 
     with pytest.raises(StoreDamaged, match=reservation):
-        await store.ingest.announced(reservation)
+        await store.ingest.announced(reservation, DIGEST)

@@ -350,7 +350,7 @@ async def committed_anew(store: SqliteStore, directory: Path, step: int, there: 
     assert again.repeated is (before[0] == 1)
     assert await stored_times(store, [*there, unused]) == [1, 1, 1, 0]
     with pytest.raises(OnceConflict):
-        await store.ingest.committed(noted.read_text(), b"of others")
+        await store.ingest.announced(noted.read_text(), b"of others")
     return before
 
 

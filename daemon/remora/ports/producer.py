@@ -138,12 +138,11 @@ class Announcing(FanningOut, Protocol):
         begins with no topic's name."""
         ...
 
-    async def announced(self, reservation: str) -> bytes:
-        """The announcement that was kept. Raises ReservationUnknown, and ReservationExpired."""
-        ...
+    async def announced(self, reservation: str, digest: bytes) -> bytes | FannedOut:
+        """The announcement that was kept; where the reservation is committed, the answer that it had.
 
-    async def committed(self, reservation: str, digest: bytes) -> FannedOut | None:
-        """The answer that a commit had before; None where there was none. Raises OnceConflict for other events."""
+        Raises OnceConflict where other events were committed, ReservationUnknown, and ReservationExpired.
+        """
         ...
 
     async def commit_announced(

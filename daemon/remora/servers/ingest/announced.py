@@ -93,12 +93,12 @@ class AnnouncedEvents:
     async def commit(self, reservation: str, body: Body, digest: bytes) -> FannedOut:
         """Store the copies that the events need."""
         try:
-            before = await self._store.committed(reservation, digest)
+            found = await self._store.announced(reservation, digest)
         except OnceConflict as exc:
             raise RefusedRequest(DECIDED, str(exc)) from exc
-        if before is not None:
-            return before
-        kept = decode_announcement(await self._store.announced(reservation))
+        if isinstance(found, FannedOut):
+            return found
+        kept = decode_announcement(found)
 
         async def once() -> FannedOut:
             try:

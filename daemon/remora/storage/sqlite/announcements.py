@@ -68,17 +68,22 @@ class AnnouncedIngest(FanOut):
             raise
         return reservation
 
-    async def announced(self, reservation: str) -> bytes:
-        """The announcement that was kept."""
-        kept = await self._home_of(reservation).read(lambda connection: _kept(connection, reservation))
-        return kept.announcement
+    async def announced(self, reservation: str, digest: bytes) -> bytes | FannedOut:
+        """The announcement that was kept, or the answer of its commit when every file has its part of it."""
+        once = _key(reservation, digest)
+        home = self._home(once)
 
-    async def committed(self, reservation: str, digest: bytes) -> FannedOut | None:
-        """The answer that a commit had before, when every file has its part of it."""
+        def look(connection: sqlite3.Connection) -> KeptAnnouncement | Decision:  # a commit comes before or after it
+            return decisions.recalled(connection, once) or _kept(connection, reservation)
+
         try:
-            return await self.fanned_out(_key(reservation, digest))
+            found = await self._files.numbered(home).read(look)
         except OnceConflict as exc:
             raise OnceConflict(f"other events were committed to reservation {reservation} before") from exc
+        if isinstance(found, KeptAnnouncement):
+            return found.announcement
+        await self.finish(home, found)
+        return found.answer
 
     async def commit_announced(
         self, reservation: str, copies: Sequence[TopicCopies], answer: FannedOut, digest: bytes
