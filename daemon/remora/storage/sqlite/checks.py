@@ -26,7 +26,7 @@ from remora.model.store_files import MOST_PROBLEMS, FileReport
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
-from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, first_proven
+from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter
 from remora.storage.sqlite.connections import snapshot
 from remora.storage.sqlite.kept_log import restore_log
 from remora.storage.sqlite.known_places import placement_in
@@ -257,7 +257,9 @@ def _entries_of(queue: _Queue, topic: _Topic | None) -> Check:
                 report.found(what, _gap(expected, first))
             expected = first + len(rows)
             report.entries += len(rows)
-            begun = 0 if proven else first_proven(rows)
+            # Releases before the checksums stored what is before the first one. What is behind it has lost its own.
+            first_proven = next((place for place, (_, kept) in enumerate(rows) if kept is not None), len(rows))
+            begun = 0 if proven else first_proven
             report.unproven += begun
             proven = proven or begun < len(rows)
             used += sum(len(data) + schema.ENTRY_OVERHEAD for data, _ in rows)

@@ -40,14 +40,6 @@ def changed(queue: int, first: int, rows: Sequence[tuple[bytes, int | None]]) ->
     return {place: _reason(queue, first + place, *rows[place]) for place in places} if places else _NOTHING
 
 
-def first_proven(rows: Sequence[tuple[bytes, int | None]]) -> int:
-    """The place of the first entry with a checksum; their number where none has one.
-
-    Releases before the checksums stored what is before it. What is behind it and has none has lost it.
-    """
-    return next((place for place, (_, checksum) in enumerate(rows) if checksum is not None), len(rows))
-
-
 def _reason(queue: int, position: int, entry: bytes, kept: int | None) -> str:
     (found,) = checksums(queue, position, [entry])
     return (
