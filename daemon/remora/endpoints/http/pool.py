@@ -157,7 +157,11 @@ class Pools:
             yield connection
         finally:
             pool.give_back(path)
-            self._release(pool, connection)
+            if connection.is_late:
+                pool.late.append(connection)
+            elif connection.is_open:
+                pool.idle.append(connection)
+            self._wake(pool)
 
     async def prove(self, peer: ConnectionKey) -> None:
         """Return when a connection is open or could be opened; it is kept. Raises as `connection` does."""
@@ -251,13 +255,6 @@ class Pools:
         """Without the sweep no request would ever be given up."""
         if self._ended:
             raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed", "aborted")
-
-    def _release(self, pool: Pool, connection: HttpConnection) -> None:
-        if connection.is_late:
-            pool.late.append(connection)
-        elif connection.is_open:
-            pool.idle.append(connection)
-        self._wake(pool)
 
     def _closed(self, pool: Pool, connection: HttpConnection) -> None:
         if connection in pool.open:

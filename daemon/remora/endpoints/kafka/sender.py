@@ -241,7 +241,9 @@ class SharedSender:
             leader = self._leader(place)
             if leader is None:
                 del self._due[place]
-                self._await_leader(place)
+                self._leaderless[place] = None
+                if self._seeking is None or self._seeking.done():
+                    self._seeking = self._start(self._seek_leaders(), f"look for leaders at {self.name}")
             elif leader not in self._busy:
                 size = self._queues[place].next.nbytes
                 if leader not in requests or nbytes[leader] + size <= MOST_REQUEST_BYTES:
@@ -266,11 +268,6 @@ class SharedSender:
     def _leader(self, place: TopicPartition) -> int | None:
         leader: int | None = self.client.cluster.leader_for_partition(place)
         return None if leader is None or leader < 0 else leader
-
-    def _await_leader(self, place: TopicPartition) -> None:
-        self._leaderless[place] = None
-        if self._seeking is None or self._seeking.done():
-            self._seeking = self._start(self._seek_leaders(), f"look for leaders at {self.name}")
 
     async def _seek_leaders(self) -> None:
         """Renew the metadata until every partition with a batch has a leader, and send what has one at once."""
