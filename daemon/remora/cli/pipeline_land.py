@@ -191,7 +191,9 @@ class _Telling:
     def landed(self, commit: _Totals) -> None:
         """A batch has landed."""
         if self._asked.interval_s is not None:
-            _told(commit)
+            click.echo(
+                f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True
+            )
         self._export()
 
     def end(self) -> None:
@@ -227,10 +229,6 @@ class _Totals(Protocol):
     @property
     def bad(self) -> int:
         """All values that are kept aside."""
-
-
-def _told(commit: _Totals) -> None:
-    click.echo(f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True)
 
 
 def _say_what_would_land(state: LandingState, *, as_json: bool) -> None:

@@ -168,15 +168,10 @@ async def _send(
         if not feeding.cancelled():
             feeding.result()
         if not (outcome.counts.read or outcome.failure or outcome.interrupted):
-            await _check(client, plan, outcome)
-
-
-async def _check(client: IngestClient, plan: SendPlan, outcome: Outcome) -> None:
-    """Nothing was sent, so no answer has said yet whether there is such a topic."""
-    try:
-        await client.check_topic(plan.topic)
-    except RemoraError as exc:
-        outcome.failure = exc
+            try:  # nothing was sent, so no answer has said yet whether there is such a topic
+                await client.check_topic(plan.topic)
+            except RemoraError as exc:
+                outcome.failure = exc
 
 
 async def _feed(
