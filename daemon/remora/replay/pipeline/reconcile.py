@@ -26,7 +26,7 @@ from remora.replay.pipeline.directory import LandedDirectory, Landing
 from remora.replay.pipeline.emit import Planned
 from remora.replay.pipeline.findings import CHANGING, FINDING, KINDS, LISTED, differences, is_changing, with_last_events
 from remora.replay.pipeline.labels import label
-from remora.replay.pipeline.listing import Manifest, listed_in_file, listed_in_inventory, manifest_of
+from remora.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
 from remora.replay.pipeline.reconciled_page import page_of
 from remora.replay.pipeline.reconciliation import (
     MOST_EXAMPLES,
@@ -219,7 +219,9 @@ def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirec
         manifest = manifest_of(plan.manifest)
         if manifest.bucket != plan.bucket:
             raise ReplayRefused(f"{plan.manifest}: is of bucket {manifest.bucket}, not of {plan.bucket}")
-        return _of_inventory(spark, plan.manifest, manifest)
+        return _Listed(
+            listed_in_inventory(spark, plan.manifest, manifest), str(plan.manifest), manifest.made_us, manifest.made_us
+        )
     if plan.listing is not None:
         at_us = plan.listed_at_us or plan.listing.stat().st_mtime_ns // 1000
         return _Listed(listed_in_file(spark, plan.listing), str(plan.listing), at_us, at_us)
@@ -229,10 +231,6 @@ def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirec
         raise ReplayRefused(f"{directory.path}: has a listing of bucket {listing.bucket}, not of {plan.bucket}")
     objects = spark.read.schema(LISTED).parquet(pattern(directory.listing))
     return _Listed(objects, listing.source, listing.begun_us, listing.ended_us)
-
-
-def _of_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> _Listed:
-    return _Listed(listed_in_inventory(spark, path, manifest), str(path), manifest.made_us, manifest.made_us)
 
 
 def _list(spark: SparkSession, plan: ReconcilePlan, gateway: Gateway, directory: ReconciledDirectory) -> Listing:

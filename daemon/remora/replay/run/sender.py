@@ -146,7 +146,10 @@ class ReplaySender:
         for event in events:
             if event.due_us > now_us:
                 self._dispatch()
-                now_us = await self._until(event.due_us)
+                due_us = event.due_us
+                if self._target.batch > 1:
+                    due_us = max(due_us, self._gathered_us + int(self._limits.linger_s * 1e6))
+                now_us = self._gathered_us = await self._clock.until(due_us)
             if self._held >= window and not await self._make_room(event):
                 continue
             self._held += 1
@@ -158,13 +161,6 @@ class ReplaySender:
                 waiting.append(event)
         self.tally.offered += len(events)
         self._dispatch()
-
-    async def _until(self, due_us: int) -> int:
-        """Now, when an event is due, and when enough time was left to gather others with it."""
-        if self._target.batch > 1:
-            due_us = max(due_us, self._gathered_us + int(self._limits.linger_s * 1e6))
-        self._gathered_us = await self._clock.until(due_us)
-        return self._gathered_us
 
     async def _make_room(self, event: DueEvent) -> bool:
         """Return when there is room in the window; False where the event is left out instead."""
