@@ -48,7 +48,7 @@ def _local(_context: click.Context, option: click.Parameter, value: Path | None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _LandOptions:
     """The options of `remora pipeline land`."""
 
     bootstrap: str
@@ -111,8 +111,8 @@ class _Options:
 @kafka_config_option
 @master_option
 @json_option
-@gathered_into(_Options)
-def land(asked: _Options, lake: LakeAddress | None) -> None:
+@gathered_into(_LandOptions)
+def land(asked: _LandOptions, lake: LakeAddress | None) -> None:
     """Land the notifications of a Kafka topic, each once, by day and bucket.
 
     OUT/events has a row for each event, OUT/bad each value that is no notification, with the cause. Run it again, by
@@ -156,7 +156,7 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
     _report(str(asked.out), before, directory.commit(), as_json=asked.as_json)
 
 
-def _land_in_lake(asked: _Options, source: KafkaSource, lake: LakeAddress) -> None:
+def _land_in_lake(asked: _LandOptions, source: KafkaSource, lake: LakeAddress) -> None:
     # The libraries of these take a second to load.
     from remora.replay.pipeline.iceberg.lag import lake_state
     from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
@@ -184,7 +184,7 @@ def _land_in_lake(asked: _Options, source: KafkaSource, lake: LakeAddress) -> No
 class _Telling:
     """What is said of each batch and exported, and of the end; `look` finds how far the landing is."""
 
-    def __init__(self, asked: _Options, look: Callable[[], LandingState]) -> None:
+    def __init__(self, asked: _LandOptions, look: Callable[[], LandingState]) -> None:
         self.stop = Event()
         self._asked, self._look, self._began = asked, look, time.monotonic()
 

@@ -258,7 +258,7 @@ def _opened(file: Path) -> Iterator[int]:
 # ------------------------------------------------------------------------------------------ what is shown
 
 
-class _Stored(ProgressColumn):
+class _StoredSoFar(ProgressColumn):
     """How many records are stored by now."""
 
     def __init__(self, counts: Counts) -> None:
@@ -278,7 +278,7 @@ def _progress(fd: int, counts: Counts) -> Iterator[Callable[[int], None]]:
     status = os.fstat(fd)
     total = status.st_size if stat.S_ISREG(status.st_mode) else None
     console = Console(stderr=True)
-    columns = (BarColumn(), DownloadColumn(binary_units=True), _Stored(counts), TimeElapsedColumn())
+    columns = (BarColumn(), DownloadColumn(binary_units=True), _StoredSoFar(counts), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("sending", total=total)
         yield lambda nbytes: progress.advance(task, nbytes)

@@ -58,7 +58,7 @@ _STALLED_POLLS = 60
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _FarRead:
     bootstrap: str
     topic: str
     isolation: str
@@ -103,7 +103,7 @@ def reading(
     bootstrap: str, topic: str, isolation: str, security: dict[str, str], may_be_gone: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does to read the records of SPANS as RECORDS; with `may_be_gone` those that are left of them."""
-    return _Reading(bootstrap, topic, isolation, security, may_be_gone)
+    return _FarRead(bootstrap, topic, isolation, security, may_be_gone)
 
 
 def _batches(records: Iterable[Any]) -> Iterator[pa.RecordBatch]:

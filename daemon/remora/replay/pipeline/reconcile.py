@@ -72,7 +72,7 @@ class ReconcilePlan:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownState:
     """What the events tell: the current objects, and all events, up to a batch of a landing."""
 
     objects: DataFrame
@@ -167,7 +167,7 @@ def _compared(
 
 
 def _find(
-    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, listed: _Listed, known: _Known
+    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, listed: _Listed, known: _KnownState
 ) -> tuple[dict[str, int], tuple[ReconcileFinding, ...]]:
     """Write the findings, by key; how many there are by kind, and the first ones of each.
 
@@ -259,14 +259,14 @@ def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | No
     return known.events, known.batch
 
 
-def _known(spark: SparkSession, plan: ReconcilePlan) -> _Known:
+def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
     if plan.lake is not None:
         from remora.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
 
         known = tables_of_bucket(spark, plan.lake, plan.bucket, plan.tenant)
-        return _Known(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
+        return _KnownState(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
     if plan.inventory is None:
-        return _Known(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
+        return _KnownState(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
     newest = InventoryDirectory(plan.inventory).newest()
     if newest is None:
         raise ReplayRefused(f"{plan.inventory}: there is no inventory in it (no current)")
@@ -279,7 +279,7 @@ def _known(spark: SparkSession, plan: ReconcilePlan) -> _Known:
     objects = spark.read.schema(OBJECT).parquet(pattern(snapshot / "objects")).where(is_its_folder & is_ours)
     batch = landed.commit().whole
     events = _events_of(spark, landed, plan.bucket, plan.tenant, batch)
-    return _Known(objects, events, str(landed.path), newest.landing, batch)
+    return _KnownState(objects, events, str(landed.path), newest.landing, batch)
 
 
 def _events_of(spark: SparkSession, landed: LandedDirectory, bucket: str, tenant: str, batch: int) -> DataFrame:
