@@ -111,6 +111,10 @@ class Shared(Generic[T]):
         return EndpointUnavailable(f"{self.what}: the endpoint is closed", "aborted")
 
 
+async def leave(_one: object, _patience_s: float) -> None:
+    """Closes nothing: for what needs no goodbye, or what its owner closes."""
+
+
 async def sweep(idle_s: float, close_idle: Callable[[float], None]) -> None:
     """Until cancelled, have what was not used for `idle_s` closed; `close_idle` gets the time since when."""
     while True:
