@@ -47,7 +47,12 @@ class Waits:
         outlet, kind = self._outlet, _kind(exc)
         self._report(exc, kind)
         asked_s = exc.retry_after_s if isinstance(exc, EndpointError) else None
-        delay = max(self._pause_s(kind), asked_s or 0.0)
+        settings = self._context.settings
+        backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
+        pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
+        failures = self._standing.failed_in_a_row()
+        pause_s = pauses.pause_s(kind, failures, self._rng.random(), self._outlet.limits.retry_sleep_s)
+        delay = max(pause_s, asked_s or 0.0)
         is_stopped = kind in (ShardFailure.CONFIGURATION, ShardFailure.DAMAGED)
         self._standing.enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if outlet.topic is not None:
@@ -66,13 +71,6 @@ class Waits:
         if isinstance(exc, EndpointDenied) and outlet.topic is not None:
             self._context.telemetry.denied(outlet.topic.target.scheme)
         self._standing.failed(exc, kind)
-
-    def _pause_s(self, kind: ShardFailure) -> float:
-        settings = self._context.settings
-        backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
-        pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
-        failures = self._standing.failed_in_a_row()
-        return pauses.pause_s(kind, failures, self._rng.random(), self._outlet.limits.retry_sleep_s)
 
     async def wait(
         self,
