@@ -127,8 +127,8 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
 
     It finds what was lost before any queue held it. Missing: an object without an event. Extra: an object that is gone.
     Differing: another size, ETag or version. OUT/findings is a table of them, OUT/reconcile.json the summary,
-    OUT/index.html a page. Writers may go on meanwhile, and `remora pipeline land` should: the time tells a change
-    from a difference.
+    OUT/index.html a page. Writers may go on meanwhile, and `remora pipeline land` should: the time
+    distinguishes a change from a difference.
 
     With --emit each finding becomes an event, ObjectSynthetic:Created:Reconcile or ObjectSynthetic:Removed:Reconcile,
     where a second look at the object finds it unchanged. Killed, it goes on when it is run again. Consumers that go by

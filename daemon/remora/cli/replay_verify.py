@@ -310,8 +310,9 @@ def _show(found: Findings, *, as_json: bool) -> None:
         print_table(
             ("LATENCY", "SAMPLES", "P50", "P90", "P99", "P99.9", "MAX", "CLOCK"),
             [
-                (name.replace("_", " "), f"{each.samples:,}", *map(_ms, msgspec.structs.astuple(each)[2:]), each.clock)
+                (name.replace("_", " "), f"{each.samples:,}", *(f"{us / 1000:,.3f}ms" for us in times), each.clock)
                 for name, each in verdict.latencies.items()
+                for times in (msgspec.structs.astuple(each)[2:],)
             ],
         )
         click.echo()
@@ -334,7 +335,3 @@ def _headline(verdict: TopicVerdict) -> str:
     wrong = [("lost", "lost"), ("duplicates", "copies"), ("inversions", "out of order"), ("chain_gaps", "gaps")]
     found = ", ".join(f"{counts[name]:,} {text}" for name, text in wrong if name in counts)
     return f"{of} in {verdict.topic}: {found}"
-
-
-def _ms(us: int) -> str:
-    return f"{us / 1000:,.3f}ms"
