@@ -110,7 +110,10 @@ def _batches(records: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[Any, ...]] = []
     nbytes = 0
     for record in records:
-        rows.append(_row(record))
+        headers = [{"key": name, "value": text} for name, text in record.headers]
+        place = (record.topic, record.partition, record.offset)
+        stamp_us = min(record.timestamp * 1000, MOST_US)
+        rows.append((record.key, record.value, *place, stamp_us, record.timestamp_type, headers or None))
         texts = (record.value, record.key, *(text for _, text in record.headers))
         nbytes += sum(len(text or b"") for text in texts)
         if nbytes > _MOST_BATCH_BYTES:
@@ -118,13 +121,6 @@ def _batches(records: Iterable[Any]) -> Iterator[pa.RecordBatch]:
             rows, nbytes = [], 0
     if rows:
         yield _made(rows)
-
-
-def _row(record: Any) -> tuple[Any, ...]:
-    headers = [{"key": name, "value": text} for name, text in record.headers]
-    place = (record.topic, record.partition, record.offset)
-    stamp_us = min(record.timestamp * 1000, MOST_US)
-    return (record.key, record.value, *place, stamp_us, record.timestamp_type, headers or None)
 
 
 def _made(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
