@@ -11,7 +11,6 @@ from typing import Any
 
 from remora.cli.output import duration, several, size
 from remora.cli.rows import Row
-from remora.cli.shard import owner_text
 from remora.cli.status import some
 from remora.metrics.stages import slow_lines
 from remora.model.cookie import WorkerCookie
@@ -22,7 +21,7 @@ from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
 from remora.policy.holds import hold_text
-from remora.policy.hosts import Names
+from remora.policy.hosts import Names, owner_text
 from remora.policy.mends import is_full_by_leak, words
 from remora.policy.next_command import TopicSubject
 
