@@ -123,7 +123,7 @@ async def _look_into_kafka(
 
 
 def _topics_of_kafka(meant: Sequence[tuple[Row, Sequence[Shard]]]) -> list[str]:
-    """The names that topics have in Kafka; those of which no metadata is known are called as their queues are."""
+    """Returns the topics' names in Kafka. A topic without known metadata has the name of its queue."""
     rows = [row for row, _ in meant]
     topics = {each.topic.target.topic for each in rows if each.topic and each.topic.target.scheme == "kafka"}
     return sorted(topics | {each.label for each in rows if each.topic is None})

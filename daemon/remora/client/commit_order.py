@@ -71,7 +71,7 @@ class _Partition:
         self._waiting.append(offset)
 
     def let_go(self, offset: int) -> None:
-        """A record waits no more."""
+        """Notes that a record no longer waits."""
         self._gone.add(offset)
         while self._waiting and self._waiting[0] in self._gone:
             self._gone.discard(self._waiting.popleft())

@@ -196,7 +196,7 @@ class IngestClient:
     async def publish_ndjson(
         self, topic: str, lines: bytes, *, idempotency_key: str | None = None, traceparent: str = ""
     ) -> Taken:
-        """Store the events of some lines, each of which is a record or `{"Records":[...]}`."""
+        """Store the events of some lines; each line is a record or `{"Records":[...]}`."""
         key = idempotency_key or secrets.token_hex(16)
         headers = {"Content-Type": NDJSON, "Idempotency-Key": key, **_traced(traceparent)}
         return _as_taken(await self._ask("POST", f"{_path_of_topic(topic)}/events", lines, headers))

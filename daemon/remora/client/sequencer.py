@@ -70,7 +70,7 @@ class _Reply:
 
 
 def _reply(body: bytes) -> _Reply:
-    """A reply's fields, all of which are varints; raises ValueError for what is none."""
+    """Returns a reply's fields. Raises ValueError for a field that is not a varint."""
     values: dict[int, int] = {}
     place = 0
     while place < len(body):

@@ -59,7 +59,7 @@ class ConnectionSlot(Generic[C]):
         connected: Callable[[str], None],
         disconnected: Callable[[str, str], None],
     ) -> None:
-        """`open_one` gets what a connection calls when it ends; `connected` and `disconnected` are told of each."""
+        """`open_one` gets what a connection calls when it ends; `connected` and `disconnected` are called for each."""
         self.connections: list[C] = []
         self._name = name
         self._tasks = tasks

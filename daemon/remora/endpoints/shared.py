@@ -1,4 +1,4 @@
-"""What topics of an endpoint share: opened once for all who wait, replaced when it is of no use, closed when idle."""
+"""What topics of an endpoint share: opened once for all callers, replaced when unusable, closed when idle."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class Child:
             self.code = code
 
     async def _give_up(self) -> None:
-        """After a defect nobody hears it: end it, and wait until it has ended."""
+        """Ends a worker whose messages no task reads after a defect, and waits for its end."""
         self.is_given_up = True
         self._process.kill()
         while (code := self._process.poll()) is None:  # noqa: ASYNC110  # what would tell may be what failed

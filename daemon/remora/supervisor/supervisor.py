@@ -354,7 +354,7 @@ class Supervisor:
                 self._news.set()
 
     def _tell_shaping(self) -> None:
-        """Let the workers know how traffic is shaped, and of which groups."""
+        """Sends the workers the shaping settings and the groups."""
         self._tell(Groups(groups=self._shaper.slots, shaping=self._shaping.in_force))
 
     def _tell(self, message: Message) -> None:

@@ -65,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
     """
 
     def __init__(self, timeout_s: float, on_closed: Callable[[HttpConnection], None]) -> None:
-        """`on_closed` hears once that the connection is of no more use, also of one that closes itself."""
+        """`on_closed` is called once, when the connection becomes unusable for any reason."""
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._timeout_s = timeout_s

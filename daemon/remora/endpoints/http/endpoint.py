@@ -48,7 +48,7 @@ from remora.ports.endpoint import Batch
 log = logging.getLogger(__name__)
 
 MOST_KNOWN = 10_000
-"""Targets of which is remembered how they answer."""
+"""The most targets whose answers are remembered."""
 
 RECENT_S = 1.0
 """Other requests succeed where one was acknowledged so recently."""

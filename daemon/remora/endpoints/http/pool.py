@@ -53,7 +53,7 @@ class ConnectionKey:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """The connections to one peer, of which the last one used is used first, so that the others can grow old.
+    """The connections to one peer. The last one used is used first, so that the others become idle.
 
     `most` may be open. Its paths share them: one whose requests hang never has all of them, and of those that wait for
     one the path goes first that has the fewest.
@@ -285,7 +285,7 @@ class Pools:
     # -------------------------------------------------------------------------------- connecting
 
     async def addresses(self, peer: ConnectionKey, timeout_s: float) -> list[str]:
-        """The addresses of a server, all of which the rules allow. Raises as connecting does."""
+        """Returns the addresses of a server after the rules have allowed each. Raises as connecting does."""
         server = peer.server
         return await look_up(server.host, server.port, self._rules, timeout_s, by_operator=peer.by_operator)
 

@@ -349,7 +349,7 @@ class ExactKafkaRoute:
 
 
 def mark_of(incarnation: str, upto: bytes) -> Mark:
-    """A position as it is committed; the incarnation says of which queue it is one."""
+    """Returns a position as it is committed; the incarnation names its queue."""
     position = upto.decode()
     return Mark(Position.parse(position).offset, f"{incarnation} {position}")
 

@@ -4,7 +4,7 @@ A partition has one batch under way at a time, and a broker one request. What co
 next batch; what comes for others of the broker's partitions shares the next request. That keeps the order of a
 partition whatever fails:
 
-* A batch that fails in a way that passes is sent again with the same numbers, of which the broker takes each once,
+* A batch that fails in a way that passes is sent again with the same numbers; the broker takes each number once,
   before anything behind it. Its partition waits for that, and no other.
 * A batch that is given up is taken back, or not sent once more when it is on its way: a copy that arrived behind newer
   records of its key would be out of order.
@@ -42,7 +42,7 @@ RETRY_PAUSE_S = 0.1
 """Before a batch is sent again, and before the leader of a partition is looked for again."""
 
 MOST_REQUEST_BYTES = 32 << 20
-"""Batches of one request have no more together, unless one alone has; brokers take up to 100 MiB by default."""
+"""The most bytes of one request's batches, unless one batch is larger; brokers take up to 100 MiB by default."""
 
 
 class NotSent(Exception):

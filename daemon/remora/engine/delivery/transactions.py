@@ -196,7 +196,7 @@ class TransactionSender:
         )
 
     def _may_passivate(self, busy_at: float) -> bool:
-        """Whether the queue was empty for so long that the route is not worth keeping."""
+        """Whether the queue was empty longer than a route is kept."""
         return self._reader.may_passivate(busy_at, keeps_watch=False)
 
     async def _wait_for_news(self, busy_at: float) -> None:

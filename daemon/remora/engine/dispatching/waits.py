@@ -128,9 +128,8 @@ class Waits:
     async def _look_at_head(self, *, tried: bool) -> float | None:
         """Give up what outlived its time or its attempts; answers when to look again, None for at another target.
 
-        Nothing is given up of which only the endpoint knows whether it was committed; and nothing while there is a way
-        that letters are to go, too, since that is for the sessions. What fails in the store is met by the keeper of
-        the lock and by the next session too.
+        Skips shards with an in-doubt transaction, and topics whose dead-letter route is open: sessions handle those.
+        The lock's keeper and the next session meet failures of the store too.
         """
         outlet = self._outlet
         if outlet.topic is None or outlet.destination is None:

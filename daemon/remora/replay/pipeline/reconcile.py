@@ -1,6 +1,6 @@
 """The job of `remora pipeline reconcile`: the objects that events tell of beside those that are in the bucket.
 
-Whatever changes meanwhile is told apart by time. The listing begins at a known time; events are read at least the grace
+Time distinguishes what changes meanwhile. The listing begins at a known time; events are read at least the grace
 after it has ended, so that those of what it saw have landed; and a key is left out whose object or last event is of a
 time from the grace before the listing on. So both may run beside writers.
 """

@@ -1,4 +1,4 @@
-"""An S3 gateway: real requests, of which it notifies by itself."""
+"""Sends real requests to an S3 gateway, which notifies of them by itself."""
 
 from __future__ import annotations
 
