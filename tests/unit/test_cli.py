@@ -20,7 +20,7 @@ from devkit.entries.entries import raw_entry
 from remora import __version__, supervisor
 from remora.cli import group
 from remora.cli.output import duration, size
-from remora.cli.shard import as_json_row, owner_text
+from remora.cli.shard import as_json_row
 from remora.cli.status import destination_lines, left_rows, room_lines, status_lines, status_rows, what_is_wrong
 from remora.config import DEFAULT_FILE, document
 from remora.model.errors import (
@@ -38,6 +38,7 @@ from remora.model.errors import (
 )
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import LockHolder, Shard, ShardStats
+from remora.policy.hosts import owner_text
 from support.commands import Run, config, remora, subcommands
 
 __all__ = ["config", "remora"]

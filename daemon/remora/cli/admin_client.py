@@ -117,7 +117,8 @@ async def _ask(
             session.request(method, way.url + path, params=query, data=body, headers=headers) as response,
         ):
             if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                raise _refusal(await response.json())
+                problems = tuple(ConfigError(*each) for each in (await response.json())["problems"])
+                raise problems[0] if len(problems) == 1 else ConfigErrors(problems)
             if response.status == HTTPStatus.FORBIDDEN:
                 raise ChangeNotAllowed("; ".join((await response.json())["reasons"]))
             response.raise_for_status()
@@ -132,9 +133,3 @@ async def _ask(
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as exc:  # the last for no such JSON
         why = str(exc) or "no answer in time"
         raise DaemonNotReachable(f"no daemon answers on {way.shown}: {why}") from exc
-
-
-def _refusal(answer: Mapping[str, Any]) -> ConfigError:
-    """Why a daemon refuses values."""
-    problems = tuple(ConfigError(*each) for each in answer["problems"])
-    return problems[0] if len(problems) == 1 else ConfigErrors(problems)

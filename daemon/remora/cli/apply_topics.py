@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -188,7 +188,10 @@ async def _applied(
             own = [each for each in topics if each.origin is Origin.REMORA]
             notifications = (await store.notifications.definitions()).notifications
             planned = _whole_plan(own, notifications, declared, prune=prune)
-            _remark_namesakes([each.label for each in topics if each.origin is Origin.RADOSGW], declared.topics)
+            theirs = {each.label for each in topics if each.origin is Origin.RADOSGW}
+            for wanted in declared.topics:
+                if wanted.topic.name in theirs:
+                    wanted.remarks.append(NAMESAKE)
             if dry_run:
                 return planned, []
             # Notifications when their topics are there, and removals of topics when none names them.
@@ -217,12 +220,6 @@ def _whole_plan(
     of_topics = plan(topics, declared.topics, prune=prune)
     named = [f"notification {each}" for each in others]
     return replace(of_topics, notifications=steps, others=[*of_topics.others, *named])
-
-
-def _remark_namesakes(theirs: Collection[str], declared: Sequence[Declared]) -> None:
-    for each in declared:
-        if each.topic.name in theirs:
-            each.remarks.append(NAMESAKE)
 
 
 async def carry_out(store: ShardStore, steps: Sequence[TopicChange | NotificationStep]) -> list[RemoraError]:

@@ -75,7 +75,11 @@ async def find_delivered(bootstrap: str, topics: Sequence[str], wanted: Set[byte
         found: list[Delivered] = []
         if there:
             async with _consumer(bootstrap, *there) as consumer:
-                found = [_delivered(each) async for each in _since(consumer, since) if _is_wanted(each, wanted)]
+                found = [
+                    _delivered(each)
+                    async for each in _since(consumer, since)
+                    if each.key in wanted or _event_id(each) in wanted
+                ]
         return Searched(found, [each for each in topics if each not in known])
     except (KafkaError, OSError, ValueError) as exc:
         raise KafkaNotReachable(f"{bootstrap}: {exc}") from exc
@@ -116,10 +120,6 @@ async def _since(consumer: Any, since: float) -> AsyncIterator[Any]:
         if not read:
             return  # what is left before the end are marks of transactions, or one of them is open
         left = {part for part in left if await consumer.position(part) < ends[part]}
-
-
-def _is_wanted(record: Any, wanted: Set[bytes]) -> bool:
-    return record.key in wanted or _event_id(record) in wanted
 
 
 def _event_id(record: Any) -> bytes:

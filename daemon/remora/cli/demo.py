@@ -113,7 +113,9 @@ async def _show(folder: Path, pause_s: float, keep: bool) -> int:
             click.echo(
                 f"Look around: remora status -c {folder}/remora.toml; the page: http://{admin.listen}/. Ctrl-C ends."
             )
-            await _ctrl_c()
+            pressed = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, pressed.set)
+            await pressed.wait()
     return EVENTS - len(receiver.arrived)
 
 
@@ -124,26 +126,15 @@ async def _deliver(folder: Path, receiver: DemoReceiver, url: str, admin: AdminS
     click.echo(f"Topic photos goes to {url}. Sending {EVENTS} events:")
     async with IngestClient(f"unix:{folder}/ingest.sock", deadline_s=LONGEST_S) as client:
         for number in range(1, EVENTS + 1):
-            await client.publish("photos", [_event(number)])
+            s3 = {"bucket": {"name": "album"}, "object": {"key": f"cat-{number}.jpg", "size": number}}
+            await client.publish("photos", [{"eventName": "ObjectCreated:Put", "s3": s3}])
             if number == KILL_AFTER:
                 await receiver.until(number)
-                await _kill_a_worker(admin)
+                worker = max((await fetch_status(admin))["workers"], key=lambda each: each["shards"])
+                os.kill(worker["pid"], signal.SIGKILL)
+                click.echo(f"Killed worker {worker['number']} (pid {worker['pid']}); the others take its queues over.")
             await asyncio.sleep(pause_s)
     await receiver.until(EVENTS)
-
-
-def _event(number: int) -> dict[str, object]:
-    return {
-        "eventName": "ObjectCreated:Put",
-        "s3": {"bucket": {"name": "album"}, "object": {"key": f"cat-{number}.jpg", "size": number}},
-    }
-
-
-async def _kill_a_worker(admin: AdminSettings) -> None:
-    """Kill the worker that delivers most of the queues."""
-    worker = max((await fetch_status(admin))["workers"], key=lambda each: each["shards"])
-    os.kill(worker["pid"], signal.SIGKILL)
-    click.echo(f"Killed worker {worker['number']} (pid {worker['pid']}); the others take its queues over.")
 
 
 @contextlib.asynccontextmanager
@@ -199,9 +190,3 @@ def _free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
-
-
-async def _ctrl_c() -> None:
-    pressed = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, pressed.set)
-    await pressed.wait()

@@ -16,7 +16,6 @@ from remora.cli.explained import EventPlace, QueueView
 from remora.cli.rows import Row, look_at
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import created_ns, key
-from remora.model.entry import EventEntry
 from remora.model.errors import CodecError, ShardGone, StoreDamaged
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
@@ -124,7 +123,7 @@ async def _look_into_kafka(
 
 
 def _topics_of_kafka(meant: Sequence[tuple[Row, Sequence[Shard]]]) -> list[str]:
-    """The names that topics have in Kafka; those of which no metadata is known are called as their queues are."""
+    """Returns the topics' names in Kafka. A topic without known metadata has the name of its queue."""
     rows = [row for row, _ in meant]
     topics = {each.topic.target.topic for each in rows if each.topic and each.topic.target.scheme == "kafka"}
     return sorted(topics | {each.label for each in rows if each.topic is None})
@@ -140,12 +139,13 @@ def _place(queue: str, position: str, data: bytes, needles: Set[bytes]) -> Event
     if needles.isdisjoint((entry.event.event_id, found, entry.event.bucket_name)):
         return None
     return EventPlace(
-        queue, position, os.fsdecode(found), os.fsdecode(entry.event.event_id), _name(entry), created_ns(entry) / 1e9
+        queue,
+        position,
+        os.fsdecode(found),
+        os.fsdecode(entry.event.event_id),
+        entry.event.event_name.decode(errors="replace"),
+        created_ns(entry) / 1e9,
     )
-
-
-def _name(entry: EventEntry) -> str:
-    return entry.event.event_name.decode(errors="replace")
 
 
 async def _look_at_letters(

@@ -11,7 +11,6 @@ from typing import Any
 
 from remora.cli.output import duration, several, size
 from remora.cli.rows import Row
-from remora.cli.shard import owner_text
 from remora.cli.status import some
 from remora.metrics.stages import slow_lines
 from remora.model.cookie import WorkerCookie
@@ -22,7 +21,7 @@ from remora.model.shard import LockHolder, ShardStats
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
 from remora.policy.holds import hold_text
-from remora.policy.hosts import Names
+from remora.policy.hosts import Names, owner_text
 from remora.policy.mends import is_full_by_leak, words
 from remora.policy.next_command import TopicSubject
 
@@ -215,7 +214,8 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
         *_room_lines(views),
     ]
     groups: dict[tuple[str, str], list[QueueView]] = {}
-    for each in sorted(views, key=_waits_s, reverse=True):
+    # First come the queues whose entries have waited longest.
+    for each in sorted(views, key=lambda view: view.stats.oldest_age_s or 0.0, reverse=True):
         cause = each.advice.cause or each.advice.why
         groups.setdefault((cause, _command(each) if len(views) > 1 else each.advice.command), []).append(each)
     for (_, command), members in groups.items():
@@ -248,11 +248,6 @@ def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     counts = {"dead lettered": removed.dead_lettered, "expired": removed.expired}
     said = ", ".join(f"{what} {count}" for what, count in counts.items() if count)
     return [f"  given up since its ledger began: {said}", f"    try: remora dlq list --topic {shlex.quote(name)}"]
-
-
-def _waits_s(view: QueueView) -> float:
-    """By what queues are sorted: first comes the one whose entries have waited for longest."""
-    return view.stats.oldest_age_s or 0.0
 
 
 def _command(view: QueueView) -> str:

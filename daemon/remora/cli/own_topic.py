@@ -250,7 +250,10 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
             await refuse_named(store.notifications, name)
             if drain:
                 return await drained(store, topic, 60 if timeout_s is None else timeout_s)
-            return await _remove(store, topic, discard=discard)
+            try:
+                return await store.own_topics.remove(topic, discard=discard)
+            except TopicRefused as exc:
+                raise TopicRefused(f"{exc} (--drain, or --discard)") from exc
 
     removed = run_async(work())
     if removed is None:
@@ -278,10 +281,3 @@ async def _own(store: ShardStore, name: str, instead: str) -> Topic:
         if row.origin is Origin.RADOSGW and row.topic and name in (row.label, row.topic.name):
             raise ForeignTopic(f"topic {name} is radosgw's, and changed through radosgw's API only: {instead}")
     raise UnknownTopic(f"remora has no topic {name!r} of its own; `remora topic list` shows all")
-
-
-async def _remove(store: ShardStore, topic: Topic, *, discard: bool) -> Removed:
-    try:
-        return await store.own_topics.remove(topic, discard=discard)
-    except TopicRefused as exc:
-        raise TopicRefused(f"{exc} (--drain, or --discard)") from exc

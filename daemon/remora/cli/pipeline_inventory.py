@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _InventoryOptions:
     """The options of `remora pipeline inventory`."""
 
     landed: Path | None
@@ -49,8 +49,8 @@ class _Options:
 @memory_option
 @master_option
 @json_option
-@gathered_into(_Options)
-def inventory(asked: _Options, lake: LakeAddress | None) -> None:
+@gathered_into(_InventoryOptions)
+def inventory(asked: _InventoryOptions, lake: LakeAddress | None) -> None:
     """Make a table of the objects that each bucket has by now, from the events in LANDED.
 
     LANDED is the folder of `remora pipeline land`; that may run meanwhile. OUT/current/objects is the table, as
@@ -90,7 +90,7 @@ def inventory(asked: _Options, lake: LakeAddress | None) -> None:
     click.echo(f"{asked.out}: {what}" if is_new else f"{asked.out}: nothing has landed since; {what}")
 
 
-def _take_in_lake(asked: _Options, lake: LakeAddress) -> None:
+def _take_in_lake(asked: _InventoryOptions, lake: LakeAddress) -> None:
     # The libraries of these take a second to load.
     from remora.replay.pipeline.iceberg.inventory import take_in_lake
     from remora.replay.pipeline.iceberg.lag import journal

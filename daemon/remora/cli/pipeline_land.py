@@ -48,7 +48,7 @@ def _local(_context: click.Context, option: click.Parameter, value: Path | None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _LandOptions:
     """The options of `remora pipeline land`."""
 
     bootstrap: str
@@ -111,8 +111,8 @@ class _Options:
 @kafka_config_option
 @master_option
 @json_option
-@gathered_into(_Options)
-def land(asked: _Options, lake: LakeAddress | None) -> None:
+@gathered_into(_LandOptions)
+def land(asked: _LandOptions, lake: LakeAddress | None) -> None:
     """Land the notifications of a Kafka topic, each once, by day and bucket.
 
     OUT/events has a row for each event, OUT/bad each value that is no notification, with the cause. Run it again, by
@@ -156,7 +156,7 @@ def land(asked: _Options, lake: LakeAddress | None) -> None:
     _report(str(asked.out), before, directory.commit(), as_json=asked.as_json)
 
 
-def _land_in_lake(asked: _Options, source: KafkaSource, lake: LakeAddress) -> None:
+def _land_in_lake(asked: _LandOptions, source: KafkaSource, lake: LakeAddress) -> None:
     # The libraries of these take a second to load.
     from remora.replay.pipeline.iceberg.lag import lake_state
     from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
@@ -184,14 +184,16 @@ def _land_in_lake(asked: _Options, source: KafkaSource, lake: LakeAddress) -> No
 class _Telling:
     """What is said of each batch and exported, and of the end; `look` finds how far the landing is."""
 
-    def __init__(self, asked: _Options, look: Callable[[], LandingState]) -> None:
+    def __init__(self, asked: _LandOptions, look: Callable[[], LandingState]) -> None:
         self.stop = Event()
         self._asked, self._look, self._began = asked, look, time.monotonic()
 
     def landed(self, commit: _Totals) -> None:
         """A batch has landed."""
         if self._asked.interval_s is not None:
-            _told(commit)
+            click.echo(
+                f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True
+            )
         self._export()
 
     def end(self) -> None:
@@ -227,10 +229,6 @@ class _Totals(Protocol):
     @property
     def bad(self) -> int:
         """All values that are kept aside."""
-
-
-def _told(commit: _Totals) -> None:
-    click.echo(f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True)
 
 
 def _say_what_would_land(state: LandingState, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _MaintainOptions:
     """The options of `remora pipeline maintain`."""
 
     target_mib: int
@@ -60,8 +60,8 @@ class _Options:
     help="How old a file is that no snapshot names when it is removed; longer than any batch takes.",
 )
 @json_option
-@gathered_into(_Options)
-def maintain(asked: _Options, lake: LakeAddress | None) -> None:
+@gathered_into(_MaintainOptions)
+def maintain(asked: _MaintainOptions, lake: LakeAddress | None) -> None:
     """Put small files of a catalog's tables together, expire old snapshots, and remove files of no table.
 
     A run is bounded by --most; what is left is done by the next one, and so is what a landing overtook. It can be

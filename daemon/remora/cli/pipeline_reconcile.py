@@ -46,7 +46,7 @@ _PATH = click.Path(exists=True, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _ReconcileOptions:
     """The options of `remora pipeline reconcile`."""
 
     inventory: Path | None
@@ -121,14 +121,14 @@ class _Options:
 @memory_option
 @master_option
 @json_option
-@gathered_into(_Options)
-def reconcile(bucket: str, asked: _Options, lake: LakeAddress | None) -> None:
+@gathered_into(_ReconcileOptions)
+def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -> None:
     """Compare what events say of BUCKET with what is in it, and send the events that are missing.
 
     It finds what was lost before any queue held it. Missing: an object without an event. Extra: an object that is gone.
     Differing: another size, ETag or version. OUT/findings is a table of them, OUT/reconcile.json the summary,
-    OUT/index.html a page. Writers may go on meanwhile, and `remora pipeline land` should: what changes is told apart
-    by its time.
+    OUT/index.html a page. Writers may go on meanwhile, and `remora pipeline land` should: the time
+    distinguishes a change from a difference.
 
     With --emit each finding becomes an event, ObjectSynthetic:Created:Reconcile or ObjectSynthetic:Removed:Reconcile,
     where a second look at the object finds it unchanged. Killed, it goes on when it is run again. Consumers that go by
@@ -158,7 +158,7 @@ def reconcile(bucket: str, asked: _Options, lake: LakeAddress | None) -> None:
         sys.exit(Exit.DIFFERS)
 
 
-def _plan(bucket: str, asked: _Options, *, is_in_lake: bool) -> ReconcilePlan:
+def _plan(bucket: str, asked: _ReconcileOptions, *, is_in_lake: bool) -> ReconcilePlan:
     if sum((asked.inventory is not None, asked.backfill, is_in_lake)) != 1:
         raise click.UsageError("one of --inventory, --catalog and --backfill says what is known of events")
     if asked.listing and asked.manifest:
@@ -189,7 +189,7 @@ def _gateway(url: str, region: str) -> Gateway:
     return Gateway(url, region, access, secret, os.environ.get("AWS_SESSION_TOKEN", ""))
 
 
-def _sent(plan: ReconcilePlan, found: Reconcile, asked: _Options, tell: Callable[[str], None]) -> EmitProgress:
+def _sent(plan: ReconcilePlan, found: Reconcile, asked: _ReconcileOptions, tell: Callable[[str], None]) -> EmitProgress:
     from remora.replay.pipeline.s3_objects import looking, s3_reader  # its libraries take a second to load
 
     plan_emission(plan.out, lake=plan.lake, master=asked.master)
@@ -207,7 +207,7 @@ def _sent(plan: ReconcilePlan, found: Reconcile, asked: _Options, tell: Callable
     return asyncio.run(send())
 
 
-def _report(found: Reconcile, sent: EmitProgress | None, asked: _Options) -> None:
+def _report(found: Reconcile, sent: EmitProgress | None, asked: _ReconcileOptions) -> None:
     if asked.as_json:
         print_json(msgspec.to_builtins(found) | ({"emitted": msgspec.to_builtins(sent)} if sent else {}))
         return

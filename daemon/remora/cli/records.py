@@ -149,13 +149,13 @@ def _from_line(line: bytes, number: int, where: str = "") -> Iterator[GivenRecor
 def _split(line: bytes) -> Sequence[bytes]:
     """The records of a document on one line; the line itself when it is anything else."""
     try:
-        records = msgspec.json.decode(line, type=_Document).Records
+        records = msgspec.json.decode(line, type=_RecordsDocument).Records
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [line]
     return [msgspec.json.format(bytes(record), indent=-1) for record in records] or [line]
 
 
-class _Document(msgspec.Struct):
+class _RecordsDocument(msgspec.Struct):
     Records: list[msgspec.Raw]
 
 

@@ -116,7 +116,7 @@ def _mapping_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _PrepareAsked:
     """The options of `remora replay prepare`."""
 
     out: Path
@@ -184,8 +184,8 @@ class _Options:
 @click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and make nothing.")
 @master_option
 @json_option
-@gathered_into(_Options)
-def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
+@gathered_into(_PrepareAsked)
+def prepare_command(files: tuple[Path, ...], asked: _PrepareAsked) -> None:
     """Turn the logs FILE... into events that can be replayed, in the new folder DIR.
 
     Understood are AWS S3 server access logs, CloudTrail data events, radosgw's ops log and bucket logging (journal

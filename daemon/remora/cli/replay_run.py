@@ -66,7 +66,7 @@ def _retry_s(context: click.Context, option: click.Parameter, value: str) -> flo
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _RunOptions:
     """The options of `remora replay run`."""
 
     out: Path
@@ -171,8 +171,8 @@ class _Options:
 @click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be sent, and send nothing.")
 @master_option
 @json_option
-@gathered_into(_Options)
-def run_command(prepared: Path, asked: _Options) -> None:
+@gathered_into(_RunOptions)
+def run_command(prepared: Path, asked: _RunOptions) -> None:
     """Send the events in PREPARED again, on their own timeline, and keep a journal of each event's outcome.
 
     An event is sent when it is due, independently of others; only events of one key wait for each other. An event that
@@ -255,7 +255,7 @@ def run_command(prepared: Path, asked: _Options) -> None:
     _report(plan.run_id, trace, reading, punctuality, as_json=asked.as_json)
 
 
-def _pace(asked: _Options) -> float:
+def _pace(asked: _RunOptions) -> float:
     """The speed. A closed loop has no schedule."""
     if asked.closed_loop is None:
         return 1.0 if asked.speed is None else asked.speed

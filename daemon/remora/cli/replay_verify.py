@@ -58,7 +58,7 @@ def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class _VerifyOptions:
     """The options of `remora replay verify`."""
 
     bootstrap: str
@@ -154,8 +154,8 @@ class _Options:
 )
 @click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be read, and judge nothing.")
 @json_option
-@gathered_into(_Options)
-def verify(run: Path | None, asked: _Options) -> None:
+@gathered_into(_VerifyOptions)
+def verify(run: Path | None, asked: _VerifyOptions) -> None:
     """Read Kafka back and say what of RUN arrived: PASS, FAIL or INVALID.
 
     It counts acknowledged events that are missing (lost); records that occur twice (duplicates), disagree with their
@@ -251,7 +251,7 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _window(asked: _Options) -> tuple[JudgedWindow, Frozen | None]:
+def _window(asked: _VerifyOptions) -> tuple[JudgedWindow, Frozen | None]:
     """The times that are judged, and the offsets of an earlier verdict where --offsets names one."""
     from_us, recalled = asked.from_us, None
     if asked.since_s is not None:
@@ -273,14 +273,14 @@ def _recalled(file: Path, topic: str | None) -> tuple[Frozen, JudgedWindow]:
     verdict = layout.read(file, TopicVerdict)
     if topic is not None and verdict.topic != topic:
         raise ReplayRefused(f"{file}: is of the topic {verdict.topic}, and not of {topic}")
-    times = msgspec.convert(verdict.options, type=_Times)
+    times = msgspec.convert(verdict.options, type=_VerifyTimes)
     offsets, undecided = (
         {int(number): span for number, span in spans.items()} for spans in (verdict.offsets, verdict.undecided)
     )
     return Frozen(offsets, True, undecided), JudgedWindow(times.from_us, times.to_us, times.edge_us)
 
 
-class _Times(msgspec.Struct):
+class _VerifyTimes(msgspec.Struct):
     from_us: int | None
     to_us: int | None
     edge_us: int
@@ -310,8 +310,9 @@ def _show(found: Findings, *, as_json: bool) -> None:
         print_table(
             ("LATENCY", "SAMPLES", "P50", "P90", "P99", "P99.9", "MAX", "CLOCK"),
             [
-                (name.replace("_", " "), f"{each.samples:,}", *map(_ms, msgspec.structs.astuple(each)[2:]), each.clock)
+                (name.replace("_", " "), f"{each.samples:,}", *(f"{us / 1000:,.3f}ms" for us in times), each.clock)
                 for name, each in verdict.latencies.items()
+                for times in (msgspec.structs.astuple(each)[2:],)
             ],
         )
         click.echo()
@@ -334,7 +335,3 @@ def _headline(verdict: TopicVerdict) -> str:
     wrong = [("lost", "lost"), ("duplicates", "copies"), ("inversions", "out of order"), ("chain_gaps", "gaps")]
     found = ", ".join(f"{counts[name]:,} {text}" for name, text in wrong if name in counts)
     return f"{of} in {verdict.topic}: {found}"
-
-
-def _ms(us: int) -> str:
-    return f"{us / 1000:,.3f}ms"

@@ -88,25 +88,18 @@ async def rows_of(store: ShardStore) -> list[Row]:
 def pick(rows: Sequence[Row], name: str, origin: Origin | None = None) -> Row:
     """The one row of this name: its label, else its topic's name, else a queue's. Raises when it is not just one."""
     candidates = [row for row in rows if origin in (None, row.origin)]
-    for names in (_label, _topic_name, _queues):
+    names_of: tuple[Callable[[Row], Sequence[str]], ...] = (
+        lambda row: [row.label],
+        lambda row: [row.topic.name] if row.topic else [],
+        lambda row: [shard.queue for shard in row.shards],
+    )
+    for names in names_of:
         found = [row for row in candidates if name in names(row)]
         if len(found) == 1:
             return found[0]
         if found:
             raise AmbiguousTopic(_which(name, found))
     raise UnknownTopic(f"there is no persistent topic {name!r}; known: {_some(row.label for row in candidates)}")
-
-
-def _label(row: Row) -> tuple[str, ...]:
-    return (row.label,)
-
-
-def _topic_name(row: Row) -> tuple[str, ...]:
-    return (row.topic.name,) if row.topic else ()
-
-
-def _queues(row: Row) -> tuple[str, ...]:
-    return tuple(shard.queue for shard in row.shards)
 
 
 def _which(name: str, found: Sequence[Row]) -> str:

@@ -168,15 +168,10 @@ async def _send(
         if not feeding.cancelled():
             feeding.result()
         if not (outcome.counts.read or outcome.failure or outcome.interrupted):
-            await _check(client, plan, outcome)
-
-
-async def _check(client: IngestClient, plan: SendPlan, outcome: Outcome) -> None:
-    """Nothing was sent, so no answer has said yet whether there is such a topic."""
-    try:
-        await client.check_topic(plan.topic)
-    except RemoraError as exc:
-        outcome.failure = exc
+            try:  # nothing was sent, so no answer has said yet whether there is such a topic
+                await client.check_topic(plan.topic)
+            except RemoraError as exc:
+                outcome.failure = exc
 
 
 async def _feed(
@@ -263,7 +258,7 @@ def _opened(file: Path) -> Iterator[int]:
 # ------------------------------------------------------------------------------------------ what is shown
 
 
-class _Stored(ProgressColumn):
+class _StoredSoFar(ProgressColumn):
     """How many records are stored by now."""
 
     def __init__(self, counts: Counts) -> None:
@@ -283,7 +278,7 @@ def _progress(fd: int, counts: Counts) -> Iterator[Callable[[int], None]]:
     status = os.fstat(fd)
     total = status.st_size if stat.S_ISREG(status.st_mode) else None
     console = Console(stderr=True)
-    columns = (BarColumn(), DownloadColumn(binary_units=True), _Stored(counts), TimeElapsedColumn())
+    columns = (BarColumn(), DownloadColumn(binary_units=True), _StoredSoFar(counts), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("sending", total=total)
         yield lambda nbytes: progress.advance(task, nbytes)

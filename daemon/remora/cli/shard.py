@@ -25,7 +25,7 @@ from remora.model.errors import RemoraError, TopicRefused
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
 from remora.policy.holds import hold_text
-from remora.policy.hosts import NO_NAMES, Names, holder_text, names_of
+from remora.policy.hosts import Names, names_of, owner_text
 from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
 
@@ -203,14 +203,6 @@ def _released_text(shard: Shard, was: LockHolder | None) -> str:
         return f"{shard} was free already; workers leave it to radosgw until it is claimed"
     verb = "was held" if is_workers(was) else "is held"
     return f"{shard} {verb} by {owner_text(was)}; workers leave it to radosgw until it is claimed"
-
-
-def owner_text(holder: LockHolder | None, names: Names = NO_NAMES) -> str:
-    """Who holds a lock, for a person; `names` are those of hosts."""
-    if holder is None:
-        return "nobody"
-    expired = " expired" if holder.lease_left_s <= 0 else ""
-    return f"{holder_text(holder.entity, holder.cookie, names)}{expired}"
 
 
 def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, object]:

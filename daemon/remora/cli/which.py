@@ -81,12 +81,10 @@ class Which:
         return [
             shard
             for each, topic in topics
-            if reason_to_leave(topic, app.schemes(settings)) is None and self._has_scheme(topic)
+            if reason_to_leave(topic, app.schemes(settings)) is None
+            and (self.scheme is None or (topic is not None and topic.target.scheme == self.scheme))
             for shard in each.shards
         ]
-
-    def _has_scheme(self, topic: Topic | None) -> bool:
-        return self.scheme is None or (topic is not None and topic.target.scheme == self.scheme)
 
 
 async def _topic_of(store: ShardStore, row: Row) -> Topic | None:

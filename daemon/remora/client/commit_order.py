@@ -71,7 +71,7 @@ class _Partition:
         self._waiting.append(offset)
 
     def let_go(self, offset: int) -> None:
-        """A record waits no more."""
+        """Notes that a record no longer waits."""
         self._gone.add(offset)
         while self._waiting and self._waiting[0] in self._gone:
             self._gone.discard(self._waiting.popleft())
@@ -199,7 +199,8 @@ class CommitOrderReader:
             found = await self._consumer.getmany(timeout_ms=int(self._ask_s * 1000))
             for partition, records in found.items():
                 for record in records:
-                    self.order.add(partition.partition, record.offset, _header(record), record)
+                    header = next((value for name, value in record.headers if name == HEADER), None)
+                    self.order.add(partition.partition, record.offset, header, record)
             for each in self.order.follow():
                 yield each
             for each in await self._pass_holes(is_idle=not found):
@@ -230,8 +231,3 @@ class CommitOrderReader:
         if reached.delivered <= self.order.upto:
             return None
         return reached.delivered, await self._ends.end_offsets(list(self._consumer.assignment()))
-
-
-def _header(record: Any) -> bytes | None:
-    """The value of a record's header `remora-seq`."""
-    return next((value for name, value in record.headers if name == HEADER), None)

@@ -84,7 +84,7 @@ A = TypeVar("A", bound=KafkaRecord)
 M = TypeVar("M", bound=KafkaMessage)
 
 
-class _Queue:
+class _QueueMarks:
     """One incarnation of a shard.
 
     `prefix` is what stands before the place in positions of the ring's present turn, and `base` that turn as a number.
@@ -141,8 +141,8 @@ class Deduplicator:
     ) -> None:
         """`checkpoint` is what `checkpoint()` has returned, or what `changes()` has for each shard."""
         self._most_ahead, self._edge, self._most_shards = ahead, edge, most_shards
-        self._queues: dict[bytes, _Queue] = {}
-        self._earlier: dict[bytes, _Queue] = {}
+        self._queues: dict[bytes, _QueueMarks] = {}
+        self._earlier: dict[bytes, _QueueMarks] = {}
         self._changed: set[bytes] = set()
         self._ahead = 0
         self.copies = 0
@@ -254,10 +254,10 @@ class Deduplicator:
 
     # ------------------------------------------------------------------------------------------------ queues
 
-    def _all(self) -> list[_Queue]:
+    def _all(self) -> list[_QueueMarks]:
         return [*self._earlier.values(), *self._queues.values()]
 
-    def _queue_of(self, shard: bytes, own: bytes) -> _Queue:
+    def _queue_of(self, shard: bytes, own: bytes) -> _QueueMarks:
         """The queue of a position that does not stand where the last one did: a new one, turn or incarnation."""
         incarnation, turn, _ = split(POSITION, own)
         queue = self._queues.get(shard)
@@ -267,7 +267,7 @@ class Deduplicator:
         queue.turn(turn)
         return queue
 
-    def _begin(self, shard: bytes, incarnation: bytes) -> _Queue:
+    def _begin(self, shard: bytes, incarnation: bytes) -> _QueueMarks:
         """A queue from which nothing was read. The one before it is kept, as copies of its records may still come."""
         if shard not in self._queues and len(self._queues) >= self._most_shards:
             told = f"records name more than {self._most_shards} shards: give most_shards"
@@ -276,7 +276,7 @@ class Deduplicator:
             if gone := self._earlier.get(shard):
                 self._ahead -= len(gone.ahead or ())
             self._earlier[shard] = before
-        self._queues[shard] = queue = _Queue(shard, incarnation, self._edge)
+        self._queues[shard] = queue = _QueueMarks(shard, incarnation, self._edge)
         return queue
 
     def _restore(self, progress: QueueProgress) -> None:
@@ -289,7 +289,7 @@ class Deduplicator:
 
     # ------------------------------------------------------------------------------------------------- chain
 
-    def _link(self, queue: _Queue, at: int, end: int, headers: Headers) -> None:
+    def _link(self, queue: _QueueMarks, at: int, end: int, headers: Headers) -> None:
         """Join a new record to the chain of its queue. Raises GapFound before anything has changed."""
         is_first = at < queue.whole or queue.whole == _NOT_BEGUN
         short = self._short(dict(headers).get(AFTER)) if is_first and len(headers) > 3 else []
@@ -308,7 +308,7 @@ class Deduplicator:
             queue.whole = end
             self._follow(queue)
 
-    def _short(self, header: bytes | None) -> list[tuple[_Queue, int]]:
+    def _short(self, header: bytes | None) -> list[tuple[_QueueMarks, int]]:
         """The parents of a shard that begins whose chains do not lead up to their ends yet, with these."""
         short = []
         for shard, incarnation, end in end_of_parents(header):
@@ -318,22 +318,22 @@ class Deduplicator:
                     short.append((queue, end))
         return short
 
-    def _raise(self, queue: _Queue, at: int, short: Sequence[tuple[_Queue, int]]) -> NoReturn:
+    def _raise(self, queue: _QueueMarks, at: int, short: Sequence[tuple[_QueueMarks, int]]) -> NoReturn:
         """Tell of the gap that most records wait behind; those that are about to wait count."""
-        would: list[tuple[_Queue, int]] = [*short, *([(queue, at)] if at > queue.whole > _NOT_BEGUN else [])]
+        would: list[tuple[_QueueMarks, int]] = [*short, *([(queue, at)] if at > queue.whole > _NOT_BEGUN else [])]
         waits = [(each, min(each.ahead)) for each in self._all() if each.ahead and each.whole != _NOT_BEGUN]
         widest, end = max([*would, *waits], key=lambda each: len(each[0].ahead or ()))
         end = min([end, *(widest.ahead or ())])
         raise GapFound(Gap(widest.shard.decode(), widest.incarnation.decode(), text_of(widest.whole), text_of(end)))
 
-    def _wait(self, queue: _Queue, at: int, end: int) -> None:
+    def _wait(self, queue: _QueueMarks, at: int, end: int) -> None:
         if queue.ahead is None:
             queue.ahead = {}
         if at not in queue.ahead:
             self._ahead += 1
         queue.ahead[at] = end
 
-    def _follow(self, queue: _Queue) -> None:
+    def _follow(self, queue: _QueueMarks) -> None:
         """Go on behind everything that is there without a gap."""
         ahead = queue.ahead
         if not ahead:
@@ -346,7 +346,7 @@ class Deduplicator:
         if not ahead:
             queue.ahead = None
 
-    def _go_on_at(self, queue: _Queue, at: int) -> None:
+    def _go_on_at(self, queue: _QueueMarks, at: int) -> None:
         """Ask for nothing in front of a position."""
         queue.whole = at
         for each in [each for each in queue.ahead or () if each < at]:
@@ -355,7 +355,7 @@ class Deduplicator:
         self._follow(queue)
 
 
-def _progress(queue: _Queue) -> QueueProgress:
+def _progress(queue: _QueueMarks) -> QueueProgress:
     return QueueProgress(
         shard=queue.shard.decode(),
         incarnation=queue.incarnation.decode(),

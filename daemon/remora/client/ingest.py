@@ -196,7 +196,7 @@ class IngestClient:
     async def publish_ndjson(
         self, topic: str, lines: bytes, *, idempotency_key: str | None = None, traceparent: str = ""
     ) -> Taken:
-        """Store the events of some lines, each of which is a record or `{"Records":[...]}`."""
+        """Store the events of some lines; each line is a record or `{"Records":[...]}`."""
         key = idempotency_key or secrets.token_hex(16)
         headers = {"Content-Type": NDJSON, "Idempotency-Key": key, **_traced(traceparent)}
         return _as_taken(await self._ask("POST", f"{_path_of_topic(topic)}/events", lines, headers))
@@ -351,7 +351,8 @@ class IngestClient:
             # Only a server that lost its own store does not know the outcome of a request that it answers.
             unknown = problem.code == "StoreUnavailable" or status in (502, 504)
             most_s = math.inf if status == _LIMITED else _LONGEST_RETRY_AFTER_S
-            return Failure(problem.text, unknown, min(most_s, _retry_after_s(retry_after)), problem)
+            is_number = retry_after.isascii() and retry_after.isdigit()  # a date counts as nothing
+            return Failure(problem.text, unknown, min(most_s, float(retry_after)) if is_number else 0.0, problem)
         raise refusal(problem)
 
     def _tls(self) -> ssl.SSLContext | bool:
@@ -415,11 +416,6 @@ def _path_of(reservation: Reservation) -> str:
 
 def _traced(traceparent: str) -> dict[str, str]:
     return {"traceparent": traceparent} if traceparent else {}
-
-
-def _retry_after_s(header: str) -> float:
-    """Seconds of a Retry-After; a date counts as nothing."""
-    return float(header) if header.isascii() and header.isdigit() else 0.0
 
 
 def _as_taken(answer: bytes) -> Taken:

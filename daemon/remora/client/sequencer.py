@@ -70,7 +70,7 @@ class _Reply:
 
 
 def _reply(body: bytes) -> _Reply:
-    """A reply's fields, all of which are varints; raises ValueError for what is none."""
+    """Returns a reply's fields. Raises ValueError for a field that is not a varint."""
     values: dict[int, int] = {}
     place = 0
     while place < len(body):
@@ -135,10 +135,10 @@ class _Sent:
     tries_range: bool = False
 
 
-class _Connection(asyncio.Protocol):
+class _ClientSession(asyncio.Protocol):
     """Replies in the order of the requests."""
 
-    def __init__(self, on_reply: Callable[[_Sent, _Reply], None], on_lost: Callable[[_Connection], None]) -> None:
+    def __init__(self, on_reply: Callable[[_Sent, _Reply], None], on_lost: Callable[[_ClientSession], None]) -> None:
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._rest = b""
@@ -212,7 +212,7 @@ class SequencerClient:
         self._asking: _Asked | None = None  # what others may join until it is sent
         self._make_outcome: Callable[[], _Outcome]
         self._timer: asyncio.TimerHandle | None = None
-        self._connection: _Connection | None = None
+        self._connection: _ClientSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_flush_due = False
         self._is_closed = False
@@ -429,7 +429,7 @@ class SequencerClient:
         if self._waiting:
             self._flush_soon()
 
-    def _on_lost(self, connection: _Connection) -> None:
+    def _on_lost(self, connection: _ClientSession) -> None:
         if connection is not self._connection:
             return
         self._connection = None
@@ -456,7 +456,7 @@ class SequencerClient:
             while self._waiting and not self._is_closed:
                 address = self._addresses[self._next_address % len(self._addresses)]
                 self._next_address += 1
-                connection = _Connection(self._on_reply, self._on_lost)
+                connection = _ClientSession(self._on_reply, self._on_lost)
                 try:
                     if address.startswith("unix:"):
                         await loop.create_unix_connection(lambda made=connection: made, address[5:])  # type: ignore[misc]  # mypy knows no lambda with a default

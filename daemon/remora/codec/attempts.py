@@ -15,20 +15,20 @@ from remora.model.record import Attempt
 _VERSION = 1
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
+class _StoredAttempts(msgspec.Struct, frozen=True, array_like=True):
     """A newer version may add fields, which are skipped, but never change these."""
 
     version: int
     attempts: list[tuple[bytes, int, float]]
 
 
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredAttempts)
 
 
 def encode_attempts(attempts: Mapping[bytes, Attempt]) -> bytes:
     """The value that keeps these."""
     rows = [(position, each.count, each.first_tried) for position, each in attempts.items()]
-    return msgspec.msgpack.encode(_Stored(_VERSION, rows))
+    return msgspec.msgpack.encode(_StoredAttempts(_VERSION, rows))
 
 
 def decode_attempts(value: bytes) -> dict[bytes, Attempt]:

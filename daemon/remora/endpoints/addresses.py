@@ -12,7 +12,7 @@ from remora.policy.quarantine import CONNECT
 
 
 async def look_up(host: str, port: int, rules: DestinationRules, timeout_s: float, *, by_operator: bool) -> list[str]:
-    """The addresses of a host, all of which the rules allow; connect to one of these, and not to the name.
+    """Returns the addresses of a host after the rules have allowed each; connect to one of these, not to the name.
 
     `by_operator` tells that no S3 user made the topic. Raises EndpointDenied where an address is denied, and
     EndpointUnavailable where there is none.

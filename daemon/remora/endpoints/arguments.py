@@ -220,8 +220,12 @@ def remarks_on_others(args: Mapping[str, str], kind: str) -> Iterator[str]:
                 yield f"{each.name} has no effect at {kind} endpoints"
 
 
-def broker_tls(args: Mapping[str, str]) -> Tls:
-    """TLS to a broker, with a client certificate where one is named. Raises EndpointMisconfigured."""
+def broker_tls(args: Mapping[str, str], is_used: bool) -> Tls | None:
+    """TLS to a broker, with a client certificate where one is named; None where the target's scheme or arguments say
+    that it is not used. Raises EndpointMisconfigured."""
+    if not is_used:
+        VERIFY.read(args)
+        return None
     certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
     if bool(certificate) != bool(key):
         given, missing = CLIENT_CERTIFICATE[:2] if certificate else CLIENT_CERTIFICATE[1::-1]

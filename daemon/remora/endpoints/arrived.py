@@ -1,4 +1,4 @@
-"""Records of which a push could not tell whether they arrived: which have arrived nevertheless, and which may yet."""
+"""Records with an unknown outcome after a push: which have arrived, and which still may."""
 
 from __future__ import annotations
 

@@ -26,24 +26,24 @@ class _Ids(msgspec.Struct):
     id_2: str = msgspec.field(name="x-amz-id-2", default="")
 
 
-class _Bucket(msgspec.Struct):
+class _EventBucket(msgspec.Struct):
     name: str = ""
 
 
-class _S3(msgspec.Struct):
-    bucket: _Bucket
+class _EventS3(msgspec.Struct):
+    bucket: _EventBucket
 
 
-class _Event(msgspec.Struct):
+class _EventNames(msgspec.Struct):
     source: str = msgspec.field(name="eventSource")
     region: str = msgspec.field(name="awsRegion")
     name: str = msgspec.field(name="eventName")
     ids: _Ids = msgspec.field(name="responseElements")
-    s3: _S3
+    s3: _EventS3
 
 
 class _Envelope(msgspec.Struct):
-    records: list[_Event] = msgspec.field(name="Records")
+    records: list[_EventNames] = msgspec.field(name="Records")
 
 
 _decode = msgspec.json.Decoder(_Envelope).decode

@@ -17,8 +17,6 @@ from remora.endpoints.arguments import Argument
 from remora.ports.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from remora.config import Settings
     from remora.metrics import Telemetry
 
@@ -73,7 +71,10 @@ def offered_kinds(but: Collection[str]) -> OfferedKinds:
             failures[scheme] = f"several packages offer {scheme}:// endpoints"
             continue
         try:
-            kinds[scheme] = _loaded(each)
+            found = each.load()
+            if not isinstance(found, EndpointKind):
+                raise TypeError(f"{each.value} is no EndpointKind")
+            kinds[scheme] = found
         except Exception as exc:  # of a package that is not ours
             whose = each.dist.name if each.dist is not None else each.value
             failures[scheme] = f"the package {whose} offers {scheme}:// endpoints and cannot be loaded: {exc!r}"
@@ -91,10 +92,3 @@ def _names_group(file: Path) -> bool:
         return f"[{GROUP}]".encode() in file.read_bytes()
     except OSError:  # of a package that is being removed
         return False
-
-
-def _loaded(point: EntryPoint) -> EndpointKind:
-    found = point.load()
-    if not isinstance(found, EndpointKind):
-        raise TypeError(f"{point.value} is no EndpointKind")
-    return found

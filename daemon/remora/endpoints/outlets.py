@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-from remora.endpoints.shared import Shared, sweep
+from remora.endpoints.shared import Shared, leave, sweep
 from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointError
 
@@ -59,7 +59,7 @@ class ConnectionSlot(Generic[C]):
         connected: Callable[[str], None],
         disconnected: Callable[[str, str], None],
     ) -> None:
-        """`open_one` gets what a connection calls when it ends; `connected` and `disconnected` are told of each."""
+        """`open_one` gets what a connection calls when it ends; `connected` and `disconnected` are called for each."""
         self.connections: list[C] = []
         self._name = name
         self._tasks = tasks
@@ -67,7 +67,7 @@ class ConnectionSlot(Generic[C]):
         self._has_room = has_room
         self._connected = connected
         self._disconnected = disconnected
-        self._newest: Shared[C] = Shared(name, tasks, self._open, _leave, is_usable=has_room)
+        self._newest: Shared[C] = Shared(name, tasks, self._open, leave, is_usable=has_room)
 
     def __str__(self) -> str:
         return self._name
@@ -105,10 +105,6 @@ class ConnectionSlot(Generic[C]):
         self._newest.close()
         for each in list(self.connections):
             self._tasks.begin(each.close(), name=f"close {self}")
-
-
-async def _leave(_: Ending, __: float) -> None:
-    """The slot closes its connections together."""
 
 
 class OutletPool(Generic[K, SlotT, P, OutletT]):

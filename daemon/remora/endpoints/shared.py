@@ -1,4 +1,4 @@
-"""What topics of an endpoint share: opened once for all who wait, replaced when it is of no use, closed when idle."""
+"""What topics of an endpoint share: opened once for all callers, replaced when unusable, closed when idle."""
 
 from __future__ import annotations
 
@@ -109,6 +109,10 @@ class Shared(Generic[T]):
 
     def _closed(self) -> EndpointUnavailable:
         return EndpointUnavailable(f"{self.what}: the endpoint is closed", "aborted")
+
+
+async def leave(_one: object, _patience_s: float) -> None:
+    """Closes nothing: for what needs no goodbye, or what its owner closes."""
 
 
 async def sweep(idle_s: float, close_idle: Callable[[float], None]) -> None:

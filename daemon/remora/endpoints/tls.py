@@ -196,7 +196,13 @@ def read_trust(tls: Tls, allowed: TlsFiles) -> Trust:
 
 def read_client_file(argument: str, path: str, directories: Sequence[str]) -> bytes:
     """A file by which a client shows who it is; `argument` named it. Blocks; raises EndpointMisconfigured."""
-    return _Allowed(argument, "kafka.client_files", directories, MOST_CLIENT_BYTES, _read_one).content(path)
+    return _Allowed(
+        argument,
+        "kafka.client_files",
+        directories,
+        MOST_CLIENT_BYTES,
+        lambda one, allowed: _read_file(_real(one, allowed)),
+    ).content(path)
 
 
 def _read_client(tls: Tls, directories: Sequence[str]) -> ClientCertificate:
@@ -232,10 +238,6 @@ def _read(path: str, allowed: Sequence[str]) -> bytes:
         if len(content) > MOST_CA_BYTES:
             break
     return content
-
-
-def _read_one(path: str, allowed: Sequence[str]) -> bytes:
-    return _read_file(_real(path, allowed))
 
 
 def _real(path: str, allowed: Sequence[str]) -> str:

@@ -142,7 +142,7 @@ class DestinationEvents(EventGroup):
         self._producers.labels("exact").dec()
 
     def transaction_ended(self, cluster: str, outcome: str, seconds: float) -> None:
-        """A transaction was waited for so long; `outcome` is committed, aborted, fenced or unknown."""
+        """Counts the wait for a transaction; `outcome` is committed, aborted, fenced or unknown."""
         self._transactions.labels(outcome).inc()
         if outcome == "committed":
             self._transaction_s.observe(seconds)

@@ -103,7 +103,7 @@ class ShapingEvents(EventGroup):
         self._shaping_lost.labels(scope).inc(nbytes)
 
     def shaping_meters(self, meters: Mapping[str, Mapping[str, Meter]], late_s: float) -> None:
-        """The meters that count, by scope and bucket; scopes that are left out are no more."""
+        """Sets the current meters by scope and bucket; removes scopes that are left out."""
         self._shaping_late_s.set(late_s)
         for each in (self._shaping_limit, *self._shaping_meter.values()):
             each.clear()

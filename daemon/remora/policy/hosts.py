@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from remora.model.cookie import WorkerCookie
 from remora.model.member import Member, is_workers
+from remora.model.shard import LockHolder
 
 Names = Mapping[str, str]
 """The names of hosts by their ids."""
@@ -37,3 +38,11 @@ def holder_text(entity: str, cookie: str, names: Names) -> str:
         return f"worker {worker.worker[:SHORT]} on {host_text(worker.host, names)}"
     kind = "remora" if is_workers(cookie) else "radosgw or other"
     return f"{kind} {entity} ({cookie})"
+
+
+def owner_text(holder: LockHolder | None, names: Names = NO_NAMES) -> str:
+    """Who holds a lock, for a person; `names` are those of hosts."""
+    if holder is None:
+        return "nobody"
+    expired = " expired" if holder.lease_left_s <= 0 else ""
+    return f"{holder_text(holder.entity, holder.cookie, names)}{expired}"

@@ -38,7 +38,7 @@ class Finding(Enum):
 
 
 @dataclass(slots=True)
-class _Refused:
+class _RefusedRecord:
     """The refusals of one record. At the first of them `acks` had been counted, the last one not long before where
     `others_fit`."""
 
@@ -55,7 +55,7 @@ class Refusals:
         self._apart_s = apart_s
         self._acks = 0
         self._acked_at = float("-inf")
-        self._known: dict[Hashable, _Refused] = {}
+        self._known: dict[Hashable, _RefusedRecord] = {}
         self._since_ack: set[Hashable] = set()
         self._parts: dict[Hashable, int] = {}
 
@@ -88,7 +88,7 @@ class Refusals:
         known = self._known.get(record)
         if known is None:
             _make_room(self._known)
-            known = self._known[record] = _Refused(self._acks, now - self._acked_at <= TAKEN_S)
+            known = self._known[record] = _RefusedRecord(self._acks, now - self._acked_at <= TAKEN_S)
         if now - known.last_at >= self._apart_s - EDGE_S:
             known.answers, known.last_at = known.answers + 1, now
         if known.answers < POISON_ANSWERS:

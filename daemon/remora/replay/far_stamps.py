@@ -58,7 +58,7 @@ _STALLED_POLLS = 60
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _FarRead:
     bootstrap: str
     topic: str
     isolation: str
@@ -103,14 +103,17 @@ def reading(
     bootstrap: str, topic: str, isolation: str, security: dict[str, str], may_be_gone: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does to read the records of SPANS as RECORDS; with `may_be_gone` those that are left of them."""
-    return _Reading(bootstrap, topic, isolation, security, may_be_gone)
+    return _FarRead(bootstrap, topic, isolation, security, may_be_gone)
 
 
 def _batches(records: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[Any, ...]] = []
     nbytes = 0
     for record in records:
-        rows.append(_row(record))
+        headers = [{"key": name, "value": text} for name, text in record.headers]
+        place = (record.topic, record.partition, record.offset)
+        stamp_us = min(record.timestamp * 1000, MOST_US)
+        rows.append((record.key, record.value, *place, stamp_us, record.timestamp_type, headers or None))
         texts = (record.value, record.key, *(text for _, text in record.headers))
         nbytes += sum(len(text or b"") for text in texts)
         if nbytes > _MOST_BATCH_BYTES:
@@ -118,13 +121,6 @@ def _batches(records: Iterable[Any]) -> Iterator[pa.RecordBatch]:
             rows, nbytes = [], 0
     if rows:
         yield _made(rows)
-
-
-def _row(record: Any) -> tuple[Any, ...]:
-    headers = [{"key": name, "value": text} for name, text in record.headers]
-    place = (record.topic, record.partition, record.offset)
-    stamp_us = min(record.timestamp * 1000, MOST_US)
-    return (record.key, record.value, *place, stamp_us, record.timestamp_type, headers or None)
 
 
 def _made(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -63,7 +63,7 @@ class Sources:
     has_page: bool = False
 
 
-class _Refused(asyncio.Protocol):
+class _AskRefused(asyncio.Protocol):
     """A connection too many: closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -192,7 +192,7 @@ async def _accepting(runner: web.AppRunner, sockets: Sequence[socket.socket]) ->
     def accept() -> asyncio.Protocol:
         server = runner.server
         if server is None or len(server.connections) >= MOST_CONNECTIONS:
-            return _Refused()
+            return _AskRefused()
         handler = server()
         loop.call_later(CONNECTION_S, _cut, handler)
         return handler

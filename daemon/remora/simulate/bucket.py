@@ -45,17 +45,14 @@ class BucketModel:
                 moved = bucket.transfer(source, given.want)
                 return {"moved": moved, "source": source.level, "complete": moved == given.want}
             case "set":
-                return self._set(given)
+                not_negative(capacity=given.capacity, budget=given.budget)
+                for name, value in vars(given).items():
+                    if value is not LEFT_OUT:
+                        setattr(self._bucket, name, value)
+                return {}
             case _:
                 not_negative(credit=given.credit)
                 return {"ticks": self._until_positive(given.credit)}
-
-    def _set(self, given: SimpleNamespace) -> dict[str, Any]:
-        not_negative(capacity=given.capacity, budget=given.budget)
-        for name, value in vars(given).items():
-            if value is not LEFT_OUT:
-                setattr(self._bucket, name, value)
-        return {}
 
     def _until_positive(self, credit: int) -> int:
         """Fills until the level is above 0, the last of them by itself, those before at once."""

@@ -24,7 +24,7 @@ class NoScript(Exception):
 
 
 class Twice(dict[str, Any]):
-    """An object of which a member is there twice."""
+    """An object that has a member twice."""
 
     def __init__(self, members: Mapping[str, Any], name: str) -> None:
         super().__init__(members)

@@ -72,7 +72,7 @@ class QuarantineModel:
         }
 
     def _clients(self, given: SimpleNamespace) -> dict[str, Any]:
-        """The workers that are given, for all of which one destination fails in each window."""
+        """The given workers; one destination fails for all of them in each window."""
         within(0, MOST_CLIENTS, number=given.number)
         within(0, MOST_ENDS // max(1, given.number), windows=given.windows)
         chance = random.Random(given.seed)  # noqa: S311  (a script's own chance, which is to repeat)

@@ -141,7 +141,10 @@ class Child:
             undo.callback(loop.remove_reader, self._end)
             pipe = await Pipe.opened(self._channel)
             undo.callback(pipe.close)
-            self._open(pipe, start)
+            for each in (start, *self._unsent):
+                pipe.send(each)
+            self._unsent.clear()
+            self._pipe = pipe
             hearing = asyncio.ensure_future(self._alone.task(f"messages of worker {self.number}", self._hear))
             undo.callback(hearing.cancel)
             await ended.wait()
@@ -150,19 +153,12 @@ class Child:
             self.code = code
 
     async def _give_up(self) -> None:
-        """After a defect nobody hears it: end it, and wait until it has ended."""
+        """Ends a worker whose messages no task reads after a defect, and waits for its end."""
         self.is_given_up = True
         self._process.kill()
         while (code := self._process.poll()) is None:  # noqa: ASYNC110  # what would tell may be what failed
             await asyncio.sleep(POLL_S)
         self.code = code
-
-    def _open(self, pipe: Pipe, start: Start) -> None:
-        """Send what it is to hear first, and what it was told since."""
-        for each in (start, *self._unsent):
-            pipe.send(each)
-        self._unsent.clear()
-        self._pipe = pipe
 
     def _forget_questions(self) -> None:
         for each in self._asked.values():

@@ -59,7 +59,8 @@ class CreditReport:
             now[name] = moved = Moved(group, dict(group.transferred), dict(group.donated), group.lost)
             if moved == ago:
                 continue
-            ago = _begin_of(group, ago)
+            # A new group begins with nothing, also one with an earlier group's name.
+            ago = Moved(group, {}, {}, 0) if ago is None or ago.of is not group else ago
             lost[scope] += moved.lost - ago.lost
             for priority in PRIORITIES:
                 sums["transferred", scope, priority] += moved.transferred[priority] - ago.transferred.get(priority, 0)
@@ -82,8 +83,3 @@ class CreditReport:
             self._telemetry.shaping_scale(shown.name, min(scales, default=FULL) / FULL, unacked)
         meters = {each.name: each.by_bucket for each in self._shaper.scopes}
         self._telemetry.shaping_meters(meters, self._shaper.late_s)
-
-
-def _begin_of(group: Group, ago: Moved | None) -> Moved:
-    """What a group's counters were a report ago: nothing for a new one, also of an earlier one's name."""
-    return Moved(group, {}, {}, 0) if ago is None or ago.of is not group else ago

@@ -104,7 +104,9 @@ class MetricsPage:
                     key = (sample.name, tuple(sorted(sample.labels.items())))
                     counted[key] = sample.value
                     self._about[key] = (family.name, family.kind, family.text)
-                    self._take_exemplar(key, sample.exemplar)
+                    before = self._exemplars.get(key)
+                    if sample.exemplar and (before is None or before.at < sample.exemplar.at):
+                        self._exemplars[key] = sample.exemplar
         self._exported_at.update(dict.fromkeys(counted, now))
         for key, value in self._counted.get(source, {}).items():
             if counted.get(key, -1.0) < value:
@@ -112,21 +114,11 @@ class MetricsPage:
         self._families[source] = families
         self._counted[source] = counted
 
-    def _take_exemplar(self, key: Key, shown: Shown | None) -> None:
-        """The latest of all workers stands."""
-        before = self._exemplars.get(key)
-        if shown and (before is None or before.at < shown.at):
-            self._exemplars[key] = shown
-
     def ended(self, source: str) -> None:
         """A worker has ended: what it had counted stays, its gauges go."""
         self._families.pop(source, None)
         for key, value in self._counted.pop(source, {}).items():
             self._retained[key] = self._retained.get(key, 0.0) + value
-
-    def _nearest_to_its_descriptors(self) -> str:
-        """The source whose process is the first to run out of descriptors."""
-        return max(self._families, key=lambda each: _ratio_of_descriptors(self._families[each]), default=SUPERVISOR)
 
     def metrics(self, now: float) -> list[Metric]:
         """The page."""
@@ -135,7 +127,7 @@ class MetricsPage:
             self._retained.pop(key, None)
             self._exemplars.pop(key, None)
         merged: dict[str, _Merged] = {}
-        nearest = self._nearest_to_its_descriptors()
+        nearest = max(self._families, key=lambda each: _ratio_of_descriptors(self._families[each]), default=SUPERVISOR)
         for source, families in self._families.items():
             for family in families:
                 if GAUGES.get(family.name) == "nearest" and source != nearest:

@@ -148,7 +148,9 @@ class Shaper:
             for name, each in list(self._dealt.items()):
                 self._wake(each)
                 if not self._is_configured(name):
-                    self._remove(each)
+                    each.group.configure(enabled=False)
+                    del self._dealt[each.name], self._by_slot[each.slot]
+                    self._free.insert(0, each.slot)  # used again last: its workers learn of it in a moment
                 elif (scope := self._scope(name)) is not None:
                     meters = self._meters(scope, name)
                     each.group.configure(meters, enabled=scope.enabled, adaptive=scope.adaptive)
@@ -252,12 +254,6 @@ class Shaper:
         dealt = self._dealt[name] = self._by_slot[slot] = Dealt(name, slot, group)
         self._used = max(self._used, slot + 1)
         return dealt
-
-    def _remove(self, each: Dealt) -> None:
-        """Its workers learn of it in a moment; until then everything passes. Its slot is the last to be used again."""
-        each.group.configure(enabled=False)
-        del self._dealt[each.name], self._by_slot[each.slot]
-        self._free.insert(0, each.slot)
 
     # --------------------------------------------------------------------------------------- workers
 

@@ -101,17 +101,14 @@ def _scope(scope: ScopeSettings, change: Change, lines: list[str]) -> ScopeSetti
     meters = {bucket: getattr(scope.meters, bucket) for bucket in BUCKETS}
     for bucket in buckets:
         before = meters[bucket] or NO_METER
-        meters[bucket] = after = _meter(before, change)
+        most = None if change.unlimited else before.max if change.max is None else change.max
+        rate = before.guaranteed if change.rate is None else change.rate
+        burst = before.burst if change.burst is None else change.burst
+        meters[bucket] = after = MeterSettings(
+            guaranteed=rate if most is None else min(rate, most), burst=burst, max=most
+        )
         lines += _said(f"{path}::{bucket}", before, after, change)
     return replace(scope, meters=MetersSettings(**meters))
-
-
-def _meter(before: MeterSettings, change: Change) -> MeterSettings:
-    """A meter with a change; a rate above its max is cut to it."""
-    most = None if change.unlimited else before.max if change.max is None else change.max
-    rate = before.guaranteed if change.rate is None else change.rate
-    burst = before.burst if change.burst is None else change.burst
-    return MeterSettings(guaranteed=rate if most is None else min(rate, most), burst=burst, max=most)
 
 
 def _said(path: str, before: MeterSettings, after: MeterSettings, change: Change) -> Iterator[str]:

@@ -161,7 +161,11 @@ class Supervisor:
             listening_sockets("admin.listen", settings.admin.listen, int(settings.admin.socket_mode, 8)) as admin,
             control_sockets(settings, self._telemetry.control_unavailable) as control,
         ):
-            self._listen_for_signals()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_stop, number.name)
+            loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # `remora run` has it wait
             async with self._tasks:
                 self._reconcile()
                 is_clean = await self._serve(admin, control)
@@ -272,7 +276,7 @@ class Supervisor:
         start = Start(
             number=slot.number,
             cookie=cookie,
-            settings=self._in_force,
+            settings=replace(self._settings, shaping=self._shaping.in_force),
             listeners=descriptors,
             load=self._load,
             workers=len(self._slots),
@@ -349,13 +353,8 @@ class Supervisor:
             case None:
                 self._news.set()
 
-    @property
-    def _in_force(self) -> Settings:
-        """The settings, with what commands have made of them."""
-        return replace(self._settings, shaping=self._shaping.in_force)
-
     def _tell_shaping(self) -> None:
-        """Let the workers know how traffic is shaped, and of which groups."""
+        """Sends the workers the shaping settings and the groups."""
         self._tell(Groups(groups=self._shaper.slots, shaping=self._shaping.in_force))
 
     def _tell(self, message: Message) -> None:
@@ -419,13 +418,6 @@ class Supervisor:
         await self._alone.task("stopping", ended)
 
     # -------------------------------------------------------------------------------------- signals
-
-    def _listen_for_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_stop, number.name)
-        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # `remora run` has it wait
 
     def _on_stop(self, name: str) -> None:
         """The first signal drains, the second one stops at once."""

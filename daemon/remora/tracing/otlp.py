@@ -71,7 +71,7 @@ class OtlpTracer:
         self, work: Work, name: str, attributes: Attributes, *, parent: bytes = b"", links: Sequence[bytes] = ()
     ) -> Span:
         """As the port says."""
-        if not (_is_sampled(parent) if parent else self._chosen(links)):
+        if not (_is_sampled(parent) if parent else (any(map(_is_sampled, links)) or self._rng.random() < self._part)):
             return NO_SPAN
         kind, operation = _KINDS[work]
         about = dict(attributes)
@@ -91,10 +91,6 @@ class OtlpTracer:
             [Link(_context(each)) for each in links],
         )
         return _Sampled(span)
-
-    def _chosen(self, links: Sequence[bytes]) -> bool:
-        """Whether work of its own is sampled."""
-        return any(map(_is_sampled, links)) or self._rng.random() < self._part
 
     def arrived(self, name: str, records: Sequence[Record], now_ns: int, batch: bytes, stages_of: StagesOf) -> None:
         """As the port says: a span from the commit to the arrival for each event that its client has sampled."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -92,16 +92,12 @@ class DeadOwnerSweep:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S if self._sweeps else None):
                     await self._news.wait()
-            self._look(worker.others)
+            self._left = self._liveness.dead() if self._liveness is not None else frozenset()
+            if self._sweeps and (self._left - self._cleared or not self._doubtful <= set(worker.others)):
+                self._news.set()
             if self._news.is_set():
                 self._news.clear()
                 await self._clear(worker)
-
-    def _look(self, others: Collection[str]) -> None:
-        """Note whose processes have ended; it is news when one has, or a doubtful one fell silent."""
-        self._left = self._liveness.dead() if self._liveness is not None else frozenset()
-        if self._sweeps and (self._left - self._cleared or not self._doubtful <= set(others)):
-            self._news.set()
 
     async def _clear(self, worker: Worker) -> None:
         reaped, left = frozenset(self._reaped), self._left
@@ -115,10 +111,6 @@ class DeadOwnerSweep:
         else:
             self._reaped -= reaped
             self._cleared = left
-            self._forget(reaped)
-
-    def _forget(self, reaped: frozenset[str]) -> None:
-        """Nothing is left of those that were cleared after."""
-        if self._liveness is not None:
-            named = frozenset(each.rpartition("/")[2] for each in reaped)
-            self._liveness.forget(self._left | named if self._sweeps else named)
+            if self._liveness is not None:
+                named = frozenset(each.rpartition("/")[2] for each in reaped)
+                self._liveness.forget(self._left | named if self._sweeps else named)

@@ -92,7 +92,9 @@ class MemoryGuard(logging.Handler):
         """End the process where this is a want of memory, or was caused by one."""
         if exc is None or self._ends:
             return
-        if is_want_of_memory(exc) or (_is_thread_refused(exc) and not self.has(PROBE_BYTES)):
+        # The system starts no thread for want of memory for its stack, or since there are too many.
+        is_thread_refused = isinstance(exc, RuntimeError) and "start new thread" in str(exc)
+        if is_want_of_memory(exc) or (is_thread_refused and not self.has(PROBE_BYTES)):
             self.end()
 
     def has(self, nbytes: int) -> bool:
@@ -134,11 +136,6 @@ def is_want_of_memory(exc: BaseException) -> bool:
         if isinstance(each, BaseExceptionGroup):
             unseen += each.exceptions
     return False
-
-
-def _is_thread_refused(exc: BaseException) -> bool:
-    """Whether the system started no thread: for want of memory for its stack, or since there are too many."""
-    return isinstance(exc, RuntimeError) and "start new thread" in str(exc)
 
 
 def limit_shown() -> str:

@@ -135,7 +135,10 @@ class Process:
         self._telemetry.running(__version__)
         if not self.memory.has(START_BYTES):
             return Exit.OUT_OF_MEMORY
-        self._listen_for_signals()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._finish.set)
+        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to the whole group; the supervisor acts
+            loop.add_signal_handler(number, lambda: None)
         failure: RemoraError | None = None
         clean = False
         async with asyncio.TaskGroup() as tasks:
@@ -172,7 +175,9 @@ class Process:
             ) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
-            self._note_use()
+            if self._report.is_connected:
+                with suppress(OSError):  # `DeadOwnerSweep` says so where the folder cannot be used
+                    remember_store(Path(self._settings.supervisor.run_directory), self._settings.store_name)
             await self._look_once()
             rng = Random()  # noqa: S311  # spreads retries, guards nothing
             worker = self._worker = self._report.worker = Worker(self._store, endpoints, telemetry, self._setup(), rng)
@@ -213,12 +218,6 @@ class Process:
         """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
         folder = Path(self._settings.supervisor.run_directory)
         return self._start.replaces or has_been_used(folder, self._settings.store_name)
-
-    def _note_use(self) -> None:
-        """Let those who start later know that this store has been in use, until the host starts anew."""
-        if self._report.is_connected:
-            with suppress(OSError):  # `DeadOwnerSweep` says so where the folder cannot be used
-                remember_store(Path(self._settings.supervisor.run_directory), self._settings.store_name)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
@@ -287,13 +286,6 @@ class Process:
             await asyncio.sleep(1)
 
     # -------------------------------------------------------------------------------- the supervisor
-
-    def _listen_for_signals(self) -> None:
-        """Finish on SIGTERM; what a terminal sends to all processes of its group is for the supervisor to hear."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._finish.set)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, _ignore)
 
     async def _hear(self, tasks: asyncio.TaskGroup) -> None:
         """Do what the supervisor says; without one, end at once, as a process that is killed does.
@@ -385,7 +377,3 @@ class Process:
                 asyncio.get_running_loop().call_later(FINISH_S, self.memory.end)
             self._pipe.send(self._report.heartbeat(is_finishing=self._finish.is_set()))
             await asyncio.sleep(beat_s)
-
-
-def _ignore() -> None:
-    pass

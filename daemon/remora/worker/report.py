@@ -57,7 +57,7 @@ class Report:
             is_alive=worker is None or is_finishing or worker.beat_age_s() < HUNG_AFTER_S,
             store=self._store_trouble,
             held_shards=worker.held_shards if worker else 0,
-            failing_shards=sum(_is_failing(each) for each in worker.served) if worker else 0,
+            failing_shards=sum(each.state.is_failing for each in worker.served) if worker else 0,
         )
 
     def use(self) -> Use:
@@ -118,10 +118,6 @@ def _holds_json(held: Mapping[str, TopicHold]) -> list[dict[str, object]]:
         }
         for topic, hold in sorted(held.items())
     ]
-
-
-def _is_failing(each: ShardStatus) -> bool:
-    return each.state.is_failing
 
 
 def _left_json(worker: Worker) -> list[dict[str, object]]:

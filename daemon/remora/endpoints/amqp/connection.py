@@ -176,16 +176,14 @@ class AmqpConnection(HeartbeatConnection):
                 self._send(number, commands.Channel.CloseOk())
                 self._channel_closed(number, method)
             case commands.Channel.Flow():
-                self._flow(number, active=bool(method.active))
+                active = bool(method.active)
+                self._channel(Frame(METHOD, number, b"")).flowing = active
+                self._send(number, commands.Channel.FlowOk(active))
+                self._flush_soon()
             case commands.Basic.Return():
                 self._channel(Frame(METHOD, number, b"")).returned(method)
             case _:
                 self._answer(number, method)
-
-    def _flow(self, number: int, *, active: bool) -> None:
-        self._channel(Frame(METHOD, number, b"")).flowing = active
-        self._send(number, commands.Channel.FlowOk(active))
-        self._flush_soon()
 
     def _channel_closed(self, number: int, method: commands.Channel.Close) -> None:
         channel = self._channels.pop(number, None)

@@ -112,7 +112,9 @@ class AmqpEndpoint:
         outlet = self._pool.outlet(identity, ExchangePlace(meant.exchange, meant.routing_key))
         with outlet.in_use():
             connection, _ = await outlet.ready()
-            _check_open(connection)
+            # A broker that blocks publishers stops reading from all that write: it takes what was written afterwards.
+            if connection.blocked is not None:
+                raise EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
             yield AmqpRoute(outlet, connection, shard, incarnation, meant, self._settings)
 
     async def arrived_late(
@@ -136,12 +138,6 @@ class AmqpEndpoint:
             return Identity(server, None, by_operator)
         trust = await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
         return Identity(server, trust, by_operator)
-
-
-def _check_open(connection: AmqpConnection) -> None:
-    """A broker that blocks publishers stops reading from each that writes: what was written comes when it is over."""
-    if connection.blocked is not None:
-        raise EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
 
 
 class AmqpRoute:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from remora.config import AmqpSettings
@@ -51,27 +52,24 @@ class ChannelOutlet:
 
     async def arrived_late(self, ids: Sequence[bytes], within_s: float) -> list[bytes]:
         """Which of these messages were confirmed after their push was given up; waits so long for confirms to come."""
-        return await self._arrived.take_all(ids, within_s, self._may_confirm)
+        return await self._arrived.take_all(
+            ids, within_s, lambda each: self.channel is not None and self.channel.may_confirm(each)
+        )
 
     @property
     def channel(self) -> Channel | None:
         """The topic's channel, where one was opened; it may have ended."""
         return self._way.current[1] if self._way.current is not None else None
 
-    def _may_confirm(self, message_id: bytes) -> bool:
-        return self.channel is not None and self.channel.may_confirm(message_id)
-
     async def _open(self) -> tuple[AmqpConnection, Channel]:
         try:
             connection = await self._slot.ready()
+            unroutable = partial(self._observer.amqp_unroutable, str(self._slot), self._exchange)
             async with asyncio.timeout(self._opens_within_s):
-                channel = await connection.open_channel(self._exchange, self._what, self._arrived, self._unroutable)
+                channel = await connection.open_channel(self._exchange, self._what, self._arrived, unroutable)
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{self._what}: no answer in time", "timeout") from exc
         return connection, channel
-
-    def _unroutable(self) -> None:
-        self._observer.amqp_unroutable(str(self._slot), self._exchange)
 
     def in_use(self) -> AbstractContextManager[None]:
         """A route keeps the channel open."""

@@ -18,7 +18,6 @@ from remora.endpoints.arguments import (
     FORMAT,
     PASSWORD,
     USER,
-    VERIFY,
     VERSION,
     broker_tls,
     remarks_on_others,
@@ -102,7 +101,7 @@ def _check_short(name: str, text: str) -> None:
 
 
 def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> AmqpServer:
-    tls = reasons.read(None, _tls, target.scheme, args)
+    tls = reasons.read(None, broker_tls, args, target.scheme == "amqps")
     rest = target.uri.partition("://")[2]
     if not rest.isascii() or any(each <= " " or each == "\x7f" for each in rest):
         reasons.add("the endpoint holds a space, or something else than printable ASCII")
@@ -129,13 +128,6 @@ def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str]:
     if "\0" in user or "\0" in password:
         raise EndpointMisconfigured("user and password must not contain a zero byte")
     return user, password
-
-
-def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
-    if scheme != "amqps":
-        VERIFY.read(args)
-        return None
-    return broker_tls(args)
 
 
 def _remarks(server: AmqpServer, args: Mapping[str, str], level: str) -> Iterator[str]:

@@ -65,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
     """
 
     def __init__(self, timeout_s: float, on_closed: Callable[[HttpConnection], None]) -> None:
-        """`on_closed` hears once that the connection is of no more use, also of one that closes itself."""
+        """`on_closed` is called once, when the connection becomes unusable for any reason."""
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._timeout_s = timeout_s
@@ -120,7 +120,10 @@ class HttpConnection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Give up the request that is under way if its time is over, and its late answer after as long again."""
         if self._exchange is not None and now - self._sent_at > self._timeout_s:
-            self._give_up(self._exchange)
+            self._late = self._exchange.given_up()  # its answer may come yet, so the connection stays
+            self._exchange, self.used_at = None, self._now()
+            if self._outcome is not None and not self._outcome.done():
+                self._outcome.set_exception(ExchangeFailed(Lost.SILENT, f"no answer within {self._timeout_s:g} s"))
         elif self.is_late and now - self._sent_at > 2 * self._timeout_s:
             self.close()
 
@@ -147,7 +150,12 @@ class HttpConnection(asyncio.Protocol):
         try:
             answer = self._reader.feed(data)
         except NotHttp as exc:
-            self._fail(ExchangeFailed(Lost.TLS_ONLY) if is_tls else ExchangeFailed(Lost.NOT_HTTP, f"the answer {exc}"))
+            if self._outcome is not None and not self._outcome.done():
+                self._outcome.set_exception(
+                    ExchangeFailed(Lost.TLS_ONLY) if is_tls else ExchangeFailed(Lost.NOT_HTTP, f"the answer {exc}")
+                )
+            self._exchange = None
+            self.close()
             return
         if answer is not None:
             self._answered(exchange, answer)
@@ -209,23 +217,10 @@ class HttpConnection(asyncio.Protocol):
         if not stays:
             self.close()
 
-    def _give_up(self, exchange: Exchange) -> None:
-        """Fail the exchange, and keep the connection for the answer that may come yet."""
-        self._late = exchange.given_up()
-        self._exchange, self.used_at = None, self._now()
-        if self._outcome is not None and not self._outcome.done():
-            self._outcome.set_exception(ExchangeFailed(Lost.SILENT, f"no answer within {self._timeout_s:g} s"))
-
     def _tell_late(self, acknowledged: bool) -> None:
         late, self._late = self._late, None
         if late is not None:
             late(acknowledged)
-
-    def _fail(self, failed: ExchangeFailed) -> None:
-        if self._outcome is not None and not self._outcome.done():
-            self._outcome.set_exception(failed)
-        self._exchange = None
-        self.close()
 
     def _gone(self) -> None:
         self._tell_late(False)

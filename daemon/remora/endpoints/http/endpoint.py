@@ -48,7 +48,7 @@ from remora.ports.endpoint import Batch
 log = logging.getLogger(__name__)
 
 MOST_KNOWN = 10_000
-"""Targets of which is remembered how they answer."""
+"""The most targets whose answers are remembered."""
 
 RECENT_S = 1.0
 """Other requests succeed where one was acknowledged so recently."""
@@ -357,7 +357,9 @@ class HttpRoute:
         tries = Tries(self._now)
         while not posting.is_done:
             if not posting.is_wanted():
-                raise self._cut_short(posting, tries.count)
+                why = "another request failed" if self._stopped.is_set() else f"not all within {self._push_s:g} s"
+                kind = "refused" if tries.count else "aborted"  # the next push goes on counting refusals
+                raise EndpointUnavailable(f"{self._peer.server}: {why}", kind).at(posting.arrived, tries.count)
             place = self._maker.place(posting.oldest)
             if self._receiver.arrived.take(place):
                 posting.arrived += 1
@@ -376,12 +378,6 @@ class HttpRoute:
             pause_s = self._after(answer, posting, tries)
             self.observer.http_retried()
             await self._rest(pause_s)
-
-    def _cut_short(self, posting: Posting, tries: int) -> EndpointUnavailable:
-        """The push ends before all has arrived; what was refused in it goes on counting in the next one."""
-        why = "another request failed" if self._stopped.is_set() else f"not all within {self._push_s:g} s"
-        kind = "refused" if tries else "aborted"
-        return EndpointUnavailable(f"{self._peer.server}: {why}", kind).at(posting.arrived, tries)
 
     async def _exchange(self, posting: Posting, tries: Tries) -> Answer | None:
         """Post over one connection as far as it goes. A connection that had closed meanwhile costs nothing."""

@@ -53,7 +53,7 @@ class ConnectionKey:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """The connections to one peer, of which the last one used is used first, so that the others can grow old.
+    """The connections to one peer. The last one used is used first, so that the others become idle.
 
     `most` may be open. Its paths share them: one whose requests hang never has all of them, and of those that wait for
     one the path goes first that has the fewest.
@@ -157,7 +157,11 @@ class Pools:
             yield connection
         finally:
             pool.give_back(path)
-            self._release(pool, connection)
+            if connection.is_late:
+                pool.late.append(connection)
+            elif connection.is_open:
+                pool.idle.append(connection)
+            self._wake(pool)
 
     async def prove(self, peer: ConnectionKey) -> None:
         """Return when a connection is open or could be opened; it is kept. Raises as `connection` does."""
@@ -252,13 +256,6 @@ class Pools:
         if self._ended:
             raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed", "aborted")
 
-    def _release(self, pool: Pool, connection: HttpConnection) -> None:
-        if connection.is_late:
-            pool.late.append(connection)
-        elif connection.is_open:
-            pool.idle.append(connection)
-        self._wake(pool)
-
     def _closed(self, pool: Pool, connection: HttpConnection) -> None:
         if connection in pool.open:
             pool.open.discard(connection)
@@ -288,7 +285,7 @@ class Pools:
     # -------------------------------------------------------------------------------- connecting
 
     async def addresses(self, peer: ConnectionKey, timeout_s: float) -> list[str]:
-        """The addresses of a server, all of which the rules allow. Raises as connecting does."""
+        """Returns the addresses of a server after the rules have allowed each. Raises as connecting does."""
         server = peer.server
         return await look_up(server.host, server.port, self._rules, timeout_s, by_operator=peer.by_operator)
 

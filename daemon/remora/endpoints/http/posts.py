@@ -21,7 +21,7 @@ class Posting:
         is_wanted: Callable[[], bool],
         on_ack: Callable[[int, float], None],
     ) -> None:
-        """`is_wanted` is asked before each request; `on_ack` hears of records and seconds.
+        """`is_wanted` is asked before each request; `on_ack` gets the records and the seconds.
 
         `most_together` says of a record how many may go in a request that begins with it; it is in no other one then.
         `on_given_up` gives for records what is called with whether they were acknowledged too late.

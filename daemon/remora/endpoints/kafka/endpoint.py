@@ -118,7 +118,11 @@ class KafkaEndpoint:
             yield await self._open(slot, shard, incarnation, meant)
         finally:
             for topic in topics:
-                _leave(slot, topic)
+                slot.topics[topic] -= 1
+                if slot.topics[topic] <= 0:
+                    del slot.topics[topic]
+                    if slot.current is not None:
+                        slot.current.unfollow(topic)
 
     async def arrived_late(
         self, shard: Shard, incarnation: str, target: Target, positions: Sequence[bytes]
@@ -210,14 +214,6 @@ class KafkaEndpoint:
                 sender.retire("no broker answers")
             raise
         return facts
-
-
-def _leave(slot: SenderSlot, topic: str) -> None:
-    slot.topics[topic] -= 1
-    if slot.topics[topic] <= 0:
-        del slot.topics[topic]
-        if slot.current is not None:
-            slot.current.unfollow(topic)
 
 
 @dataclass(frozen=True, slots=True)

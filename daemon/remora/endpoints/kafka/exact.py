@@ -167,7 +167,10 @@ class RouteOpening:
         what = f"topic {meant.topic} at {cluster}"
         with _translated(str(cluster)):
             async with asyncio.timeout(self._settings.connect_timeout_s + 1):
-                client = await self._connect()
+                client, _ = await build_client(self._connection, self._settings)
+                self._client = client
+                self._observer.exact_opened(str(self._connection.cluster))
+                await client.bootstrap()
         facts = {meant.topic: await self._learn(meant.topic, what)}
         if meant.letters:
             facts[meant.letters] = await self._learn(meant.letters, f"dead-letter topic {meant.letters} at {cluster}")
@@ -188,13 +191,6 @@ class RouteOpening:
             meant, incarnation, client, producer, partitions, packer, letters, reached,
             look_up=lambda: self._learn(meant.topic, what),
         )  # fmt: skip
-
-    async def _connect(self) -> KafkaClient:
-        client, _ = await build_client(self._connection, self._settings)
-        self._client = client
-        self._observer.exact_opened(str(self._connection.cluster))
-        await client.bootstrap()
-        return client
 
     async def _learn(self, topic: str, what: str) -> TopicFacts:
         with _translated(what):
@@ -353,7 +349,7 @@ class ExactKafkaRoute:
 
 
 def mark_of(incarnation: str, upto: bytes) -> Mark:
-    """A position as it is committed; the incarnation says of which queue it is one."""
+    """Returns a position as it is committed; the incarnation names its queue."""
     position = upto.decode()
     return Mark(Position.parse(position).offset, f"{incarnation} {position}")
 

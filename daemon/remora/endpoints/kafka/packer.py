@@ -106,7 +106,8 @@ class Packer:
         room = self.batch_bytes - BATCH_BYTES
         for batch in self._made(records, room):
             if too_large := size_above(self._limit_bytes, self._codec, batch):
-                refused.append((batch.records[0], self._too_large(too_large)))
+                most = f"the Kafka topic's max.message.bytes {self._limit_bytes}"
+                refused.append((batch.records[0], f"{too_large} bytes as sent, more than {most}"))
             else:
                 batches.append(batch)
         if self.after and batches:
@@ -142,9 +143,6 @@ class Packer:
         told = replace(batches[0], after=self.after, nbytes=batches[0].nbytes + AFTER_BYTES + len(self.after))
         if not size_above(self._limit_bytes, self._codec, told):
             batches[0] = told
-
-    def _too_large(self, nbytes: int) -> str:
-        return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"
 
 
 def _headers(origin: RecordOrigin, record: Record) -> list[tuple[str, bytes]]:

@@ -4,7 +4,7 @@ A partition has one batch under way at a time, and a broker one request. What co
 next batch; what comes for others of the broker's partitions shares the next request. That keeps the order of a
 partition whatever fails:
 
-* A batch that fails in a way that passes is sent again with the same numbers, of which the broker takes each once,
+* A batch that fails in a way that passes is sent again with the same numbers; the broker takes each number once,
   before anything behind it. Its partition waits for that, and no other.
 * A batch that is given up is taken back, or not sent once more when it is on its way: a copy that arrived behind newer
   records of its key would be out of order.
@@ -42,7 +42,7 @@ RETRY_PAUSE_S = 0.1
 """Before a batch is sent again, and before the leader of a partition is looked for again."""
 
 MOST_REQUEST_BYTES = 32 << 20
-"""Batches of one request have no more together, unless one alone has; brokers take up to 100 MiB by default."""
+"""The most bytes of one request's batches, unless one batch is larger; brokers take up to 100 MiB by default."""
 
 
 class NotSent(Exception):
@@ -241,7 +241,9 @@ class SharedSender:
             leader = self._leader(place)
             if leader is None:
                 del self._due[place]
-                self._await_leader(place)
+                self._leaderless[place] = None
+                if self._seeking is None or self._seeking.done():
+                    self._seeking = self._start(self._seek_leaders(), f"look for leaders at {self.name}")
             elif leader not in self._busy:
                 size = self._queues[place].next.nbytes
                 if leader not in requests or nbytes[leader] + size <= MOST_REQUEST_BYTES:
@@ -266,11 +268,6 @@ class SharedSender:
     def _leader(self, place: TopicPartition) -> int | None:
         leader: int | None = self.client.cluster.leader_for_partition(place)
         return None if leader is None or leader < 0 else leader
-
-    def _await_leader(self, place: TopicPartition) -> None:
-        self._leaderless[place] = None
-        if self._seeking is None or self._seeking.done():
-            self._seeking = self._start(self._seek_leaders(), f"look for leaders at {self.name}")
 
     async def _seek_leaders(self) -> None:
         """Renew the metadata until every partition with a batch has a leader, and send what has one at once."""

@@ -32,7 +32,6 @@ from remora.endpoints.arguments import (
     TOKEN_URL,
     USE_SSL,
     USER,
-    VERIFY,
     broker_tls,
     remarks_on_others,
 )
@@ -149,7 +148,8 @@ def parse_target(target: Target) -> KafkaTarget:
     login = None if mechanism in OWN_LOGINS else reasons.read(None, _login, user_info, args, mechanism)
     kerberos = reasons.read(None, _kerberos, args) if mechanism == KERBEROS else None
     bearer = reasons.read(None, _bearer, args) if mechanism == BEARER_MECHANISM else None
-    cluster = KafkaCluster(brokers, login, reasons.read(None, _tls, args), kerberos, bearer)
+    tls = reasons.read(None, lambda: broker_tls(args, USE_SSL.read(args)))
+    cluster = KafkaCluster(brokers, login, tls, kerberos, bearer)
     letters = reasons.read("", _letters, target.topic, args)
     remarks = reasons.read(tuple[str, ...](), lambda: tuple(_remarks(cluster, args, user_info, rest)))
     cloudevents = bool(reasons.read("", FORMAT.read, args))
@@ -267,13 +267,6 @@ def _bearer(args: Mapping[str, str]) -> Bearer:
     except ValueError as exc:
         raise EndpointMisconfigured(f"{TOKEN_URL.name}: {exc}") from None
     return Bearer(url, client_id, secret, scope, CA_LOCATION.read(args))
-
-
-def _tls(args: Mapping[str, str]) -> Tls | None:
-    if not USE_SSL.read(args):
-        VERIFY.read(args)
-        return None
-    return broker_tls(args)
 
 
 def _remarks(cluster: KafkaCluster, args: Mapping[str, str], user_info: str, rest: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from remora.codec.token_grant import GrantRefused, error_code, grant_request, re
 from remora.config import KafkaSettings
 from remora.endpoints.arguments import TOKEN_URL
 from remora.endpoints.kafka.target import Bearer
-from remora.endpoints.shared import Shared
+from remora.endpoints.shared import Shared, leave
 from remora.endpoints.single_post import PostAnswer, post_once
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust
@@ -99,7 +99,7 @@ class TokenDesk:
         self._failure: EndpointError | None = None
         self._again_at = 0.0
         self._held = Shared(
-            f"token of {login.asked.url}", tasks, self._ask, _forget,
+            f"token of {login.asked.url}", tasks, self._ask, leave,
             is_usable=lambda held: self._now() < held.times.renew_at,
         )  # fmt: skip
         self.used_at = self._now()
@@ -144,10 +144,6 @@ class TokenDesk:
         self._failures += 1
         self._failure = without_frames(exc.again())
         self._again_at = self._now() + PAUSES.delay(self._failures, self._chance())
-
-
-async def _forget(_held: HeldToken, _patience_s: float) -> None:
-    """A token needs no goodbye."""
 
 
 class TokenDesks:

@@ -368,19 +368,16 @@ class TransactionalProducer:
         self._given_up = True
         try:
             async with asyncio.timeout(ABORT_PATIENCE_S):
-                await self._abort()
+                if self._work is not None:
+                    await asyncio.wait([self._work])
+                if self._is_open and not self.outcome_unknown and not self._unanswered:
+                    request = EndTxnRequest(self._name, *self._identity, False)
+                    await self._ask(self._coordinator, request)
         except (TimeoutError, OSError, kafka.KafkaError) as exc:
             without_frames(exc)  # the next producer's initialisation aborts it, or the broker does in time
         finally:
             if self._work is not None:
                 self._work.cancel()
-
-    async def _abort(self) -> None:
-        if self._work is not None:
-            await asyncio.wait([self._work])
-        if self._is_open and not self.outcome_unknown and not self._unanswered:
-            request = EndTxnRequest(self._name, *self._identity, False)
-            await self._ask(self._coordinator, request)
 
 
 def _rounds(sendings: Sequence[Sending]) -> list[dict[TopicPartition, Sending]]:

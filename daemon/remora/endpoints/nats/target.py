@@ -17,7 +17,6 @@ from remora.endpoints.arguments import (
     NATS_SUBJECT,
     PASSWORD,
     USER,
-    VERIFY,
     broker_tls,
     remarks_on_others,
 )
@@ -99,7 +98,7 @@ def _check_letters(letters: str, template: SubjectTemplate) -> None:
 
 
 def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> NatsServer:
-    tls = reasons.read(None, _tls, target.scheme, args)
+    tls = reasons.read(None, broker_tls, args, target.scheme == OVER_TLS)
     rest = target.uri.partition("://")[2]
     if not rest.isascii() or any(each <= " " or each == "\x7f" for each in rest):
         reasons.add("the endpoint holds a space, or something else than printable ASCII")
@@ -126,13 +125,6 @@ def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str, st
     if bool(user) != bool(password):
         raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
     return user, password, ""
-
-
-def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
-    if scheme != OVER_TLS:
-        VERIFY.read(args)
-        return None
-    return broker_tls(args)
 
 
 def _remarks(server: NatsServer, args: Mapping[str, str], template: SubjectTemplate) -> Iterator[str]:

@@ -185,7 +185,7 @@ class HeadExpiry:
             self._progress.progress_at = asyncio.get_running_loop().time()
 
     async def _remove(self, topic: Topic, page: Page, count: int) -> None:
-        """Remove the first entries of a listing, all of which are done."""
+        """Removes the first entries of a listing; all of them are done."""
         positions = page.positions[:count]
         tally = sum((Tally.of(self._redelivery.done[each]) for each in positions), Tally())
         self._lease.require_trust()

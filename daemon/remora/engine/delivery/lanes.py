@@ -188,13 +188,11 @@ class LaneSender:
             self._last_storing = self._session.tasks.create_task(storing, name=f"dead-letter {self._scope.lease.shard}")
             batches = self._route.pack(ahead)[0] if ahead else []
         for batch in batches:
-            self._enqueue(InFlightBatch(page, of, batch, self._scope.clock()))
+            load = InFlightBatch(page, of, batch, self._scope.clock())
+            lane = load.batch.lane
+            if self._lanes.add(load):
+                self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
         return len(batches)
-
-    def _enqueue(self, load: InFlightBatch) -> None:
-        lane = load.batch.lane
-        if self._lanes.add(load):
-            self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
 
     async def _run_lane(self, lane: int) -> None:
         """Push a lane's batches one after the other; the only place that pushes. A failure clears them."""

@@ -25,7 +25,7 @@ class DeliveryScope:
     publishes_letters: bool = False
     """Whether the endpoint gets the shard's dead letters, too."""
     arrived_late: AskLate | None = None
-    """Asks the endpoint which records arrived of which a push could not tell; None where it never knows."""
+    """Asks the endpoint which records with an unknown outcome arrived; None where it never knows."""
     succeeds: Callable[[bytes], None] | None = None
     """Gets where this shard's parents ended, before its first entries are packed; None where nobody passes it on."""
     spans: ShardSpans = field(init=False)

@@ -76,7 +76,9 @@ class Session:
         self.tasks = asyncio.TaskGroup()
         self._over = asyncio.Event()
         self._sender: Sender | None = None
-        self.trimmer = Trimmer(scope, on_failure=self.fail, more_to_come=self._is_busy)
+        self.trimmer = Trimmer(
+            scope, on_failure=self.fail, more_to_come=lambda: self._sender is not None and self._sender.is_busy
+        )
         self.reader = Reader(
             scope,
             allowance,
@@ -161,6 +163,3 @@ class Session:
         seen = None if scope.topic.source is Source.ENTRY else scope.topic
         await scope.context.catalogue.wait_for_change(scope.lease.shard, seen)
         self.turn_back()
-
-    def _is_busy(self) -> bool:
-        return self._sender is not None and self._sender.is_busy

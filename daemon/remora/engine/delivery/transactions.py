@@ -89,7 +89,11 @@ class TransactionSender:
         busy_at = now()
         self._ahead.begin_at(start)
         while not self._session.is_over:
-            page = await self._next_page()
+            if not self._reader.is_ahead:
+                await self._take_turn()
+                limit = min(self._page_entries(), self._reader.entries_in(self._room))
+                self._reader.fetch(self._ahead.next_read(), self._reader.held.within(limit))
+            page = await self._reader.fetched()
             if page is None or self._session.is_over:
                 return
             if not self._ahead.follows(page):
@@ -108,13 +112,6 @@ class TransactionSender:
                     await self._wait_for_news(busy_at)
             if self._session.passivates or self._route.stale:
                 self._session.end()
-
-    async def _next_page(self) -> Page | None:
-        if not self._reader.is_ahead:
-            await self._take_turn()
-            limit = min(self._page_entries(), self._reader.entries_in(self._room))
-            self._reader.fetch(self._ahead.next_read(), self._reader.held.within(limit))
-        return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
         """Add a page to the open transaction, while the next one comes in; wait when that is full."""
@@ -154,7 +151,7 @@ class TransactionSender:
         """
         if not self._reader.held.may_list:
             self._give_room_back()  # what entries left that were smaller than expected must not pile up
-        elif self._room >= self._page_bytes():
+        elif self._room >= self._reader.bytes_for(self._page_entries()):
             return
         wanted = self._left_entries() if self._backlog else self._page_entries()
         room = self._reader.take_turn_now(wanted)
@@ -192,9 +189,6 @@ class TransactionSender:
     def _page_entries(self) -> int:
         return min(self._scope.context.settings.list_entries, self._left_entries())
 
-    def _page_bytes(self) -> int:
-        return self._reader.bytes_for(self._page_entries())
-
     def _is_full(self, transaction: Transaction) -> bool:
         return (
             transaction.entries >= self._reader.flow().transaction_entries(self._most)
@@ -202,7 +196,7 @@ class TransactionSender:
         )
 
     def _may_passivate(self, busy_at: float) -> bool:
-        """Whether the queue was empty for so long that the route is not worth keeping."""
+        """Whether the queue was empty longer than a route is kept."""
         return self._reader.may_passivate(busy_at, keeps_watch=False)
 
     async def _wait_for_news(self, busy_at: float) -> None:

@@ -54,7 +54,7 @@ class Trimmer:
         return self._window.add(page.positions)
 
     def turn_back(self, newest: PageAcks) -> None:
-        """Forget the newest page, of which nothing is done."""
+        """Forgets the newest page; none of its entries is done."""
         self._window.drop(newest)
 
     def finish(self, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:

@@ -47,7 +47,12 @@ class Waits:
         outlet, kind = self._outlet, _kind(exc)
         self._report(exc, kind)
         asked_s = exc.retry_after_s if isinstance(exc, EndpointError) else None
-        delay = max(self._pause_s(kind), asked_s or 0.0)
+        settings = self._context.settings
+        backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
+        pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
+        failures = self._standing.failed_in_a_row()
+        pause_s = pauses.pause_s(kind, failures, self._rng.random(), self._outlet.limits.retry_sleep_s)
+        delay = max(pause_s, asked_s or 0.0)
         is_stopped = kind in (ShardFailure.CONFIGURATION, ShardFailure.DAMAGED)
         self._standing.enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if outlet.topic is not None:
@@ -66,13 +71,6 @@ class Waits:
         if isinstance(exc, EndpointDenied) and outlet.topic is not None:
             self._context.telemetry.denied(outlet.topic.target.scheme)
         self._standing.failed(exc, kind)
-
-    def _pause_s(self, kind: ShardFailure) -> float:
-        settings = self._context.settings
-        backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
-        pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
-        failures = self._standing.failed_in_a_row()
-        return pauses.pause_s(kind, failures, self._rng.random(), self._outlet.limits.retry_sleep_s)
 
     async def wait(
         self,
@@ -130,9 +128,8 @@ class Waits:
     async def _look_at_head(self, *, tried: bool) -> float | None:
         """Give up what outlived its time or its attempts; answers when to look again, None for at another target.
 
-        Nothing is given up of which only the endpoint knows whether it was committed; and nothing while there is a way
-        that letters are to go, too, since that is for the sessions. What fails in the store is met by the keeper of
-        the lock and by the next session too.
+        Skips shards with an in-doubt transaction, and topics whose dead-letter route is open: sessions handle those.
+        The lock's keeper and the next session meet failures of the store too.
         """
         outlet = self._outlet
         if outlet.topic is None or outlet.destination is None:

@@ -12,7 +12,7 @@ from remora.policy.membership import POLL_S
 from remora.ports.delivery import Members
 
 TTL_S = 10.0
-"""A worker that announces nothing for this long, or for a whole lease where that is shorter, is counted no more."""
+"""A worker that announces nothing for this time, or for a whole lease where that is shorter, no longer counts."""
 
 ANNOUNCEMENTS_IN_TTL = 4
 WITHDRAW_S = 1.0

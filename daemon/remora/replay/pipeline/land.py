@@ -75,18 +75,14 @@ def land(
         with directory.locked():
             directory.bind(plan.checkpoint, plan.source.topic, identity.topic_id, identity.cluster)
             if directory.commit().batch < 0:
-                _note_the_beginning(plan, noted)
+                for number, first in sorted(beginnings(plan.source).items()):
+                    if first:
+                        where = f"topic {plan.source.topic}: partition {number} begins with offset {first}"
+                        noted(f"{where}: what Kafka had before is gone")
             directory.recover()
             with session("pipeline land", master=master, kafka=True, settings=AGAIN) as spark, writing(spark):
                 _stream(spark, plan, _Sink(plan, directory, told), stop)
         return directory.commit()
-
-
-def _note_the_beginning(plan: LandingPlan, noted: Callable[[str], None]) -> None:
-    for number, first in sorted(beginnings(plan.source).items()):
-        if first:
-            where = f"topic {plan.source.topic}: partition {number} begins with offset {first}"
-            noted(f"{where}: what Kafka had before is gone")
 
 
 def _stream(spark: SparkSession, plan: LandingPlan, sink: _Sink, stop: Event | None) -> None:

@@ -1,6 +1,6 @@
 """The job of `remora pipeline reconcile`: the objects that events tell of beside those that are in the bucket.
 
-Whatever changes meanwhile is told apart by time. The listing begins at a known time; events are read at least the grace
+Time distinguishes what changes meanwhile. The listing begins at a known time; events are read at least the grace
 after it has ended, so that those of what it saw have landed; and a key is left out whose object or last event is of a
 time from the grace before the listing on. So both may run beside writers.
 """
@@ -26,7 +26,7 @@ from remora.replay.pipeline.directory import LandedDirectory, Landing
 from remora.replay.pipeline.emit import Planned
 from remora.replay.pipeline.findings import CHANGING, FINDING, KINDS, LISTED, differences, is_changing, with_last_events
 from remora.replay.pipeline.labels import label
-from remora.replay.pipeline.listing import Manifest, listed_in_file, listed_in_inventory, manifest_of
+from remora.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
 from remora.replay.pipeline.reconciled_page import page_of
 from remora.replay.pipeline.reconciliation import (
     MOST_EXAMPLES,
@@ -72,7 +72,7 @@ class ReconcilePlan:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownState:
     """What the events tell: the current objects, and all events, up to a batch of a landing."""
 
     objects: DataFrame
@@ -167,7 +167,7 @@ def _compared(
 
 
 def _find(
-    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, listed: _Listed, known: _Known
+    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, listed: _Listed, known: _KnownState
 ) -> tuple[dict[str, int], tuple[ReconcileFinding, ...]]:
     """Write the findings, by key; how many there are by kind, and the first ones of each.
 
@@ -219,7 +219,9 @@ def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirec
         manifest = manifest_of(plan.manifest)
         if manifest.bucket != plan.bucket:
             raise ReplayRefused(f"{plan.manifest}: is of bucket {manifest.bucket}, not of {plan.bucket}")
-        return _of_inventory(spark, plan.manifest, manifest)
+        return _Listed(
+            listed_in_inventory(spark, plan.manifest, manifest), str(plan.manifest), manifest.made_us, manifest.made_us
+        )
     if plan.listing is not None:
         at_us = plan.listed_at_us or plan.listing.stat().st_mtime_ns // 1000
         return _Listed(listed_in_file(spark, plan.listing), str(plan.listing), at_us, at_us)
@@ -229,10 +231,6 @@ def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirec
         raise ReplayRefused(f"{directory.path}: has a listing of bucket {listing.bucket}, not of {plan.bucket}")
     objects = spark.read.schema(LISTED).parquet(pattern(directory.listing))
     return _Listed(objects, listing.source, listing.begun_us, listing.ended_us)
-
-
-def _of_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> _Listed:
-    return _Listed(listed_in_inventory(spark, path, manifest), str(path), manifest.made_us, manifest.made_us)
 
 
 def _list(spark: SparkSession, plan: ReconcilePlan, gateway: Gateway, directory: ReconciledDirectory) -> Listing:
@@ -261,14 +259,14 @@ def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | No
     return known.events, known.batch
 
 
-def _known(spark: SparkSession, plan: ReconcilePlan) -> _Known:
+def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
     if plan.lake is not None:
         from remora.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
 
         known = tables_of_bucket(spark, plan.lake, plan.bucket, plan.tenant)
-        return _Known(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
+        return _KnownState(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
     if plan.inventory is None:
-        return _Known(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
+        return _KnownState(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
     newest = InventoryDirectory(plan.inventory).newest()
     if newest is None:
         raise ReplayRefused(f"{plan.inventory}: there is no inventory in it (no current)")
@@ -281,7 +279,7 @@ def _known(spark: SparkSession, plan: ReconcilePlan) -> _Known:
     objects = spark.read.schema(OBJECT).parquet(pattern(snapshot / "objects")).where(is_its_folder & is_ours)
     batch = landed.commit().whole
     events = _events_of(spark, landed, plan.bucket, plan.tenant, batch)
-    return _Known(objects, events, str(landed.path), newest.landing, batch)
+    return _KnownState(objects, events, str(landed.path), newest.landing, batch)
 
 
 def _events_of(spark: SparkSession, landed: LandedDirectory, bucket: str, tenant: str, batch: int) -> DataFrame:

@@ -35,7 +35,8 @@ def s3_reader(gateway: Gateway, connections: int = 4) -> AbstractAsyncContextMan
 
 def listed_by_s3(spark: SparkSession, gateway: Gateway, bucket: str) -> DataFrame:
     """The current objects of a bucket. Raises ReplayRefused where S3 refuses it."""
-    ranges = _ranges(asyncio.run(_bounds(gateway, bucket)))
+    bounds = asyncio.run(_bounds(gateway, bucket))
+    ranges = list(zip(["", *bounds], [*bounds, ""], strict=True))  # an empty text is no bound
 
     def listed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -43,11 +44,6 @@ def listed_by_s3(spark: SparkSession, gateway: Gateway, bucket: str) -> DataFram
                 yield from _blocking(gateway, bucket, one["after"], one["upto"])
 
     return spark.createDataFrame(ranges, _RANGE).repartition(len(ranges), "after").mapInArrow(listed, LISTED)
-
-
-def _ranges(bounds: list[str]) -> list[tuple[str, str]]:
-    """What lies up to each bound, and behind the last one; an empty text is no bound."""
-    return list(zip(["", *bounds], [*bounds, ""], strict=True))
 
 
 async def _bounds(gateway: Gateway, bucket: str) -> list[str]:

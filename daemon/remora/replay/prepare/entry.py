@@ -88,7 +88,7 @@ def is_malformed(outcome: Outcome) -> bool:
 
 
 def no_event(operation: str) -> Dropped:
-    """An operation of which no store tells in a notification."""
+    """Returns the outcome for an operation that no store notifies of."""
     return Dropped(f"no event: {operation[:40]}")
 
 

@@ -60,16 +60,12 @@ def inspect(paths: Sequence[Path], out: Path, options: PrepareOptions) -> Input:
     files = found(paths)
     sorted_ = sort_out(files, options)
     form = sorted_.format
-    _refuse_unused(form, options)
-    return Input(trace_name(paths), tuple(files), form, tuple(pieces(sorted_.full, form)), sorted_.unread)
-
-
-def _refuse_unused(form: Format, options: PrepareOptions) -> None:
-    """An option that would change nothing is a misunderstanding."""
+    # An option that would change nothing is a misunderstanding.
     if options.mapping != Mapping() and form.name not in _TABLES:
         raise ReplayRefused(f"--ts-col and the other options for columns are for tables; this is {form.title}")
     if options.bucket is not None and form.name not in (*_TABLES, "ibm-cos", "op-log"):
         raise ReplayRefused(f"--bucket: {form.title} tells the bucket by itself")
+    return Input(trace_name(paths), tuple(files), form, tuple(pieces(sorted_.full, form)), sorted_.unread)
 
 
 def sort_out(files: Sequence[SourceFile], options: PrepareOptions) -> Sorted:

@@ -101,7 +101,10 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: PrepareOption
             unread=read.unread,
         )
         write(prepared.trace, trace)
-        _publish(prepared.path, out)
+        try:  # `out` may be an empty folder; whatever else has come meanwhile stays
+            prepared.path.replace(out)
+        except OSError as exc:
+            raise ReplayRefused(f"{out}: {exc.strerror}") from exc
     return Prepared(trace, form.title, read.examples, totals["without_size"])
 
 
@@ -330,14 +333,6 @@ def _beside(out: Path) -> Iterator[Path]:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _publish(made: Path, out: Path) -> None:
-    """`out` may be an empty folder; whatever else has come meanwhile stays."""
-    try:
-        made.replace(out)
-    except OSError as exc:
-        raise ReplayRefused(f"{out}: {exc.strerror}") from exc
 
 
 def _kept(spark: SparkSession, rows: DataFrame, path: Path) -> DataFrame:

@@ -69,15 +69,15 @@ def found(paths: Sequence[Path]) -> list[SourceFile]:
         if not path.is_dir():
             files.append(_file(path))
             continue
-        within = [each for each in sorted(path.rglob("*")) if not each.is_dir() and not _is_hidden(each, path)]
+        within = [
+            each
+            for each in sorted(path.rglob("*"))
+            if not each.is_dir() and not any(part.startswith((".", "_")) for part in each.relative_to(path).parts)
+        ]
         if not within:
             raise ReplayRefused(f"{shown(path)}: there are no files in it")
         files += map(_file_of_folder, within)
     return files
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
 def _file_of_folder(path: Path) -> SourceFile:

@@ -21,13 +21,13 @@ _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 def uncompressed(raw: BinaryIO, compression: str) -> Iterator[io.BufferedReader]:
     """All members of a compressed file. Reading raises OSError where it is damaged or ends early."""
     if compression == "gzip":
-        yield io.BufferedReader(_Gzip(raw), _CHUNK_BYTES)
+        yield io.BufferedReader(_GzipReader(raw), _CHUNK_BYTES)
         return
     with pa.CompressedInputStream(raw, compression) as stream:
         yield io.BufferedReader(stream)
 
 
-class _Gzip(io.RawIOBase):
+class _GzipReader(io.RawIOBase):
     """What gzip has compressed. As gzip itself, and unlike Arrow, Python passes over zeros behind a member."""
 
     def __init__(self, raw: BinaryIO) -> None:

@@ -38,7 +38,7 @@ _ROWS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _TableRow:
     """What a row says, by the values of its columns."""
 
     columns: Columns
@@ -75,7 +75,7 @@ def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     header, delimiter = csv_header(stream.readline().decode("utf-8-sig", "surrogateescape"))
     if len(set(header)) < len(header):
         raise ReplayRefused(f"{source.name}:1: the header has a column twice")
-    row = _Row(
+    row = _TableRow(
         columns(source.mapping, header, f"{source.name}:1", bucket=source.bucket, has_times=False),
         source,
     )
@@ -86,7 +86,7 @@ def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
         text.detach()
 
 
-def _csv_rows(reader: CsvReader, row: _Row, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
+def _csv_rows(reader: CsvReader, row: _TableRow, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
     """The rows behind the header, each with the line it begins at."""
     line = 2
     while True:
@@ -115,7 +115,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _csv_outcome(row: _Row, header: Sequence[str], cells: Sequence[str]) -> Outcome:
+def _csv_outcome(row: _TableRow, header: Sequence[str], cells: Sequence[str]) -> Outcome:
     if not cells:
         return Dropped("a blank line")
     if len(cells) != len(header):
@@ -136,7 +136,7 @@ def parquet_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLi
     named = columns(source.mapping, schema.names, source.name, bucket=source.bucket, has_times=has_times)
     if has_times:
         named = Columns(named.ts, "us", named.op, named.key, named.bucket, named.size)
-    row = _Row(named, source)
+    row = _TableRow(named, source)
     line = 0
     try:
         for batch in file.iter_batches(_ROWS, row_groups=list(groups), columns=named.names):

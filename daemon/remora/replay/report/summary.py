@@ -10,7 +10,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.layout import Fault
 from remora.replay.loop import loop_of
 from remora.replay.report.subject import ReportSubject
-from remora.replay.results import Interval, Percentiles
+from remora.replay.results import Percentiles
 
 
 class EventRate(msgspec.Struct, frozen=True):
@@ -110,6 +110,10 @@ PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
 
 def _summary(subject: ReportSubject) -> Summary:
     run, verdict, series = subject.run, subject.verdict, subject.series
+    backlogs = {
+        "acked": max((each.backlog_acked for each in series.intervals), default=0),
+        "in_log": max((each.backlog_in_log for each in series.intervals), default=0),
+    }
     return Summary(
         name=subject.name,
         verdict=verdict.verdict,
@@ -125,7 +129,7 @@ def _summary(subject: ReportSubject) -> Summary:
         counts=verdict.counts,
         latencies=verdict.latencies,
         rates=_rates(subject),
-        backlogs=_backlogs(series.intervals) if run else {},
+        backlogs=backlogs if run else {},
         interval_us=series.interval_us,
         faults=subject.faults,
         caveats=verdict.caveats,
@@ -152,13 +156,6 @@ def _rate(events: Sequence[tuple[int, int]], width_us: int) -> EventRate:
         mean_per_s=total * 1e6 / over_us if over_us else 0.0,
         peak_per_s=max((found for _, found in events), default=0) * 1e6 / width_us,
     )
-
-
-def _backlogs(intervals: Sequence[Interval]) -> dict[str, int]:
-    return {
-        "acked": max((each.backlog_acked for each in intervals), default=0),
-        "in_log": max((each.backlog_in_log for each in intervals), default=0),
-    }
 
 
 def _change(one: Summary, other: Summary) -> RunDifference:

@@ -37,7 +37,7 @@ class JournalCounts:
 
     @property
     def final(self) -> int:
-        """Events of which an outcome is known."""
+        """The number of events with a known outcome."""
         return sum(self.outcomes.values())
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
@@ -146,7 +146,10 @@ class ReplaySender:
         for event in events:
             if event.due_us > now_us:
                 self._dispatch()
-                now_us = await self._until(event.due_us)
+                due_us = event.due_us
+                if self._target.batch > 1:
+                    due_us = max(due_us, self._gathered_us + int(self._limits.linger_s * 1e6))
+                now_us = self._gathered_us = await self._clock.until(due_us)
             if self._held >= window and not await self._make_room(event):
                 continue
             self._held += 1
@@ -158,13 +161,6 @@ class ReplaySender:
                 waiting.append(event)
         self.tally.offered += len(events)
         self._dispatch()
-
-    async def _until(self, due_us: int) -> int:
-        """Now, when an event is due, and when enough time was left to gather others with it."""
-        if self._target.batch > 1:
-            due_us = max(due_us, self._gathered_us + int(self._limits.linger_s * 1e6))
-        self._gathered_us = await self._clock.until(due_us)
-        return self._gathered_us
 
     async def _make_room(self, event: DueEvent) -> bool:
         """Return when there is room in the window; False where the event is left out instead."""
@@ -230,8 +226,12 @@ class ReplaySender:
         """Try until every one of the events has an outcome."""
         name, tries, may_have_happened = self._next_name(), 0, False
         first_us = self._clock.now_us()
-        waits = RateLimitWaits(held_us=self._held_us(events, first_us))
-        self._count_lateness(events, first_us, waits.held_us)
+        held = ((event.seq, self._limited.within(event.due_us, first_us)) for event in events)
+        waits = RateLimitWaits(held_us={seq: us for seq, us in held if us})
+        counts = self.tally.lateness
+        for event in events:
+            late = rounded(first_us - event.due_us - waits.held_us.get(event.seq, 0))
+            counts[late] = counts.get(late, 0) + 1
         sent_us = first_us
         while True:
             tries += 1
@@ -266,11 +266,6 @@ class ReplaySender:
         finally:
             self._limited.end(self._clock.now_us())
 
-    def _held_us(self, events: Sequence[DueEvent], sent_us: int) -> dict[int, int]:
-        """How much of the time from when each event was due to now the task waited for limits, where it did."""
-        held = ((event.seq, self._limited.within(event.due_us, sent_us)) for event in events)
-        return {seq: us for seq, us in held if us}
-
     def _is_over(self, elapsed_us: int, waits: RateLimitWaits, wait_us: int, answer: TargetAnswer) -> bool:
         """Whether a request is given up instead of waiting once more."""
         patience = Patience(self._limits.retry_s, self._limits.limited_s)
@@ -287,12 +282,6 @@ class ReplaySender:
     def _next_name(self) -> str:
         self._requests += 1
         return f"{self._name}/{self._requests}"
-
-    def _count_lateness(self, events: Sequence[DueEvent], sent_us: int, held_us: Mapping[int, int]) -> None:
-        counts = self.tally.lateness
-        for event in events:
-            late = rounded(sent_us - event.due_us - held_us.get(event.seq, 0))
-            counts[late] = counts.get(late, 0) + 1
 
     def _close(
         self,

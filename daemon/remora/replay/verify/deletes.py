@@ -21,7 +21,9 @@ def with_deletes(found: DataFrame, expected: DataFrame, run_id: str, is_judged: 
     A removal is of the n-th DELETE of its key behind the last event whose record was found before it; what was refused
     or never sent is not counted. Copies of one entry are of one event.
     """
-    found = _unmarked(found)
+    is_removal = F.coalesce(F.col("event_name").startswith("ObjectRemoved:"), F.lit(False))
+    own = {name: F.when(~is_removal, F.col(name)).alias(name) for name in ("run_id", "seq", "kseq")}
+    found = found.select(*[own.get(name, F.col(name)) for name in found.columns])
     is_named = F.coalesce((F.col("run_id") == run_id) & F.col("seq").isNotNull(), F.lit(False))
     is_bare = F.col("seq").isNull() & F.col("event_name").startswith("ObjectRemoved:") & is_judged
     rows = found.filter(F.col("problem").isNull() & (is_named | is_bare)).select(
@@ -37,13 +39,6 @@ def with_deletes(found: DataFrame, expected: DataFrame, run_id: str, is_judged: 
         "kseq": F.coalesce("d_kseq", "kseq"),
     }
     return joined.select(*[filled[name].alias(name) if name in filled else F.col(name) for name in found.columns])
-
-
-def _unmarked(found: DataFrame) -> DataFrame:
-    """The records, those of removals without a mark."""
-    is_removal = F.coalesce(F.col("event_name").startswith("ObjectRemoved:"), F.lit(False))
-    own = {name: F.when(~is_removal, F.col(name)).alias(name) for name in ("run_id", "seq", "kseq")}
-    return found.select(*[own.get(name, F.col(name)) for name in found.columns])
 
 
 def _entry() -> Column:

@@ -93,7 +93,7 @@ class Numbers:
 
 
 def numbers_of(topic: FrozenTopic, numbered: int, elsewhere: DataFrame | None = None) -> Numbers:
-    """Judges the numbers of a topic of which `numbered` records have one."""
+    """Judges the numbers of a topic; `numbered` records have one."""
     names = ("number_gaps", "number_gaps_explained", "numbers_repeated", "numbers_torn", "numbers_inverted")
     if not numbered:
         return Numbers({"numbered": 0, **dict.fromkeys(names, 0)}, {})

@@ -221,7 +221,7 @@ def found_in(compared: DataFrame, name: str, there: DataFrame) -> DataFrame:
 
 
 def is_missing() -> Column:
-    """A row of `compared` that is an event which was acknowledged, and of which no record agrees."""
+    """Whether a row of `compared` is an acknowledged event without a record that agrees."""
     return (F.col("outcome") == ACKED) & (F.col("nth") == 1) & (F.col("kind") != THERE)
 
 

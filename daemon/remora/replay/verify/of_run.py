@@ -151,7 +151,7 @@ def _without(events: Row, run: ReplayRun) -> dict[str, int]:
 
 
 def _named(there: DataFrame, run: ReplayRun, compared: DataFrame) -> DataFrame:
-    """The missing events (`seq`) that are there. Of the records there no more is asked than whose they are."""
+    """Returns the missing events (`seq`) that are there. Checks only whose records they are."""
     named = there.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
     missing = compared.filter(frames.is_missing()).select("seq", "kseq")
     return missing.join(named, on=["seq", "kseq"], how="left_semi").select("seq")

@@ -1,6 +1,6 @@
 """The partition that a key belongs to: Kafka's murmur2 of it, as Spark's own expressions compute it.
 
-All clients that follow the Java one place a key so. Numbers are kept in 64 bits, of which the lower 32 are meant.
+All clients that follow the Java one place a key so. Numbers have 64 bits; only the lower 32 count.
 """
 
 from __future__ import annotations

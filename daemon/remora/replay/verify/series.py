@@ -48,7 +48,7 @@ class Axis:
 
     @classmethod
     def over(cls, origin_us: int, last_us: int) -> Axis:
-        """The shortest round intervals of which there are not too many."""
+        """Returns the shortest round interval that makes no more than the most intervals."""
         span = max(1, last_us - origin_us)
         steps = (digit * 10**power for power in itertools.count(5) for digit in (1, 2, 5))
         return cls(origin_us, next(step for step in steps if span < step * _MOST_INTERVALS))
@@ -194,7 +194,7 @@ def _density(counted: DataFrame, metric: str) -> tuple[tuple[int, int, int], ...
 
 
 def _hottest(keys: DataFrame, samples: DataFrame) -> tuple[KeyLatency, ...]:
-    """Keys with many events. One of which nothing arrived has no latency, and is left out."""
+    """Returns keys with many events. Leaves out keys without an arrived event: they have no latency."""
     hot = keys.filter(F.col("events") > 0).orderBy(F.desc("events"), "bucket", "key").limit(HOTTEST)
     of_key = Window.partitionBy("bucket", "key")
     theirs = samples.join(F.broadcast(hot.select("bucket", "key", "events")), on=["bucket", "key"], how="inner").select(

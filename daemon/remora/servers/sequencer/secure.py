@@ -62,9 +62,9 @@ class SecureConnections:
         self.may_be_plain = may_be_plain
         self.before = before
         self.after = after
-        self.waiting: dict[LogName, set[_Connection]] = {}
+        self.waiting: dict[LogName, set[_SecureSession]] = {}
         self._context = context
-        self._connections: set[_Connection] = set()
+        self._connections: set[_SecureSession] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class SecureConnections:
     async def _shake_hands(self, accepted: socket.socket, count: Callable[[Closed], None]) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Connection(self, self._connections, count),
+                lambda: _SecureSession(self, self._connections, count),
                 accepted,
                 ssl=self._context,
                 ssl_handshake_timeout=HANDSHAKE_S,
@@ -120,10 +120,10 @@ class SecureConnections:
             each.end(Closed.SHUTDOWN)
 
 
-class _Connection(asyncio.Protocol):
+class _SecureSession(asyncio.Protocol):
     """One client. `rest` are bytes that are not answered yet, `waits` is the log whose bound it waits for."""
 
-    def __init__(self, group: SecureConnections, members: set[_Connection], count: Callable[[Closed], None]) -> None:
+    def __init__(self, group: SecureConnections, members: set[_SecureSession], count: Callable[[Closed], None]) -> None:
         self._group = group
         self._members = members
         self._count = count

@@ -64,7 +64,7 @@ class Board:
         self._changed(former, row)
 
     def remove(self, cookie: str) -> None:
-        """A worker counts no more."""
+        """Stops counting a worker."""
         former = self.rows.pop(cookie, None)
         if former is not None:
             self._forget(former)

@@ -41,7 +41,9 @@ class FleetModel:
         chance = random.Random(config.seed)  # noqa: S311  (a script's own chance, which is to repeat)
         shards = [Shard(f"s{place:07}", Origin.REMORA) for place in range(config.shards)]
         troubles = Troubles(config.destinations, options_of(config.quarantine), config.quarantine.interval)
-        self.world = World(shards, _settings(config), _offered(config, shards, chance), troubles, chance)
+        balance = None if config.strategy == "count" else shed.options_of(config)
+        settings = FleetSettings(balance, config.weights, config.interval, config.worker_bytes_per_s)
+        self.world = World(shards, settings, _offered(config, shards, chance), troubles, chance)
         self.world.begin(config.hosts, config.workers)
 
     def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
@@ -119,11 +121,6 @@ def _check(config: SimpleNamespace) -> None:
     at_least(LEAST_INTERVAL_S, interval=config.interval)
     if not config.worker_bytes_per_s:
         raise ConfigError("worker_bytes_per_s", "must be above 0")
-
-
-def _settings(config: SimpleNamespace) -> FleetSettings:
-    balance = None if config.strategy == "count" else shed.options_of(config)
-    return FleetSettings(balance, config.weights, config.interval, config.worker_bytes_per_s)
 
 
 def _offered(config: SimpleNamespace, shards: Sequence[Shard], chance: random.Random) -> Offered:

@@ -113,7 +113,10 @@ class FleetOutages:
         if self._troubles.get((worker.cookie, destination)) is not trouble or shard not in trouble.failures:
             return
         if worker.is_dead or shard not in worker.owned:
-            self._forget(worker, shard, destination, trouble)
+            del trouble.failures[shard]
+            trouble.waiting.pop(shard, None)
+            if trouble.alone == shard:
+                self._resume(worker, destination, trouble)
             return
         name, now, quarantine = str(destination), self._clock.now, self._quarantine(worker)
         if not quarantine.is_quarantined(name, now):
@@ -138,13 +141,6 @@ class FleetOutages:
         waiting, trouble.waiting, trouble.alone = list(trouble.waiting), {}, None
         for shard in waiting:
             self._clock.at(self._clock.now, partial(self._attempt, worker, shard, destination, trouble))
-
-    def _forget(self, worker: FleetWorker, shard: Shard, destination: int, trouble: Trouble) -> None:
-        """A shard went to another worker; where it tried for all, another one does."""
-        del trouble.failures[shard]
-        trouble.waiting.pop(shard, None)
-        if trouble.alone == shard:
-            self._resume(worker, destination, trouble)
 
     def _quarantine(self, worker: FleetWorker) -> Quarantine:
         """The worker's; its windows follow each other from a moment of its own."""

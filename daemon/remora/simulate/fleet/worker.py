@@ -21,7 +21,7 @@ from remora.simulate.fleet.board import Board, Others
 
 ROW_TTL_S = 10.0
 LOOKS_IN_TTL = 4
-"""A row counts for so long, and for no fewer looks than these."""
+"""A row counts for this time and at least for this many looks."""
 
 NOTHING_MEASURED = Mean()
 SAMPLE_S = 10.0

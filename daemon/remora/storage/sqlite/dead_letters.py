@@ -53,7 +53,7 @@ class _LetterRow(NamedTuple):
     checksum: int | None
 
 
-class _StoredLetter(msgspec.Struct, frozen=True):
+class _LetterInFile(msgspec.Struct, frozen=True):
     """A letter as it is stored. A newer version may add fields, which are skipped, but never change these."""
 
     version: int
@@ -61,7 +61,7 @@ class _StoredLetter(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_StoredLetter)
+_decoder = msgspec.msgpack.Decoder(_LetterInFile)
 
 
 class SqliteDeadLetters(SqlitePart):
@@ -124,7 +124,7 @@ def _rows(connection: sqlite3.Connection, query: str, values: tuple[str | int, .
 
 def _row(letter: DeadLetter) -> _LetterRow:
     gen, position = Position.parse(letter.position)
-    value = _encode(_StoredLetter(_VERSION, letter))
+    value = _encode(_LetterInFile(_VERSION, letter))
     place = (letter.queue, letter.incarnation, gen, position)
     return _LetterRow(*place, value, letter_checksum(place, value))
 

@@ -159,7 +159,10 @@ def _outcome(raw: bytes | msgspec.Raw, where: str) -> Outcome:
     if op is None:
         return Dropped(READ) if event.read_only else no_event(event.event_name)
     named = event.request_parameters or _Parameters()
-    return write(ts_us, op, named.bucket, named.key, _size(event, op), request=event.event_id)
+    sent = event.additional_event_data.bytes_in if event.additional_event_data else None
+    # The request's bytes are the object's only where the object is in the request.
+    size = int(sent) if op == PUT and sent is not None and 0 <= sent < 1e18 else None
+    return write(ts_us, op, named.bucket, named.key, size, request=event.event_id)
 
 
 def _other(raw: bytes | msgspec.Raw) -> Outcome:
@@ -171,9 +174,3 @@ def _other(raw: bytes | msgspec.Raw) -> Outcome:
     if isinstance(value, _Value) and value.digest_start_time is not msgspec.UNSET:
         return Dropped("a digest of CloudTrail's files")
     return _NO_EVENT
-
-
-def _size(event: _Event, op: str) -> int | None:
-    """The request's bytes, which is the object only when the object is in the request."""
-    sent = event.additional_event_data.bytes_in if event.additional_event_data else None
-    return int(sent) if op == PUT and sent is not None and 0 <= sent < 1e18 else None

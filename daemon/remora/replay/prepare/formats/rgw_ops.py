@@ -104,10 +104,14 @@ def parse(line: str) -> Sequence[Outcome]:
 def _outcome(entry: _Entry, ts_us: int, status: int) -> Outcome:
     event = _EVENTS.get(entry.operation)
     if event is None:
-        return _no_event(entry.operation)
+        if entry.operation == "bulk_delete":
+            return _WITHOUT_KEYS
+        return Dropped(READ) if entry.operation.startswith(_READS) else no_event(entry.operation)
     if status >= 300:
         return failed(status)
-    target = _target(entry.uri)
+    # What stands between the method and the version of HTTP, without scheme and host.
+    target = _REQUEST.sub("", entry.uri.partition(" ")[2] or entry.uri)
+    target = "/" + target.partition("://")[2].partition("/")[2] if target.startswith(_SCHEMES) else target
     if {"partNumber", "uploadId"} <= _arguments(target):
         return _PART
     try:
@@ -127,12 +131,6 @@ def _outcome(entry: _Entry, ts_us: int, status: int) -> Outcome:
         end_us=_end_us(entry, ts_us),
         request=entry.trans_id or None,
     )
-
-
-def _no_event(operation: str) -> Dropped:
-    if operation == "bulk_delete":
-        return _WITHOUT_KEYS
-    return Dropped(READ) if operation.startswith(_READS) else no_event(operation)
 
 
 def _decoded(text: str) -> _Entry:
@@ -170,12 +168,6 @@ def _end_us(entry: _Entry, ts_us: int) -> int:
 
 def _bucket(entry: _Entry) -> str:
     return entry.bucket.rpartition("/")[2]  # tenant/bucket
-
-
-def _target(uri: str) -> str:
-    """What stands between the method and the version of HTTP; without scheme and host."""
-    target = _REQUEST.sub("", uri.partition(" ")[2] or uri)
-    return "/" + target.partition("://")[2].partition("/")[2] if target.startswith(_SCHEMES) else target
 
 
 def _arguments(target: str) -> set[str]:

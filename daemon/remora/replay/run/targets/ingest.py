@@ -106,19 +106,15 @@ class IngestTarget:
         except IngestMisconfigured as exc:
             raise ReplayError(str(exc)) from exc
         except IngestError as exc:
-            return _refused(exc)
+            problem = exc.problem
+            if problem is None or problem.status >= _SERVER_FAILED or problem.status < 400:
+                return TargetAnswer(AttemptResult.LOST, problem.status if problem else None, str(exc))
+            return TargetAnswer(AttemptResult.REFUSED, problem.status, str(exc), culprit=problem.record)
         if isinstance(found, Failure):
             status = found.problem.status if found.problem else None
             result = AttemptResult.LOST if found.outcome_unknown else AttemptResult.BUSY
             return TargetAnswer(result, status, found.text, found.retry_after_s)
         return _DONE
-
-
-def _refused(error: IngestError) -> TargetAnswer:
-    problem = error.problem
-    if problem is None or problem.status >= _SERVER_FAILED or problem.status < 400:
-        return TargetAnswer(AttemptResult.LOST, problem.status if problem else None, str(error))
-    return TargetAnswer(AttemptResult.REFUSED, problem.status, str(error), culprit=problem.record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""An S3 gateway: real requests, of which it notifies by itself."""
+"""Sends real requests to an S3 gateway, which notifies of them by itself."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ class S3Target:
         try:
             return TargetAnswer(AttemptResult.DONE, await self._do(event))
         except _Prepared as exc:
-            return _nothing_happened(exc.cause)
+            answer = _answer(exc.cause)
+            is_lost = answer.result is AttemptResult.LOST  # nothing has happened yet, so it may be sent again
+            return TargetAnswer(AttemptResult.BUSY, answer.status, answer.error) if is_lost else answer
         except Exception as exc:  # botocore raises its own errors, aiohttp's and asyncio's
             return _answer(exc)
 
@@ -165,13 +167,6 @@ class _Prepared(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def _nothing_happened(exc: Exception) -> TargetAnswer:
-    answer = _answer(exc)
-    return (
-        TargetAnswer(AttemptResult.BUSY, answer.status, answer.error) if answer.result is AttemptResult.LOST else answer
-    )
 
 
 def _answer(exc: Exception) -> TargetAnswer:
