@@ -243,6 +243,10 @@ async def test_limits_are_charged_for_room_and_settled(tmp_path: Path) -> None:
         assert await room(at) == {"audit": (1, 8192), "thumbs": (1, 4096)}
 
         assert (await committed(at, answer, photo())).json["topics"] == {"audit": 1, "thumbs": 1}
+        answer = await reserved(at, to_come())
+        assert answer.status == 201
+        assert (await reserved(at, to_come())).status == 429
+        assert (await at.site.ask("DELETE", f"{RESERVATIONS}/{answer.json['reservation']}")).status == 204
         assert (await reserved(at, to_come())).status == 201
 
 

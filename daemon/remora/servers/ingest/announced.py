@@ -86,8 +86,7 @@ class AnnouncedEvents:
             for each in rooms:
                 charges.add(each.topic.name, [room.nbytes for room in each.rooms])
             reservation = await self._store.announce(rooms, encode_announcement(announcement))
-            charges.reserve(reservation)
-        self._desk.limits.reserved(reservation, receipt)
+            charges.reserve(reservation, receipt)
         return reservation, {each.topic.name: len(each.rooms) for each in rooms}
 
     async def commit(self, reservation: str, body: Body, digest: bytes) -> FannedOut:
@@ -109,11 +108,7 @@ class AnnouncedEvents:
             # The room was reserved for the events alone: the trace context does without.
             return await self._commit(reservation, kept, body._replace(context=b""), digest)
 
-        stored = await while_moving(once)
-        self._desk.limits.ended(reservation, Cost(len(body.raw), stored.accepted + stored.unmatched))
-        for topic in kept.rooms:
-            self._desk.limits.ended(f"{reservation} {topic}", Cost(0, stored.topics.get(topic, 0)))
-        return stored
+        return await while_moving(once)
 
     async def _commit(self, reservation: str, kept: Announcement, body: Body, digest: bytes) -> FannedOut:
         found = _MatchingAnnounced(kept, self._sender, self._most_bytes)
@@ -137,10 +132,14 @@ class AnnouncedEvents:
             stored = await self._store.commit_announced(reservation, copies, answer, digest)
         except OnceConflict as exc:
             raise RefusedRequest(DECIDED, str(exc)) from exc
+        used = {
+            each.topic.name: Cost(sum([len(event.payload) for event in each.events]), len(each.events))
+            for each in copies
+        }
+        self._desk.limits.ended(reservation, Cost(len(body.raw), found.number), used)
         if not stored.repeated:
-            for each in copies:
-                nbytes = sum([len(event.payload) for event in each.events])
-                self._desk.telemetry.ingested(each.topic.name, len(each.events), nbytes, 0)
+            for label, cost in used.items():
+                self._desk.telemetry.ingested(label, cost.events, cost.bytes, 0)
             if found.unmatched:
                 self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
         return stored

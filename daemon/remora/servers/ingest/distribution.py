@@ -252,10 +252,9 @@ class Charges:
             dropped = 0
         self._charged = []
 
-    def reserve(self, reservation: str) -> None:
-        """Room for all is reserved; what is not used of it comes back with the reservation's end."""
-        for topic, _, _, receipt in self._charged:
-            self._desk.limits.reserved(f"{reservation} {topic}", receipt)
+    def reserve(self, reservation: str, receipt: Receipt) -> None:
+        """Room for all is reserved; what is not used of it comes back with the reservation's end, as of the receipt."""
+        self._desk.limits.reserved(reservation, receipt, {topic: each for topic, _, _, each in self._charged})
         self._charged = []
 
     def __enter__(self) -> Charges:

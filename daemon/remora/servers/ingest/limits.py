@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from remora.config import LimitSettings
 from remora.metrics import Telemetry
@@ -13,6 +15,8 @@ from remora.policy.cells import MemberAccount
 from remora.policy.rates import Cost, Limited, Limits, Rate, Reserved, bucket_name, retry_after_s, seconds_to_wait
 from remora.ports.credit import Bank
 from remora.servers.ingest.problems import RATE_LIMITED, RefusedRequest
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class SharedRate:
@@ -70,7 +74,7 @@ class IngestLimits:
         self.reservation_s = reservation_s
         self._clock = clock
         self._limits = Limits(())
-        self._reserved: dict[str, tuple[Reserved, float]] = {}
+        self._reserved: dict[str, tuple[Mapping[str, Reserved], float]] = {}
 
     def configure(self, limits: Iterable[LimitSettings]) -> None:
         """Use these limits from the next request on; one without a group yet lets everything pass."""
@@ -116,18 +120,20 @@ class IngestLimits:
             )
         return Receipt(limits)
 
-    def reserved(self, reservation: str, receipt: Receipt) -> None:
-        """Room was reserved, and charged."""
-        if not receipt.limits:
+    def reserved(self, reservation: str, receipt: Receipt, of_topics: Mapping[str, Receipt] = NOTHING) -> None:
+        """Room was reserved, and charged; of one that names no topic also to each topic that it has room in."""
+        charged = {"": receipt, **of_topics}
+        if not any(each.limits for each in charged.values()):
             return
         now = self._clock()
         while self._reserved and next(iter(self._reserved.values()))[1] <= now:
             del self._reserved[next(iter(self._reserved))]  # it has expired, and returns nothing
-        kept = Reserved(tuple(receipt.limits), Cost(receipt.nbytes, receipt.events))
+        kept = {topic: Reserved(tuple(each.limits), Cost(each.nbytes, each.events)) for topic, each in charged.items()}
         self._reserved[reservation] = (kept, now + self.reservation_s)
 
-    def ended(self, reservation: str, used: Cost) -> None:
+    def ended(self, reservation: str, used: Cost, of_topics: Mapping[str, Cost] = NOTHING) -> None:
         """A reservation was committed or aborted: what it did not use comes back. No limit can refuse this."""
-        found = self._reserved.pop(reservation, None)
-        if found is not None and found[1] > self._clock():
-            found[0].settle(used)
+        kept, until = self._reserved.pop(reservation, (NOTHING, 0.0))
+        if until > self._clock():
+            for topic, each in kept.items():
+                each.settle(of_topics.get(topic, Cost()) if topic else used)
