@@ -12,6 +12,7 @@ import pytest
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import write_config
 from remora import app
+from remora.cli import layouts
 from remora.config import load
 from remora.model.exits import Exit
 from remora.model.ledger import Tally
@@ -90,14 +91,16 @@ def test_a_topic_gets_other_shards(run: Callable[..., Any]) -> None:
     assert run("topic", "set", "t", "--shards", "3").out.decode() == "topic t is just so already\n"
 
 
-def test_a_change_during_a_change(run: Callable[..., Any], config: Path) -> None:
-    """It is refused with what is left, also when it has waited; nothing of the command is done then."""
+def test_a_change_during_a_change(run: Callable[..., Any], config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused with what is left, also when it has waited, which it says; nothing of the command is done then."""
+    monkeypatch.setattr(layouts, "SILENT_S", 0.0)
     run("topic", "set", "t", "--shards", "3")
 
     for more in ([], ["--wait", "--timeout", "1s"]):
         done = run("topic", "set", "t", "--shards", "4", "--max-retries", "7", *more)
         assert done.code == Exit.FAILURE
         assert "generation 0 still holds 2 entries of 2 shards; wait until they are delivered" in done.err
+        assert ("waiting until the former shards of t are delivered, for up to 1 s" in done.err) is bool(more)
     assert run("topic", "show", "t", "--json").json["max_retries"] == "default"
 
     in_store(config, deliver)

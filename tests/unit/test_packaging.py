@@ -329,7 +329,7 @@ def test_a_purge_keeps_queues_with_undelivered_events(tmp_path: Path, folder: st
 
     done = purged(tmp_path)
 
-    assert "/var/lib/remora is kept, with 60 events that wait, 1 dead letters." in done.stderr
+    assert "/var/lib/remora is kept, with 60 events that wait, 1 dead letter." in done.stderr
     with contextlib.closing(sqlite3.connect(store / "queues-000.db")) as connection:
         assert connection.execute("SELECT count(*) FROM entries").fetchone() == (60,)
 
@@ -382,7 +382,7 @@ async def test_a_purge_removes_queues_that_were_in_use(tmp_path: Path) -> None:
         page = await store.queue.read(token, b"", 1)
         await store.queue.remove(token, page.positions[-1], 1, delivered(page))
 
-    assert "is kept, with 1 events that wait." in waits
+    assert "is kept, with 1 event that waits." in waits
     assert purged(tmp_path).stderr == ""
     assert not directory.exists()
 

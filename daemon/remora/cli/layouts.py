@@ -14,6 +14,7 @@ from remora.model.ledger import Balance
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, shard_of
 from remora.ports.store import ShardStore
+from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 
@@ -32,21 +33,24 @@ async def resharded(store: ShardStore, topic: Topic, asked: ReshardAsked) -> tup
 
     Raises TopicRefused while a former layout has entries.
 
-    With `wait` it waits until that is delivered, and is refused when the time is over.
+    With `wait` it waits until that is delivered, says so on standard error, and is refused when the time is over.
     """
     if asked.shards is None or asked.shards == topic.shards:
         return topic, ""
-    until = asyncio.get_running_loop().time() + (300 if asked.timeout_s is None else asked.timeout_s)
-    while True:
-        try:
-            changed = await store.own_topics.reshard(topic, asked.shards)
-            break
-        except TopicRefused:
-            now = await store.own_topics.find(topic.name)
-            is_held = now is not None and now.id == topic.id and bool(now.former)
-            if not (asked.wait and is_held) or asyncio.get_running_loop().time() >= until:
-                raise
-        await asyncio.sleep(LOOK_INTERVAL_S)
+    timeout_s = 300 if asked.timeout_s is None else asked.timeout_s
+    until = asyncio.get_running_loop().time() + timeout_s
+    with told(after_s=SILENT_S) as tell:
+        while True:
+            try:
+                changed = await store.own_topics.reshard(topic, asked.shards)
+                break
+            except TopicRefused:
+                now = await store.own_topics.find(topic.name)
+                is_held = now is not None and now.id == topic.id and bool(now.former)
+                if not (asked.wait and is_held) or asyncio.get_running_loop().time() >= until:
+                    raise
+                tell(f"waiting until the former shards of {topic.name} are delivered, for up to {timeout_s} s")
+            await asyncio.sleep(LOOK_INTERVAL_S)
     entries = sum(each.entries for each in await store.inspection.backlog(changed.former_shards()))
     first = f"; {several(entries, 'entry', 'entries')} of the former ones come first" if entries else ""
     shards = several(changed.shards, "shard", "shards")
