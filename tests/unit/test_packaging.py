@@ -350,7 +350,7 @@ def test_a_purge_keeps_a_store_that_has_something_in_another_directory(tmp_path:
 
     done = purged(tmp_path)
 
-    what = "60 events that wait, 1 dead letters" if is_there else "queues that cannot be looked at"
+    what = "60 events that wait, 1 dead letter" if is_there else "queues that cannot be looked at"
     assert f"/var/lib/remora is kept, with {what}." in done.stderr
     assert (store / "queues-000.db").exists()
 
