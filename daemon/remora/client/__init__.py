@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from remora.client.commit_order import Checkpoint, CommitOrder, CommitOrderReader, SequenceEnded
 from remora.client.deduplicator import Deduplicator, DeduplicatorError, Gap, GapFound, TooManyShards
+from remora.client.distribution import ComingEvent, RoomWhereNotified, WhereNotified
 from remora.client.errors import (
     Ambiguous,
     EventsRefused,
@@ -33,6 +34,7 @@ __all__ = [
     "BadHeader",
     "Checkpoint",
     "CheckpointRefused",
+    "ComingEvent",
     "CommitOrder",
     "CommitOrderReader",
     "Deduplicator",
@@ -52,6 +54,7 @@ __all__ = [
     "RequestRejected",
     "Reservation",
     "ReservationGone",
+    "RoomWhereNotified",
     "SequenceEnded",
     "SequencerClient",
     "SequencerUnavailable",
@@ -59,4 +62,5 @@ __all__ = [
     "TooManyShards",
     "TopicNotFound",
     "TopicSequence",
+    "WhereNotified",
 ]

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from remora.client.distribution import ComingEvent, RoomWhereNotified, WhereNotified
 from remora.client.errors import (
     IngestError,
     IngestMisconfigured,
@@ -117,8 +118,20 @@ class _ReservationJson(msgspec.Struct):
     expires_in_seconds: float = 0.0
 
 
+class _RoomJson(_ReservationJson, kw_only=True):
+    topics: dict[str, int]
+
+
+class _DistributedJson(msgspec.Struct):
+    accepted: int
+    unmatched: int
+    topics: dict[str, int]
+
+
 _taken = msgspec.json.Decoder(_TakenJson)
 _reserved = msgspec.json.Decoder(_ReservationJson)
+_room = msgspec.json.Decoder(_RoomJson)
+_distributed = msgspec.json.Decoder(_DistributedJson)
 _topic = msgspec.json.Decoder(_TopicJson)
 _sequence = msgspec.json.Decoder(TopicSequence)
 
@@ -248,7 +261,7 @@ class IngestClient:
         answer = await self._ask("PUT", _path_of(reservation), lines, headers)
         return _as_taken(answer)
 
-    async def abort(self, reservation: Reservation) -> None:
+    async def abort(self, reservation: Reservation | RoomWhereNotified) -> None:
         """Give the room back. Aborting again is no error."""
         await self._ask("DELETE", _path_of(reservation), b"", {})
 
@@ -259,13 +272,52 @@ class IngestClient:
         Where that cannot be done within a few seconds it is left to expire.
         """
         reservation = await self.reserve(topic, rooms)
-        try:
+        async with self._aborted_on_failure(reservation):
             yield reservation
+
+    @asynccontextmanager
+    async def _aborted_on_failure(self, reservation: Reservation | RoomWhereNotified) -> AsyncIterator[None]:
+        try:
+            yield
         except BaseException:
             with contextlib.suppress(IngestError, TimeoutError):
                 async with asyncio.timeout(_ABORT_S):
                     await self.abort(reservation)
             raise
+
+    # ------------------------------------------------------------------------- where notifications send it
+
+    async def publish_matching(
+        self, records: Iterable[Event], *, idempotency_key: str | None = None, traceparent: str = ""
+    ) -> WhereNotified:
+        """Store events in the topics that the server's notifications send them to, all copies or none.
+
+        It is repeated as `publish` is. A repetition keeps the topics of the attempt that was carried out.
+        """
+        key = idempotency_key or secrets.token_hex(16)
+        headers = {"Content-Type": NDJSON, "Idempotency-Key": key, **_traced(traceparent)}
+        return _as_distributed(await self._ask("POST", "/v1/events", ndjson(records), headers))
+
+    async def reserve_matching(self, events: Sequence[ComingEvent]) -> RoomWhereNotified:
+        """Reserve room in every topic that notifications may send these events to, or in none."""
+        body = msgspec.json.encode({"events": [event.as_json for event in events]})
+        answer = await self._ask("POST", "/v1/reservations", body, {"Content-Type": "application/json"})
+        found = _read(_room, answer)
+        return RoomWhereNotified(found.reservation, found.events, found.expires_in_seconds, found.topics)
+
+    async def commit_matching(
+        self, reservation: RoomWhereNotified, records: Iterable[Event], *, traceparent: str = ""
+    ) -> WhereNotified:
+        """Store the copies that the events need, give the other room back, and end the reservation."""
+        headers = {"Content-Type": NDJSON, **_traced(traceparent)}
+        return _as_distributed(await self._ask("PUT", _path_of(reservation), ndjson(records), headers))
+
+    @asynccontextmanager
+    async def reserved_matching(self, events: Sequence[ComingEvent]) -> AsyncIterator[RoomWhereNotified]:
+        """Room for the block to commit; it is aborted when the block fails, as in `reserved`."""
+        reservation = await self.reserve_matching(events)
+        async with self._aborted_on_failure(reservation):
+            yield reservation
 
     # ----------------------------------------------------------------------------------------- requests
 
@@ -410,7 +462,7 @@ def _path_of_topic(topic: str) -> str:
     return f"/v1/topics/{quote(topic, safe='')}"
 
 
-def _path_of(reservation: Reservation) -> str:
+def _path_of(reservation: Reservation | RoomWhereNotified) -> str:
     return f"/v1/reservations/{quote(reservation.id, safe='')}"
 
 
@@ -421,6 +473,11 @@ def _traced(traceparent: str) -> dict[str, str]:
 def _as_taken(answer: bytes) -> Taken:
     found = _read(_taken, answer)
     return Taken(found.stored, found.repeated, found.dropped_fields)
+
+
+def _as_distributed(answer: bytes) -> WhereNotified:
+    found = _read(_distributed, answer)
+    return WhereNotified(found.accepted, found.unmatched, found.topics)
 
 
 def _read(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
