@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -27,9 +28,12 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.kafka_source import KafkaSource
 from remora.replay.pipeline.iceberg import land as landing
 from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora.replay.pipeline.iceberg.lag import lake_state
 from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
 from replay.lakes import lake, rows, table
 from replay.test_pipeline_land import fill, headers, notification, producer
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
 
@@ -69,6 +73,8 @@ async def test_everything_lands_once_for_every_reader(
             await (sender.commit_transaction() if is_kept else sender.abort_transaction())
     assert await settled(kafka.address, topic)
     plan = LakePlan(KafkaSource(kafka.address, topic), lake(tmp_path))
+    state = partial(asyncio.to_thread, lake_state, KafkaSource(kafka.address, topic), lake(tmp_path))
+    nothing = await state()
 
     def dying(to: Table, *rest: Any) -> None:
         if to.name()[-1] == "events":
@@ -86,6 +92,13 @@ async def test_everything_lands_once_for_every_reader(
     assert before == LandedOffsets()
     assert (after.batch, after.events, after.bad) == (1, 5, 1)
     assert await asyncio.to_thread(land_in_lake, plan) == (after, after)
+    landed = await state()
+    assert (nothing.landed, nothing.newest_us, nothing.events, nothing.bad) == ({0: 0, 1: 0}, 0, 0, 0)
+    assert (landed.topic, landed.lag, landed.events, landed.bad) == (topic, 0, 5, 1)
+    newest = max(time for (time,) in rows(events, "record_timestamp"))
+    assert landed.newest_us == (newest - EPOCH) // timedelta(microseconds=1)
+    await fill(kafka, topic, range(20, 22))
+    assert (await state()).lag == 2
     assert rows(bad, "value", "partition", "offset") == [(b"{", 1, 0)]
     expected = {(odd, "k ü+%\n\x01", "id-0"), *(("photos", "k", f"id-{number}") for number in (2, 4, 10, 11))}
     assert set(rows(events, "bucket", "key", "event_id")) == expected
