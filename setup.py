@@ -17,6 +17,12 @@ setup(
             optional=True,
         ),
         Extension(
+            "remora.codec._event_copies",
+            ["daemon/remora/codec/_event_copies.pyx"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
             "remora.codec._s3_records",
             ["daemon/remora/codec/_s3_records.pyx"],
             extra_compile_args=["-O3"],

@@ -76,13 +76,6 @@ class AskedEvent:
     metadata: tuple[tuple[str, str], ...]
     tags: tuple[tuple[str, str], ...]
 
-    def happening(self, bucket: str, key: str) -> Happening:
-        """The event that they describe."""
-        metadata, tags = (
-            tuple((name.encode(), value.encode()) for name, value in each) for each in (self.metadata, self.tags)
-        )
-        return Happening(bucket.encode(), self.event.encode(), key.encode(), self.size or 0, metadata, tags)
-
 
 @click.group(cls=CommandGroup)
 def notification() -> None:
@@ -238,7 +231,11 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
       remora notification test photos 2026/cat.jpg --size 3MB
     """
     found = _in_store(settings, lambda store: store.notifications.definitions()).notifications
-    refused = Matcher(found).refusals(asked.happening(bucket, key))
+    metadata, tags = (
+        tuple((name.encode(), value.encode()) for name, value in each) for each in (asked.metadata, asked.tags)
+    )
+    event = Happening(bucket.encode(), asked.event.encode(), key.encode(), asked.size or 0, metadata, tags)
+    refused = Matcher(found).refusals(event)
     if as_json:
         rows = zip(found, refused, strict=True)
         print_json([{"id": each.id, "matches": not rule, "refused_by": rule} for each, rule in rows])

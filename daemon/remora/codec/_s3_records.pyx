@@ -743,6 +743,8 @@ def shards(keys, uint64_t count):
     """The shard of each key among `count`."""
     cdef bytes key
     cdef list found = []
+    if count == 1:
+        return bytes(len(keys))
     for key in keys:
         found.append(shard_hash(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) % count)
     return found

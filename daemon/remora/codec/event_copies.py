@@ -7,12 +7,11 @@ have there; everything else is taken over byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from remora.codec.s3_events import behind_event
-from remora.model.entry import Time
+from remora.model.ingest import RoutedEvent
 from remora.model.notification import Happening
 from remora.model.topic import Target, Topic
 
@@ -25,53 +24,78 @@ _SIZE = Struct("<I").pack
 _HEADERS = Struct("<BBIBBI")  # of the entry, then of the event inside
 _TIME_BYTES = 8
 
-
-class Original(NamedTuple):
-    """An event that is encoded for no topic: what is asked of it, and its bytes around what differs in copies."""
-
-    happening: Happening
-    head: bytes
-    middle: bytes
-    opaque: bytes
+Sends = list[tuple[bytes, tuple[str, ...]]]
+"""For each notification its id and its topics."""
 
 
-def original_of(entry: bytes, *, with_pairs: bool) -> Original:
-    """Take an entry apart that `place` has made for `NO_TARGET`; metadata and tags only where they are asked for."""
-    begin = _HEADERS.size
-    at = _behind(entry, begin, 3) + _TIME_BYTES
-    name_end = at + 4 + _U32(entry, at)[0]
-    name = entry[at + 4 : name_end]
-    configuration = _behind(entry, name_end, 5)
-    bucket_at = configuration + 4 + _U32(entry, configuration)[0]
-    bucket_end = bucket_at + 4 + _U32(entry, bucket_at)[0]
-    key_at = _behind(entry, bucket_end, 2)
-    key_end = key_at + 4 + _U32(entry, key_at)[0]
-    metadata_at = _behind(entry, key_end + 8, 5)
-    metadata, tags_at = _pairs(entry, metadata_at, is_asked=with_pairs)
-    tags, opaque_at = _pairs(entry, tags_at, is_asked=with_pairs)
-    happening = Happening(
-        entry[bucket_at + 4 : bucket_end], name, entry[key_at + 4 : key_end], _U64(entry, key_end)[0], metadata, tags
-    )
-    opaque_end = opaque_at + 4 + _U32(entry, opaque_at)[0]
-    return Original(
-        happening, entry[begin:configuration], entry[bucket_at:opaque_at], entry[opaque_at + 4 : opaque_end]
-    )
+class TopicMatches(NamedTuple):
+    """What notifications send to a topic: what each event's shard is chosen by, its entry for no topic, and the id of
+    the notification."""
+
+    keys: list[bytes]
+    entries: list[bytes]
+    notifications: list[bytes]
 
 
-def copier(topic: Topic, created: Time, context: bytes = b"") -> Callable[[Original, bytes], bytes]:
-    """What makes the entry of a topic from an event and the id of the notification that sends it; `context` stands
-    behind each."""
-    tail, own = behind_event(topic, created), topic.opaque_data or b""
+def happening_of(entry: bytes) -> Happening:
+    """What notifications ask of the event of an entry that `place` has made."""
+    name_at, _, bucket_at, key_at, metadata_at = _places(entry)
+    metadata, tags_at = _pairs(entry, metadata_at)
+    tags, _ = _pairs(entry, tags_at)
+    return Happening(
+        _text(entry, bucket_at), _text(entry, name_at), _text(entry, key_at),
+        _U64(entry, _behind(entry, key_at, 1))[0], metadata, tags,
+    )  # fmt: skip
 
-    def copy(event: Original, notification: bytes) -> bytes:
-        opaque = own or event.opaque
-        size = len(event.head) + len(notification) + len(event.middle) + len(opaque) + 8
-        return b"".join((
+
+def distribute(
+    events: Sequence[RoutedEvent], places: Sequence[Sequence[int]], sends: Sends, by_topic: Mapping[str, TopicMatches]
+) -> int:
+    """Add events to what the topics get to which the notifications at these places send them; the bytes of all."""
+    total = 0
+    for (_, key, entry), some in zip(events, places, strict=True):
+        for place in some:
+            notification, topics = sends[place]
+            for topic in topics:
+                keys, entries, notifications = by_topic[topic]
+                keys.append(key)
+                entries.append(entry)
+                notifications.append(notification)
+                total += len(entry)
+    return total
+
+
+def copies(
+    entries: Sequence[bytes], notifications: Sequence[bytes], opaque: bytes, tail: bytes, context: bytes
+) -> list[bytes]:
+    """The entries of a topic for events that notifications send it. `opaque` is the topic's, or empty; `tail` stands
+    behind each event, and `context` behind each entry."""
+    found = []
+    for entry, notification in zip(entries, notifications, strict=True):
+        _, configuration_at, bucket_at, _, metadata_at = _places(entry)
+        _, tags_at = _pairs(entry, metadata_at)
+        _, opaque_at = _pairs(entry, tags_at)
+        head, middle = entry[_HEADERS.size : configuration_at], entry[bucket_at:opaque_at]
+        own = opaque or _text(entry, opaque_at)
+        size = len(head) + len(notification) + len(middle) + len(own) + 8
+        found.append(b"".join((
             _HEADERS.pack(3, 1, 6 + size + len(tail), 4, 1, size),
-            event.head, _SIZE(len(notification)), notification, event.middle, _SIZE(len(opaque)), opaque, tail, context,
-        ))  # fmt: skip
+            head, _SIZE(len(notification)), notification, middle, _SIZE(len(own)), own, tail, context,
+        )))  # fmt: skip
+    return found
 
-    return copy
+
+def _places(entry: bytes) -> tuple[int, int, int, int, int]:
+    """Where name, configuration's id, bucket, key and metadata begin."""
+    name_at = _behind(entry, _HEADERS.size, 3) + _TIME_BYTES
+    configuration_at = _behind(entry, name_at, 6)
+    bucket_at = _behind(entry, configuration_at, 1)
+    key_at = _behind(entry, bucket_at, 3)
+    return name_at, configuration_at, bucket_at, key_at, _behind(entry, _behind(entry, key_at, 1) + 8, 5)
+
+
+def _text(entry: bytes, at: int) -> bytes:
+    return entry[at + 4 : at + 4 + _U32(entry, at)[0]]
 
 
 def _behind(entry: bytes, at: int, count: int) -> int:
@@ -81,17 +105,14 @@ def _behind(entry: bytes, at: int, count: int) -> int:
     return at
 
 
-def _pairs(entry: bytes, at: int, *, is_asked: bool) -> tuple[tuple[tuple[bytes, bytes], ...], int]:
-    """The pairs of a map, where they are asked for, and where it ends."""
+def _pairs(entry: bytes, at: int) -> tuple[tuple[tuple[bytes, bytes], ...], int]:
+    """The pairs of a map, and where it ends."""
     count = _U32(entry, at)[0]
     at += 4
-    if not count:
-        return (), at
     found = []
     for _ in range(count):
         middle = _behind(entry, at, 1)
         end = _behind(entry, middle, 1)
-        if is_asked:
-            found.append((entry[at + 4 : middle], entry[middle + 4 : end]))
+        found.append((entry[at + 4 : middle], entry[middle + 4 : end]))
         at = end
     return tuple(found), at

@@ -75,7 +75,8 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        yield EventPart(_routed(step.keyed, topic.shards), step.dropped, step.tests)
+        keys, entries = zip(*step.keyed, strict=True) if step.keyed else ((), ())
+        yield EventPart(routed(keys, entries, topic.shards), step.dropped, step.tests)
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
 
@@ -84,10 +85,8 @@ _new_routed_event: Callable[[Iterable[object]], RoutedEvent] = partial(tuple.__n
 """Makes one from its three parts, unchecked: in half the time."""
 
 
-def _routed(keyed: Sequence[Keyed], shards: int) -> list[RoutedEvent]:
-    if not keyed:
-        return []
-    keys, entries = zip(*keyed, strict=True)
+def routed(keys: Sequence[bytes], entries: Sequence[bytes], shards: int) -> list[RoutedEvent]:
+    """Entries with their shards, each by its key."""
     return list(map(_new_routed_event, zip(speedups.shards(keys, shards), keys, entries, strict=True)))
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from remora.codec import checksums as checksums_
-from remora.codec import columns, kafka_records, murmur2, sequencer, shard_hash
+from remora.codec import columns, event_copies, kafka_records, murmur2, sequencer, shard_hash
 from remora.model.record import Record
 
 if TYPE_CHECKING:
     from remora.codec._compiled import CompiledRendering as _CompiledRendering
+    from remora.codec._event_copies import Finder
     from remora.codec._s3_records import Encoder
     from remora.codec._sequencer import Cells as _Cells
 
@@ -37,6 +38,12 @@ shards: Callable[[Sequence[bytes], int], Sequence[int]] = shard_hash.shards
 RecordEncoder: type[Encoder] | None = None
 """None where nothing was compiled: then `s3_records` reads all records."""
 
+MatchFinder: type[Finder] | None = None
+"""None where nothing was compiled: then `Matcher.matching` finds what each event matches."""
+
+distribute = event_copies.distribute
+copies = event_copies.copies
+
 SequencerCore: type[sequencer.Core] = sequencer.Core
 SequencerCells: type[_Cells] | None = None
 """None where nothing was compiled: then one process has all counters."""
@@ -52,7 +59,7 @@ NOT_COMPILED = (
 
 if not os.environ.get("REMORA_PURE_PYTHON"):
     try:
-        from remora.codec import _compiled, _s3_records, _sequencer
+        from remora.codec import _compiled, _event_copies, _s3_records, _sequencer
     except ImportError:
         pass
     else:
@@ -62,6 +69,7 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         traced, joined = _compiled.traced, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
         shards, RecordEncoder = _s3_records.shards, _s3_records.Encoder
+        MatchFinder, distribute, copies = _event_copies.Finder, _event_copies.distribute, _event_copies.copies
         SequencerCore, SequencerCells = _sequencer.Core, _sequencer.Cells
         Sequence.register(_compiled.Records)
         IMPLEMENTATION = "compiled"

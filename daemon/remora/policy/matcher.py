@@ -3,12 +3,15 @@
 The rules of buckets and event names are settled once for each pair of the two that comes, and kept. What is left of a
 pair is a table by the keys' beginnings, so that a hundred notifications that differ in their prefix cost an event as
 many lookups as there are lengths of prefixes; the rules beside a prefix are tried for those alone that it leaves.
+
+`candidates` has what is left of a pair for `_event_copies.pyx`, which does the same for a whole request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
 from remora.policy.event_names import stands_for
@@ -20,9 +23,31 @@ Rule = Callable[[Happening], bool]
 """Whether an event is as one rule of a filter says."""
 
 NONE: Sequence[int] = ()
+"""What an event matches that no notification takes."""
 
 _ASKED = {"size_min": "size", "size_max": "size", "metadata": "metadata", "tags": "tags"}
 """The part of an event that a rule asks for, where that may be unknown of one to come."""
+
+
+_IN_PYTHON = ("metadata", "tags", "regex")
+"""The rules that are tried in Python wherever the others are."""
+
+_MOST_SIZE = 2**64 - 1
+
+
+class Candidate(NamedTuple):
+    """A notification that buckets and names leave, by its place, and its rules as `_event_copies.pyx` takes them.
+
+    `takes_unsized` tells that an event of size 0 has `least`, too. `others` are tried in Python.
+    """
+
+    place: int
+    prefix: bytes
+    suffix: bytes
+    least: int
+    most: int
+    takes_unsized: bool
+    others: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +71,6 @@ class Matcher:
     def __init__(self, notifications: Sequence[Notification]) -> None:
         self.notifications = tuple(notifications)
         self._rules = [tuple(_rules(each.filter)) for each in self.notifications]
-        self.asks_for_pairs = any(each.filter.metadata or each.filter.tags for each in notifications)
-        """Whether metadata or tags of an event count."""
         self._prefixes = [_bytes(each.filter.prefix) for each in self.notifications]
         self._pairs: dict[tuple[bytes, bytes], _Table] = {}
 
@@ -69,7 +92,7 @@ class Matcher:
                 found += [each.place for each in candidates if not each.rules or each.takes(event)]
         if len(table) > 1:
             found.sort()
-        return found
+        return found or NONE
 
     def refusals(self, event: Happening) -> list[str]:
         """For each notification the first rule that the event does not keep; empty where it matches."""
@@ -103,14 +126,32 @@ class Matcher:
             and all(rule in open_rules or keeps(known) for rule, keeps in self._rules[place])
         ]
 
-    def _learn(self, pair: tuple[bytes, bytes]) -> _Table:
-        bucket, name = map(_text, pair)
-        by_length: dict[int, dict[bytes, tuple[_Candidate, ...]]] = {}
+    def candidates(self, bucket: bytes, name: bytes) -> list[Candidate]:
+        """The notifications for this bucket and name, in their order."""
+        return [
+            Candidate(
+                place,
+                self._prefixes[place],
+                _bytes(of.suffix),
+                min(of.size_min or 0, _MOST_SIZE),
+                _MOST_SIZE if of.size_max is None else min(of.size_max, _MOST_SIZE),
+                _may_lack_size(name),
+                tuple(rule for kind, rule in self._rules[place] if kind in _IN_PYTHON),
+            )
+            for place, of in self._of_pair(_text(bucket), _text(name))
+        ]
+
+    def _of_pair(self, bucket: str, name: str) -> Iterator[tuple[int, EventFilter]]:
         for place, each in enumerate(self.notifications):
             if takes_bucket(each, bucket) and takes_name(each, name):
-                prefix = self._prefixes[place]
-                candidates = by_length.setdefault(len(prefix), {})
-                candidates[prefix] = (*candidates.get(prefix, ()), _Candidate(place, self._rules[place]))
+                yield place, each.filter
+
+    def _learn(self, pair: tuple[bytes, bytes]) -> _Table:
+        by_length: dict[int, dict[bytes, tuple[_Candidate, ...]]] = {}
+        for place, _ in self._of_pair(*map(_text, pair)):
+            prefix = self._prefixes[place]
+            candidates = by_length.setdefault(len(prefix), {})
+            candidates[prefix] = (*candidates.get(prefix, ()), _Candidate(place, self._rules[place]))
         if len(self._pairs) >= _MOST_PAIRS:
             self._pairs.clear()
         found = self._pairs[pair] = tuple(sorted(by_length.items(), key=lambda item: item[0]))
@@ -131,8 +172,7 @@ def _rules(of: EventFilter) -> Iterable[tuple[str, Rule]]:
     """The rules of a filter beside its prefix, the cheapest first, each with its name."""
     if of.size_min is not None:
         least = of.size_min
-        # An entry has 0 where its record has no size. That counts for an object that was created: it is an empty one.
-        yield "size_min", lambda event: event.size >= least or (event.size == 0 and b"ObjectCreated:" not in event.name)
+        yield "size_min", lambda event: event.size >= least or (event.size == 0 and _may_lack_size(event.name))
     if of.size_max is not None:
         most = of.size_max
         yield "size_max", lambda event: event.size <= most
@@ -148,6 +188,11 @@ def _rules(of: EventFilter) -> Iterable[tuple[str, Rule]]:
     if of.regex:
         fits = regex_matcher(of.regex)
         yield "regex", lambda event: fits(event.key)
+
+
+def _may_lack_size(name: bytes) -> bool:
+    """Whether 0, which an entry has where its record has no size, may be none. An object that was created is empty."""
+    return b"ObjectCreated:" not in name
 
 
 def _bytes(text: str) -> bytes:

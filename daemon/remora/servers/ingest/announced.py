@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from remora.codec.announcement import Announcement, decode_announcement, encode_announcement
-from remora.codec.event_copies import NO_TARGET, Original
+from remora.codec.event_copies import NO_TARGET
 from remora.codec.s3_events import EventPart
 from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
-from remora.model.ingest import FannedOut, ReservedRoom, TopicCopies, TopicRooms
+from remora.model.ingest import FannedOut, ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher, takes_bucket
 from remora.policy.rates import Cost
@@ -25,6 +25,7 @@ from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import MOST_COPIES, Charges, Matching, by_definitions, copies_for
 from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.ingest.problems import (
     DECIDED,
     FORBIDDEN,
@@ -173,7 +174,7 @@ class _MatchingAnnounced(Matching):
     each topic gets, in the order of `by_topic`; `number` is that of the next event."""
 
     def __init__(self, kept: Announcement, sender: SenderGrant, most_bytes: int) -> None:
-        super().__init__(Matcher(kept.notifications), sender, most_bytes)
+        super().__init__(RequestMatcher(kept.notifications), sender, most_bytes)
         self.numbers: defaultdict[str, list[int]] = defaultdict(list)
         self._kept = kept
         self._rooms = {name: {tuple(each) for each in of} for name, of in kept.rooms.items()}
@@ -181,30 +182,29 @@ class _MatchingAnnounced(Matching):
 
     def take(self, part: EventPart) -> None:
         """Match some events. Raises ReservationMismatch for others than were announced."""
-        for event in part.events:
-            if self.number >= len(self._kept.events):
-                raise ReservationMismatch(f"room was reserved for {self.number} events, and there are more")
-            if (wanted := self._kept.events[self.number][0]) != event.key:
+        for number, event in enumerate(part.events, self.number):
+            if number >= len(self._kept.events):
+                raise ReservationMismatch(f"room was reserved for {number} events, and there are more")
+            if (wanted := self._kept.events[number][0]) != event.key:
                 reserved, given = (each.decode(errors="replace") for each in (wanted, event.key))
                 raise ReservationMismatch(
-                    f"event {self.number} is of {given!r}, but room was reserved for one of {reserved!r}"
+                    f"event {number} is of {given!r}, but room was reserved for one of {reserved!r}"
                 )
-            super().take(EventPart([event], 0))
-            self.number += 1
-        self.dropped += part.dropped
-        self.tests += part.tests
+        super().take(part)
+        self.number += len(part.events)
 
-    def _send(self, places: Sequence[int], key: bytes, event: Original, nbytes: int) -> None:
-        for place in places:
-            notification = self._kept.notifications[place]
-            for topic in notification.topics:
-                if (self.number, place) not in self._rooms.get(topic, ()):
-                    raise ReservationMismatch(
-                        f"event {self.number} matches notification {notification.id}, and was announced as one that "
-                        f"does not: topic {topic} has no room for it"
-                    )
-                self.numbers[topic].append(self.number)
-        super()._send(places, key, event, nbytes)
+    def _send(self, events: Sequence[RoutedEvent], places: Sequence[Sequence[int]]) -> None:
+        for number, some in enumerate(places, self.number):
+            for place in some:
+                notification = self._kept.notifications[place]
+                for topic in notification.topics:
+                    if (number, place) not in self._rooms.get(topic, ()):
+                        raise ReservationMismatch(
+                            f"event {number} matches notification {notification.id}, and was announced as one that "
+                            f"does not: topic {topic} has no room for it"
+                        )
+                    self.numbers[topic].append(number)
+        super()._send(events, places)
 
 
 def _rooms(events: Sequence[ToCome], matcher: Matcher, is_refused: bool) -> dict[str, list[tuple[int, int]]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from remora.model.notification import Definitions
-from remora.policy.matcher import Matcher
 from remora.ports.administration import Notifications
 from remora.servers.ingest.begun import in_task
+from remora.servers.ingest.matches import RequestMatcher
 
 FRESH_S = 2.0
 
@@ -19,21 +19,21 @@ class DefinitionLookup:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._definitions = Definitions(version=-1)
-        self._matcher = Matcher(())
+        self._matcher = RequestMatcher(())
         self._until = 0.0
 
-    def known(self) -> Matcher | None:
+    def known(self) -> RequestMatcher | None:
         """What is known, where that is recent enough."""
         return self._matcher if self._loop.time() < self._until else None
 
-    async def get(self) -> Matcher:
+    async def get(self) -> RequestMatcher:
         """What is known, or looked up now. Raises StoreError."""
         if (known := self.known()) is not None:
             return known
         await in_task()
         found = await self._store.definitions()
         if found != self._definitions:
-            self._definitions, self._matcher = found, Matcher(found.notifications)
+            self._definitions, self._matcher = found, RequestMatcher(found.notifications)
         self._until = self._loop.time() + FRESH_S
         return self._matcher
 

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from remora.codec.event_copies import NO_TARGET, Original, copier, original_of
-from remora.codec.s3_events import EventPart
-from remora.codec.speedups import shards
+from remora.codec import speedups
+from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
+from remora.codec.s3_events import EventPart, behind_event, routed
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
 from remora.model.notification import Happening
 from remora.model.topic import Topic
-from remora.policy.matcher import Matcher
+from remora.policy.matcher import NONE
 from remora.ports.producer import FanningOut
 from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
+from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, RefusedRequest
-from remora.servers.tokens import SenderGrant
+from remora.servers.tokens import ANYBODY, SenderGrant
 
 T = TypeVar("T")
 
@@ -36,74 +38,55 @@ MOST_COPIES = 4
 """The copies of a request have at most this many times the bytes that a request may have."""
 
 
-class Match(NamedTuple):
-    """An event that a notification sends to a topic: the key of its shard, the event, and the notification's id."""
-
-    key: bytes
-    event: Original
-    notification: bytes
-
-
 class Matching:
     """Matches the events of a body, part by part. `by_topic` has what each topic gets, in order.
 
-    Of each bucket `sent` has the places of the notifications that its events match, and `filtered` the last event that
-    matches none.
+    Of each bucket `sent` has the places of the notifications that its events match, and `filtered` the entry of the
+    last event that matches none.
     """
 
-    def __init__(self, matcher: Matcher, sender: SenderGrant, most_bytes: int) -> None:
-        self.by_topic: dict[str, list[Match]] = {}
+    def __init__(self, matcher: RequestMatcher, sender: SenderGrant, most_bytes: int) -> None:
+        self.by_topic: defaultdict[str, TopicMatches] = defaultdict(lambda: TopicMatches([], [], []))
         self.accepted = self.unmatched = self.dropped = self.tests = 0
-        self._unmatched_bucket = b""
-        self.refused_bucket = ""
+        self.unmatched_bucket = self.refused_bucket = ""
         self.sent: dict[bytes, set[int]] = {}
-        self.filtered: dict[bytes, Happening] = {}
+        self.filtered: dict[bytes, bytes] = {}
         self._matcher = matcher
         self._sender = sender
         self._allowed: set[bytes] = set()
         self._left = most_bytes
-        self._sends = [(each.id.encode(), each.topics) for each in matcher.notifications]
-
-    @property
-    def unmatched_bucket(self) -> str:
-        """The bucket of the last event that matches nothing."""
-        return self._unmatched_bucket.decode(errors="replace")
 
     def take(self, part: EventPart) -> None:
-        """Match some events. Raises Problem for a bucket that the sender has no right to, and for too many copies."""
-        matcher, with_pairs = self._matcher, self._matcher.asks_for_pairs
-        for _, key, entry in part.events:
-            event = original_of(entry, with_pairs=with_pairs)
-            bucket = event.happening.bucket
-            if bucket not in self._allowed:
-                if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
-                    self.refused_bucket = name
-                    raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {name}")
-                self._allowed.add(bucket)
-            places = matcher.matching(event.happening)
-            if places:
-                self.accepted += 1
-                if (sent := self.sent.get(bucket)) is None:
-                    sent = self.sent[bucket] = set()
-                sent.update(places)
-                self._send(places, key, event, len(entry))
-            else:
-                self.unmatched += 1
-                self._unmatched_bucket = bucket
-                self.filtered[bucket] = event.happening
+        """Match some events. Raises RefusedRequest for a bucket that the sender has no right to, and for too many
+        copies."""
+        places = self._matcher.places(part.events, self.sent, self.filtered)
+        self._check_rights()
+        if unmatched := places.count(NONE):
+            last = len(places) - 1 - places[::-1].index(NONE)
+            self.unmatched_bucket = _shown(happening_of(part.events[last].payload).bucket)
+        self.unmatched += unmatched
+        self.accepted += len(places) - unmatched
         self.dropped += part.dropped
         self.tests += part.tests
+        self._send(part.events, places)
 
-    def _send(self, places: Sequence[int], key: bytes, event: Original, nbytes: int) -> None:
-        for place in places:
-            notification, topics = self._sends[place]
-            self._left -= nbytes * len(topics)
-            if self._left < 0:
-                raise RefusedRequest(
-                    TOO_LARGE, "the copies that notifications make of these events are too large together"
-                )
-            for topic in topics:
-                self.by_topic.setdefault(topic, []).append(Match(key, event, notification))
+    def _check_rights(self) -> None:
+        """Refuse events of buckets that the sender may not send; nothing is told of what they match."""
+        if self._sender is ANYBODY:
+            return
+        for bucket in (*self.sent, *self.filtered):
+            if bucket in self._allowed:
+                continue
+            if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
+                self.refused_bucket = name
+                self.filtered = {each: entry for each, entry in self.filtered.items() if each in self._allowed}
+                raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {name}")
+            self._allowed.add(bucket)
+
+    def _send(self, events: Sequence[RoutedEvent], places: Sequence[Sequence[int]]) -> None:
+        self._left -= speedups.distribute(events, places, self._matcher.sends, self.by_topic)
+        if self._left < 0:
+            raise RefusedRequest(TOO_LARGE, "the copies that notifications make of these events are too large together")
 
 
 class Distribution:
@@ -126,7 +109,9 @@ class Distribution:
                 return self._repeated(before)
         return await by_definitions(self._desk, lambda matcher: self._stored(body, matcher, once, receipt))
 
-    async def _stored(self, body: Body, matcher: Matcher, once: IdempotencyKey | None, receipt: Receipt) -> FannedOut:
+    async def _stored(
+        self, body: Body, matcher: RequestMatcher, once: IdempotencyKey | None, receipt: Receipt
+    ) -> FannedOut:
         found = await self._matched(body, matcher, f"\0{once.key}".encode() if once else os.urandom(16))
         receipt.holds(found.accepted + found.unmatched)
         known = self._desk.topics
@@ -150,7 +135,7 @@ class Distribution:
             self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
         return stored
 
-    async def _matched(self, body: Body, matcher: Matcher, seed: bytes) -> Matching:
+    async def _matched(self, body: Body, matcher: RequestMatcher, seed: bytes) -> Matching:
         settings = self._desk.settings
         found = Matching(matcher, self._sender, MOST_COPIES * settings.max_request_bytes)
         try:
@@ -161,12 +146,13 @@ class Distribution:
             raise RefusedRequest(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
         return found
 
-    def _tell(self, found: Matching, matcher: Matcher) -> None:
+    def _tell(self, found: Matching, matcher: RequestMatcher) -> None:
         """Tell what of a request is sent nowhere, also where it is refused for that."""
         news, at = self._desk.telemetry.buckets, time.time()
         if found.refused_bucket:
             news.refused(_shown(os.fsencode(found.refused_bucket)), self._sender.name, at)
-        for bucket, event in found.filtered.items():
+        for bucket, entry in found.filtered.items():
+            event = happening_of(entry)
             rules = partial(_rules, matcher, event)
             news.filtered(_shown(bucket), _shown(event.key), _shown(event.name), rules, at)
 
@@ -188,7 +174,7 @@ class Distribution:
         return await self._store.fan_out(copies, answer, once)
 
 
-async def by_definitions(desk: Desk, work: Callable[[Matcher], Awaitable[T]]) -> T:
+async def by_definitions(desk: Desk, work: Callable[[RequestMatcher], Awaitable[T]]) -> T:
     """Do something by the notifications, and once more by what they are now where a topic is gone or moves by then;
     nothing was done yet."""
     definitions = desk.definitions
@@ -210,7 +196,7 @@ async def by_definitions(desk: Desk, work: Callable[[Matcher], Awaitable[T]]) ->
     return await while_moving(anew)
 
 
-def _rules(matcher: Matcher, event: Happening) -> dict[str, str]:
+def _rules(matcher: RequestMatcher, event: Happening) -> dict[str, str]:
     """The first rule of each notification that the event does not keep."""
     return dict(zip([each.id for each in matcher.notifications], matcher.refusals(event), strict=True))
 
@@ -219,17 +205,11 @@ def _shown(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
-def copies_for(topic: Topic, matches: Sequence[Match], created: Time, context: bytes) -> TopicCopies:
+def copies_for(topic: Topic, matches: TopicMatches, created: Time, context: bytes) -> TopicCopies:
     """The copies of events for a topic, each in the shard that its key names."""
-    copy = copier(topic, created, context)
-    numbers = shards([each.key for each in matches], topic.shards)
-    return TopicCopies(
-        topic,
-        [
-            RoutedEvent(number, key, copy(event, notification))
-            for number, (key, event, notification) in zip(numbers, matches, strict=True)
-        ],
-    )
+    tail = behind_event(topic, created)
+    payloads = speedups.copies(matches.entries, matches.notifications, topic.opaque_data or b"", tail, context)
+    return TopicCopies(topic, routed(matches.keys, payloads, topic.shards))
 
 
 class Charges:

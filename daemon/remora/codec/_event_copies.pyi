@@ -1,0 +1,28 @@
+"""What `_event_copies.pyx` holds when it was built."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from remora.codec.event_copies import Sends, TopicMatches
+from remora.model.ingest import RoutedEvent
+from remora.model.notification import Happening
+
+class Finder:
+    def __init__(
+        self, candidates: Callable[[bytes, bytes], Sequence[object]], happening: Callable[[bytes], Happening]
+    ) -> None: ...
+    def places(
+        self,
+        events: Sequence[RoutedEvent],
+        sent: dict[bytes, set[int]],
+        filtered: dict[bytes, bytes],
+    ) -> list[Sequence[int]]: ...
+
+def distribute(
+    events: Sequence[RoutedEvent],
+    places: Sequence[Sequence[int]],
+    sends: Sends,
+    by_topic: Mapping[str, TopicMatches],
+) -> int: ...
+def copies(
+    entries: Sequence[bytes], notifications: Sequence[bytes], opaque: bytes, tail: bytes, context: bytes
+) -> list[bytes]: ...

@@ -1,0 +1,407 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""`Matcher.matching` and `event_copies.copies` once more, for a C compiler: which notifications the events of a request
+match, and the copies that these send, without an object for anything but the copies.
+
+Both ways have the same tests. Entries are read as `s3_events` makes them; each length is compared with the entry's end.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+cdef enum:
+    HEADERS = 12  # of the entry, then of the event inside
+    MOST_PAIRS = 4096  # of a bucket and a name, whose tables are kept
+
+
+cdef struct Text:
+    const uint8_t* at
+    Py_ssize_t size
+
+
+# Where what is asked of an event stands in its entry, and what differs in copies.
+cdef struct Parts:
+    Text name
+    Text bucket
+    Text key
+    uint64_t size
+    Py_ssize_t configuration_at
+    Py_ssize_t bucket_at
+    Py_ssize_t opaque_at
+    Text opaque
+
+
+cdef inline uint32_t u32(const uint8_t* p) noexcept nogil:
+    return p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24
+
+
+cdef inline const uint8_t* behind(const uint8_t* p, const uint8_t* end, int count) noexcept nogil:
+    """The place behind so many texts; NULL where the entry ends before."""
+    cdef Py_ssize_t size
+    while count:
+        if p == NULL or end - p < 4:
+            return NULL
+        size = u32(p)
+        if end - p - 4 < size:
+            return NULL
+        p += 4 + size
+        count -= 1
+    return p
+
+
+cdef inline const uint8_t* text(const uint8_t* p, const uint8_t* end, Text* found) noexcept nogil:
+    cdef const uint8_t* after = behind(p, end, 1)
+    if after != NULL:
+        found.at, found.size = p + 4, after - p - 4
+    return after
+
+
+cdef const uint8_t* behind_pairs(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    if p == NULL or end - p < 4:
+        return NULL
+    if u32(p) > <uint32_t>((end - p) // 8):
+        return NULL
+    return behind(p + 4, end, 2 * <int>u32(p))
+
+
+cdef int take_apart(bytes entry, Parts* found) except -1:
+    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(entry)
+    cdef const uint8_t* end = start + PyBytes_GET_SIZE(entry)
+    cdef const uint8_t* p = behind(start + HEADERS, end, 3) if end - start > HEADERS else NULL
+    if p == NULL or end - p < 8:
+        raise ValueError("this is no entry of an event")
+    p = behind(text(p + 8, end, &found.name), end, 5)
+    found.configuration_at = p - start
+    p = behind(p, end, 1)
+    found.bucket_at = p - start
+    p = text(behind(text(p, end, &found.bucket), end, 2), end, &found.key)
+    if p == NULL or end - p < 8:
+        raise ValueError("this is no entry of an event")
+    found.size = u32(p) | <uint64_t>u32(p + 4) << 32
+    p = behind_pairs(behind_pairs(behind(p + 8, end, 5), end), end)
+    found.opaque_at = p - start
+    if text(p, end, &found.opaque) == NULL:
+        raise ValueError("this is no entry of an event")
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------- ends
+
+
+cdef inline int side_by_side(const uint8_t* a, Py_ssize_t m, const uint8_t* b, Py_ssize_t n, bint backwards) noexcept nogil:
+    """How two texts stand in the order of their bytes, or in that of their bytes from the last one on."""
+    cdef Py_ssize_t i, least = m if m < n else n
+    cdef int found
+    if backwards:
+        for i in range(1, least + 1):
+            if a[m - i] != b[n - i]:
+                return -1 if a[m - i] < b[n - i] else 1
+    else:
+        found = memcmp(a, b, least)
+        if found:
+            return found
+    return (m > n) - (m < n)
+
+
+cdef class Ends:
+    """Texts that others begin with, or with `backwards` end in.
+
+    They stand in order, each with the place of the longest other one that it goes on from. So the last one that stands
+    not behind a text, or one of those that it goes on from, is the longest that the text begins with.
+    """
+
+    cdef list texts
+    cdef list values
+    cdef Text* sorted
+    cdef int* shorter
+    cdef int count
+    cdef bint backwards
+
+    def __cinit__(self, dict by_text, bint backwards):
+        cdef int i, at
+        self.backwards = backwards
+        self.texts = sorted(by_text, key=(lambda each: each[::-1]) if backwards else None)
+        self.values = [by_text[each] for each in self.texts]
+        self.count = len(self.texts)
+        self.sorted = <Text*>PyMem_Calloc(self.count + 1, sizeof(Text))
+        self.shorter = <int*>PyMem_Calloc(self.count + 1, sizeof(int))
+        if self.sorted == NULL or self.shorter == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            self.sorted[i].at = <const uint8_t*>PyBytes_AS_STRING(self.texts[i])
+            self.sorted[i].size = PyBytes_GET_SIZE(self.texts[i])
+            at = i - 1
+            while at >= 0 and not self.fits(at, &self.sorted[i]):
+                at = self.shorter[at]
+            self.shorter[i] = at
+
+    def __dealloc__(self):
+        PyMem_Free(self.sorted)
+        PyMem_Free(self.shorter)
+
+    cdef inline bint fits(self, int at, Text* found) noexcept:
+        cdef Text each = self.sorted[at]
+        if each.size > found.size:
+            return False
+        return memcmp(each.at, found.at + (found.size - each.size if self.backwards else 0), each.size) == 0
+
+    cdef int longest(self, Text* found) noexcept:
+        """The place of the longest that fits a text; -1 for none. `shorter` has the others."""
+        cdef int low = 0, high = self.count, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if side_by_side(
+                self.sorted[middle].at, self.sorted[middle].size, found.at, found.size, self.backwards
+            ) <= 0:
+                low = middle + 1
+            else:
+                high = middle
+        low -= 1
+        while low >= 0 and not self.fits(low, found):
+            low = self.shorter[low]
+        return low
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+cdef class Candidate:
+    """A notification that bucket, name, prefix and suffix leave, by its place, and what is still to be tried."""
+
+    cdef object place
+    cdef uint64_t least, most
+    cdef bint takes_unsized
+    cdef tuple others
+
+    def __cinit__(self, given):
+        self.place = given.place
+        self.least, self.most = given.least, given.most
+        self.takes_unsized = given.takes_unsized
+        self.others = given.others
+
+    cdef inline bint is_open(self):
+        return self.least == 0 and self.most == <uint64_t>-1 and not self.others
+
+    cdef inline bint has_size(self, uint64_t size) noexcept:
+        return size <= self.most and (size >= self.least or (size == 0 and self.takes_unsized))
+
+
+cdef class Branch:
+    """The candidates of one prefix: those without a suffix, and the others by theirs. `all_of` has the places of
+    everything that such a key matches, with what shorter prefixes leave, where nothing is left to be tried."""
+
+    cdef list bare
+    cdef Ends by_suffix
+    cdef tuple all_of
+
+    def __cinit__(self, list candidates):
+        by_suffix = {}
+        self.bare = []
+        for each in candidates:
+            if each.suffix:
+                by_suffix.setdefault(each.suffix, []).append(Candidate(each))
+            else:
+                self.bare.append(Candidate(each))
+        self.by_suffix = Ends(by_suffix, True) if by_suffix else None
+
+    cdef bint is_open(self):
+        cdef Candidate each
+        if self.by_suffix is not None:
+            return False
+        for each in self.bare:
+            if not each.is_open():
+                return False
+        return True
+
+
+cdef class Table:
+    """The candidates of one pair of a bucket and a name."""
+
+    cdef Ends by_prefix
+
+    def __cinit__(self, candidates):
+        cdef Branch branch
+        cdef Candidate each
+        cdef int i, at
+        by_prefix = {}
+        for given in candidates:
+            by_prefix.setdefault(given.prefix, []).append(given)
+        self.by_prefix = Ends({prefix: Branch(some) for prefix, some in by_prefix.items()}, False)
+        for i in range(self.by_prefix.count):
+            found, at = [], i
+            while at >= 0:
+                branch = self.by_prefix.values[at]
+                if not branch.is_open():
+                    break
+                for each in branch.bare:
+                    found.append(each.place)
+                at = self.by_prefix.shorter[at]
+            branch = self.by_prefix.values[i]
+            branch.all_of = tuple(sorted(found)) if at < 0 else None
+
+    cdef tuple places(self, Parts* parts, bytes entry, happening):
+        cdef Branch branch
+        cdef int at = self.by_prefix.longest(&parts.key), end
+        cdef list found
+        if at < 0:
+            return ()
+        branch = self.by_prefix.values[at]
+        if branch.all_of is not None:
+            return branch.all_of
+        found, event = [], None
+        while at >= 0:
+            branch = self.by_prefix.values[at]
+            event = tried(branch.bare, parts, entry, happening, event, found)
+            if branch.by_suffix is not None:
+                end = branch.by_suffix.longest(&parts.key)
+                while end >= 0:
+                    event = tried(branch.by_suffix.values[end], parts, entry, happening, event, found)
+                    end = branch.by_suffix.shorter[end]
+            at = self.by_prefix.shorter[at]
+        if len(found) > 1:
+            found.sort()
+        return tuple(found)
+
+
+cdef tried(list candidates, Parts* parts, bytes entry, happening, event, list found):
+    """Add the places of candidates that take an event. `event` is what rules in Python are asked with, made once."""
+    cdef Candidate each
+    for each in candidates:
+        if not each.has_size(parts.size):
+            continue
+        if each.others:
+            if event is None:
+                event = happening(entry)
+            for rule in each.others:
+                if not rule(event):
+                    break
+            else:
+                found.append(each.place)
+        else:
+            found.append(each.place)
+    return event
+
+
+cdef class Finder:
+    """Finds the notifications that events match. `candidates` gives those of a bucket and a name that are left, and
+    `happening` what their rules in Python are asked with, for an entry."""
+
+    cdef object candidates, happening
+    cdef dict tables
+
+    def __init__(self, candidates, happening):
+        self.candidates, self.happening = candidates, happening
+        self.tables = {}
+
+    def places(self, events, dict sent, dict filtered):
+        """The places of the notifications that each event matches.
+
+        Of each bucket `sent` gets the places, and `filtered` the entry of the last event that matches none.
+        """
+        cdef Parts parts
+        cdef Text bucket_before, name_before
+        cdef bytes entry, bucket = None
+        cdef Table table = None
+        cdef tuple places, before = None
+        cdef list found = []
+        cdef set of_bucket = None
+        for event in events:
+            entry = (<tuple>event)[2]
+            take_apart(entry, &parts)
+            if bucket is None or not same(&parts.bucket, &bucket_before):
+                bucket_before, table, before, of_bucket = parts.bucket, None, None, None
+                bucket = PyBytes_FromStringAndSize(<const char*>parts.bucket.at, parts.bucket.size)
+            if table is None or not same(&parts.name, &name_before):
+                name_before = parts.name
+                table = self.table(bucket, PyBytes_FromStringAndSize(<const char*>parts.name.at, parts.name.size))
+            places = table.places(&parts, entry, self.happening)
+            found.append(places)
+            if not places:
+                filtered[bucket] = entry
+            elif places is not before:
+                before = places
+                if of_bucket is None:
+                    of_bucket = sent.get(bucket)
+                    if of_bucket is None:
+                        of_bucket = sent[bucket] = set()
+                for each in places:
+                    of_bucket.add(each)
+        return found
+
+    cdef Table table(self, bytes bucket, bytes name):
+        cdef Table found = self.tables.get((bucket, name))
+        if found is None:
+            if len(self.tables) >= MOST_PAIRS:
+                self.tables.clear()
+            found = self.tables[bucket, name] = Table(self.candidates(bucket, name))
+        return found
+
+
+cdef inline bint same(Text* a, Text* b) noexcept nogil:
+    return a.size == b.size and memcmp(a.at, b.at, a.size) == 0
+
+
+# ------------------------------------------------------------------------------------------------ copies
+
+
+def distribute(events, places, list sends, by_topic):
+    """`event_copies.distribute`."""
+    cdef Py_ssize_t total = 0
+    cdef tuple send
+    for event, some in zip(events, places):
+        key, entry = (<tuple>event)[1], (<tuple>event)[2]
+        for place in <tuple>some:
+            send = sends[place]
+            for topic in <tuple>send[1]:
+                matches = by_topic[topic]
+                (<list>(<tuple>matches)[0]).append(key)
+                (<list>(<tuple>matches)[1]).append(entry)
+                (<list>(<tuple>matches)[2]).append(send[0])
+                total += PyBytes_GET_SIZE(<bytes>entry)
+    return total
+
+
+cdef inline uint8_t* put_u32(uint8_t* to, uint32_t value) noexcept nogil:
+    to[0], to[1], to[2], to[3] = value & 255, value >> 8 & 255, value >> 16 & 255, value >> 24
+    return to + 4
+
+
+cdef inline uint8_t* put_raw(uint8_t* to, const void* at, Py_ssize_t size) noexcept nogil:
+    memcpy(to, at, size)
+    return to + size
+
+
+cdef inline uint8_t* put_bytes(uint8_t* to, bytes found) noexcept:
+    return put_raw(to, PyBytes_AS_STRING(found), PyBytes_GET_SIZE(found))
+
+
+def copies(entries, notifications, bytes opaque, bytes tail, bytes context):
+    """`event_copies.copies`."""
+    cdef Parts parts
+    cdef bytes entry, notification, made
+    cdef const uint8_t* start
+    cdef uint8_t* to
+    cdef Py_ssize_t size, head, middle, own = PyBytes_GET_SIZE(opaque)
+    cdef list found = []
+    for entry, notification in zip(entries, notifications):
+        take_apart(entry, &parts)
+        start = <const uint8_t*>PyBytes_AS_STRING(entry)
+        if own:
+            parts.opaque.at, parts.opaque.size = <const uint8_t*>PyBytes_AS_STRING(opaque), own
+        head, middle = parts.configuration_at - HEADERS, parts.opaque_at - parts.bucket_at
+        size = head + middle + PyBytes_GET_SIZE(notification) + parts.opaque.size + 8
+        made = PyBytes_FromStringAndSize(
+            NULL, HEADERS + size + PyBytes_GET_SIZE(tail) + PyBytes_GET_SIZE(context)
+        )
+        to = <uint8_t*>PyBytes_AS_STRING(made)
+        to[0], to[1] = 3, 1
+        put_u32(to + 2, <uint32_t>(6 + size + PyBytes_GET_SIZE(tail)))
+        to[6], to[7] = 4, 1
+        to = put_raw(put_u32(to + 8, <uint32_t>size), start + HEADERS, head)
+        to = put_bytes(put_u32(to, <uint32_t>PyBytes_GET_SIZE(notification)), notification)
+        to = put_raw(to, start + parts.bucket_at, middle)
+        to = put_raw(put_u32(to, <uint32_t>parts.opaque.size), parts.opaque.at, parts.opaque.size)
+        put_bytes(put_bytes(to, tail), context)
+        found.append(made)
+    return found
