@@ -26,7 +26,7 @@ from typing import Any
 
 import uvloop
 
-from devkit.bench import beside, disk, enqueue, programs
+from devkit.bench import beside, disk, enqueue, notified, programs
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import Delivered, arrived, kafka_topics, read_back
 from devkit.bench.embedded import NOBODY, Embedded
@@ -109,10 +109,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="store batches in topics with and without --sequence instead, in turn, and compare (with --only store)",
     )  # fmt: skip
     parser.add_argument(
+        "--notifications", type=int, default=0, metavar="N",
+        help="what so many notifications cost events without a topic instead, and copies to three topics (to 100)",
+    )  # fmt: skip
+    parser.add_argument(
         "--beside", type=Path, metavar="CHECKOUT",
         help="run in another checkout, too, in turns with this one, and compare; without radosgw",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=3, help="of each checkout, with --beside (default: 3)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="of each checkout with --beside, or load with --notifications (default: 3)",
+    )
     parser.add_argument(
         "--half", action="store_true",
         help="send each load again at half of its rate, and time each request from when it is due",
@@ -131,6 +140,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if options.half:
             raise BenchError("--half and --beside do not go together")
         return beside.ingest_in_turns(options)
+    if options.notifications:
+        return notified.measure(options)
     kinds = [] if options.without_radosgw else ["ceph"]
     kinds += [] if options.only == "store" else ["kafka"]
     with running_clusters(options.name, options.keep, kinds) as clusters:

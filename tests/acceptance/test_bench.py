@@ -216,6 +216,19 @@ def test_ingest_is_measured_at_half_of_each_rate(tmp_path: Path) -> None:
         assert 0 < at_half["p50_s"] <= at_half["p99_s"]
 
 
+def test_what_notifications_cost_is_measured(tmp_path: Path) -> None:
+    """Every kind of notification has its cost in batches and alone, and every load stored all of its copies."""
+    found = figures(
+        tmp_path, "ingest", "--notifications", "20", "--batch", "20", "--connections", "2", "--seconds", "0.5",
+        "--rounds", "1",
+    )  # fmt: skip
+
+    assert len(found["costs"]) == 8
+    assert all(cost["by_name_us"] > 0 and cost["matching_us"] > 0 for cost in found["costs"].values())
+    assert len(found["events_per_s"]) == 4
+    assert all(len(rates) == 1 and rates[0] > 0 for rates in found["events_per_s"].values())
+
+
 @pytest.mark.kafka
 def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str) -> None:
     """An idle daemon's share of a processor and its memory are told, and a restart that loses nothing of a backlog."""

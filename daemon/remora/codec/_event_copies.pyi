@@ -4,12 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from remora.codec.event_copies import Sends, TopicMatches
 from remora.model.ingest import RoutedEvent
-from remora.model.notification import Happening
 
 class Finder:
-    def __init__(
-        self, candidates: Callable[[bytes, bytes], Sequence[object]], happening: Callable[[bytes], Happening]
-    ) -> None: ...
+    def __init__(self, candidates: Callable[[bytes, bytes], Sequence[object]]) -> None: ...
     def places(
         self,
         events: Sequence[RoutedEvent],

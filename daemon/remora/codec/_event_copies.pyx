@@ -10,6 +10,8 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from remora.model.notification import Happening
+
 cdef enum:
     HEADERS = 12  # of the entry, then of the event inside
     MOST_PAIRS = 4096  # of a bucket and a name, whose tables are kept
@@ -28,6 +30,7 @@ cdef struct Parts:
     uint64_t size
     Py_ssize_t configuration_at
     Py_ssize_t bucket_at
+    Py_ssize_t metadata_at
     Py_ssize_t opaque_at
     Text opaque
 
@@ -79,11 +82,40 @@ cdef int take_apart(bytes entry, Parts* found) except -1:
     if p == NULL or end - p < 8:
         raise ValueError("this is no entry of an event")
     found.size = u32(p) | <uint64_t>u32(p + 4) << 32
-    p = behind_pairs(behind_pairs(behind(p + 8, end, 5), end), end)
+    p = behind(p + 8, end, 5)
+    found.metadata_at = p - start
+    p = behind_pairs(behind_pairs(p, end), end)
     found.opaque_at = p - start
     if text(p, end, &found.opaque) == NULL:
         raise ValueError("this is no entry of an event")
     return 0
+
+
+cdef bytes bytes_of(Text* found):
+    return PyBytes_FromStringAndSize(<const char*>found.at, found.size)
+
+
+cdef tuple pairs(const uint8_t** at, const uint8_t* end):
+    """The pairs of a map that `take_apart` has gone over; `at` is then behind it."""
+    cdef Text name, value
+    cdef list found = []
+    cdef uint32_t i, count = u32(at[0])
+    at[0] += 4
+    for i in range(count):
+        at[0] = text(text(at[0], end, &name), end, &value)
+        found.append((bytes_of(&name), bytes_of(&value)))
+    return tuple(found)
+
+
+cdef event_of(Parts* parts, bytes entry):
+    """`event_copies.happening_of`."""
+    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(entry)
+    cdef const uint8_t* at = start + parts.metadata_at
+    metadata = pairs(&at, start + PyBytes_GET_SIZE(entry))
+    tags = pairs(&at, start + PyBytes_GET_SIZE(entry))
+    return Happening(
+        bytes_of(&parts.bucket), bytes_of(&parts.name), bytes_of(&parts.key), parts.size, metadata, tags
+    )
 
 
 # ------------------------------------------------------------------------------------------------- ends
@@ -240,7 +272,7 @@ cdef class Table:
             branch = self.by_prefix.values[i]
             branch.all_of = tuple(sorted(found)) if at < 0 else None
 
-    cdef tuple places(self, Parts* parts, bytes entry, happening):
+    cdef tuple places(self, Parts* parts, bytes entry):
         cdef Branch branch
         cdef int at = self.by_prefix.longest(&parts.key), end
         cdef list found
@@ -252,11 +284,11 @@ cdef class Table:
         found, event = [], None
         while at >= 0:
             branch = self.by_prefix.values[at]
-            event = tried(branch.bare, parts, entry, happening, event, found)
+            event = tried(branch.bare, parts, entry, event, found)
             if branch.by_suffix is not None:
                 end = branch.by_suffix.longest(&parts.key)
                 while end >= 0:
-                    event = tried(branch.by_suffix.values[end], parts, entry, happening, event, found)
+                    event = tried(branch.by_suffix.values[end], parts, entry, event, found)
                     end = branch.by_suffix.shorter[end]
             at = self.by_prefix.shorter[at]
         if len(found) > 1:
@@ -264,7 +296,7 @@ cdef class Table:
         return tuple(found)
 
 
-cdef tried(list candidates, Parts* parts, bytes entry, happening, event, list found):
+cdef tried(list candidates, Parts* parts, bytes entry, event, list found):
     """Add the places of candidates that take an event. `event` is what rules in Python are asked with, made once."""
     cdef Candidate each
     for each in candidates:
@@ -272,7 +304,7 @@ cdef tried(list candidates, Parts* parts, bytes entry, happening, event, list fo
             continue
         if each.others:
             if event is None:
-                event = happening(entry)
+                event = event_of(parts, entry)
             for rule in each.others:
                 if not rule(event):
                     break
@@ -284,14 +316,13 @@ cdef tried(list candidates, Parts* parts, bytes entry, happening, event, list fo
 
 
 cdef class Finder:
-    """Finds the notifications that events match. `candidates` gives those of a bucket and a name that are left, and
-    `happening` what their rules in Python are asked with, for an entry."""
+    """Finds the notifications that events match. `candidates` gives those of a bucket and a name that are left."""
 
-    cdef object candidates, happening
+    cdef object candidates
     cdef dict tables
 
-    def __init__(self, candidates, happening):
-        self.candidates, self.happening = candidates, happening
+    def __init__(self, candidates):
+        self.candidates = candidates
         self.tables = {}
 
     def places(self, events, dict sent, dict filtered):
@@ -311,11 +342,11 @@ cdef class Finder:
             take_apart(entry, &parts)
             if bucket is None or not same(&parts.bucket, &bucket_before):
                 bucket_before, table, before, of_bucket = parts.bucket, None, None, None
-                bucket = PyBytes_FromStringAndSize(<const char*>parts.bucket.at, parts.bucket.size)
+                bucket = bytes_of(&parts.bucket)
             if table is None or not same(&parts.name, &name_before):
                 name_before = parts.name
-                table = self.table(bucket, PyBytes_FromStringAndSize(<const char*>parts.name.at, parts.name.size))
-            places = table.places(&parts, entry, self.happening)
+                table = self.table(bucket, bytes_of(&parts.name))
+            places = table.places(&parts, entry)
             found.append(places)
             if not places:
                 filtered[bucket] = entry
