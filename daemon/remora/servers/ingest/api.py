@@ -14,9 +14,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from remora.codec import seaweedfs
 from remora.codec.s3_events import EventPart
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
-from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
+from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
@@ -179,8 +180,26 @@ class Api:
         await in_task()
         return await self._store.ingest.publish(topic, events, once), dropped, nbytes
 
-    async def publish_matching(self, call: Call) -> Response:
-        """Store events without a topic where notifications send them."""
+    async def publish_seaweedfs(self, call: Call) -> Response:
+        """Store what SeaweedFS posts where notifications send it."""
+
+        def opened(form: BodyForm, raw: bytes) -> Body | None:
+            if form is BodyForm.LINES:
+                raise RefusedRequest(WRONG_TYPE, f"SeaweedFS posts {JSON}")
+            records = seaweedfs.records_of(raw)
+            return Body(records, False, b"") if records else None
+
+        return await self.publish_matching(call, opened)
+
+    async def publish_matching(
+        self,
+        call: Call,
+        opened: Callable[[BodyForm, bytes], Body | None] = lambda form, raw: Body(raw, has_lines(form, raw), b""),
+    ) -> Response:
+        """Store events without a topic where notifications send them.
+
+        `opened` gives the records of what was sent; none where it is about no object.
+        """
         head, desk = call.request.head, self._desk
         sender = self._sender_of_buckets(call)
         form, key = form_of(head.headers), idempotency_key(head.headers)
@@ -189,11 +208,14 @@ class Api:
         receipt.received(head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
-        ndjson = has_lines(form, raw)
-        once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
+            body = opened(form, raw)
+            if body is None:
+                receipt.holds(0)
+                return distributed_response(FannedOut(0, 0, {}))
+            once = IdempotencyKey(key, await digest(raw, body.is_ndjson)) if key else None
             with Traced(desk.tracer, head, "") as context:
-                stored = await distribution.store(Body(raw, ndjson, context), once, receipt)
+                stored = await distribution.store(body._replace(context=context), once, receipt)
         except BaseException:
             receipt.holds(0)
             raise
@@ -416,6 +438,7 @@ class Api:
 ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
     "/v1/topics/{topic}/events": {"POST": Operation("publish", Api.publish)},
     "/v1/events": {"POST": Operation("publish", Api.publish_matching)},
+    "/v1/sources/seaweedfs": {"POST": Operation("publish", Api.publish_seaweedfs)},
     "/v1/reservations": {"POST": Operation("reserve", Api.reserve_matching)},
     "/v1/topics/{topic}/reservations": {"POST": Operation("reserve", Api.reserve)},
     "/v1/reservations/{reservation}": {
