@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from devkit.demo.stand import DemoError, Shown, kafka_alone, make_kafka_topic, radosgw_client
 from devkit.processes.ports import free_port
+from devkit.release.sources import (
+    PARTITIONS,
+    SECRET,
+    USER,
+    Source,
+    arrived,
+    bucket_made,
+    listed,
+    patiently,
+    running,
+    source_of,
+)
+from devkit.release.try_notified import tried_notified
 
 KEYS = (
     "plain",
@@ -38,111 +45,6 @@ KEYS = (
 DELETED = 3
 OUTAGE = 20
 """This many objects are put while remora is away."""
-
-USER, SECRET = "remora-sources", "remora-sources-secret"
-PARTITIONS = 4
-QUIET_S, PATIENCE_S = 6.0, 120.0
-"""Nothing more is expected when nothing came for the first time, and in any case after the second."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A store: its program with arguments and variables, and what docs/sources.md promises of it."""
-
-    name: str
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    arguments: Sequence[str] = ()
-    loses_nothing: bool = False
-    notifications: Mapping[str, Any] = field(default_factory=dict)
-
-
-def source_of(name: str, program: str, folder: Path, port: int, url: str) -> Source:
-    """How a store is run. `folder` is its own."""
-    data = folder / "data"
-    data.mkdir()
-    if name == "versitygw":
-        argv = [program, "--access", USER, "--secret", SECRET, "--port", f"127.0.0.1:{port}", "--region", "us-east-1"]
-        argv += ["--event-webhook-url", url, "posix", str(data)]
-        return Source(name, argv, {}, arguments=("--arg", "remora-keys=literal"))
-    events = folder / "events"
-    events.mkdir()
-    env = {
-        "MINIO_ROOT_USER": USER,
-        "MINIO_ROOT_PASSWORD": SECRET,
-        "MINIO_NOTIFY_WEBHOOK_ENABLE_REMORA": "on",
-        "MINIO_NOTIFY_WEBHOOK_ENDPOINT_REMORA": url,
-        "MINIO_NOTIFY_WEBHOOK_QUEUE_DIR_REMORA": str(events),
-    }
-    argv = [program, "server", str(data), "--quiet", "--address", f"127.0.0.1:{port}"]
-    argv += ["--console-address", f"127.0.0.1:{free_port()}"]
-    wanted = {
-        "QueueConfigurations": [
-            {"QueueArn": "arn:minio:sqs::REMORA:webhook", "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}
-        ]
-    }
-    return Source(name, argv, env, loses_nothing=True, notifications=wanted)
-
-
-@contextlib.asynccontextmanager
-async def running(source: Source, log: Path) -> AsyncIterator[None]:
-    """The store, until the block ends."""
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *source.argv, env=dict(os.environ) | dict(source.env), stdout=output, stderr=output
-        )
-    try:
-        yield
-        if process.returncode is not None:
-            raise DemoError(f"{source.name} ended with {process.returncode}: see {log}")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def bucket_made(s3: Any, bucket: str) -> None:
-    """Make a bucket, as soon as the store answers."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            await s3.create_bucket(Bucket=bucket)
-        except Exception as exc:
-            if time.monotonic() > deadline:
-                raise DemoError(f"the store does not make a bucket: {exc}") from exc
-            await asyncio.sleep(0.2)
-        else:
-            return
-
-
-async def listed(s3: Any, bucket: str) -> set[str]:
-    """The keys as S3 lists them."""
-    answer = await s3.list_objects_v2(Bucket=bucket)
-    return {each["Key"] for each in answer.get("Contents", ())}
-
-
-async def arrived(bootstrap: str, topic: str, least: int) -> list[dict[str, Any]]:
-    """The events in Kafka, in the order of each partition, when at least this many are there or no more come."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed")
-    await consumer.start()
-    found: list[dict[str, Any]] = []
-    try:
-        parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        consumer.assign(parts)
-        await consumer.seek_to_beginning(*parts)
-        until, last = time.monotonic() + PATIENCE_S, time.monotonic()
-        while time.monotonic() < until and not (len(found) >= least and time.monotonic() - last > QUIET_S):
-            if len(found) < least and time.monotonic() - last > 5 * QUIET_S:
-                break
-            for records in (await consumer.getmany(timeout_ms=500)).values():
-                for record in records:
-                    event = json.loads(record.value)["Records"][0]
-                    key = record.key.decode().partition("/")[2]
-                    found.append({"key": key, "name": event["eventName"], "inside": event["s3"]["object"]["key"]})
-                    last = time.monotonic()
-    finally:
-        await consumer.stop()
-    return found
 
 
 async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> list[str]:
@@ -164,6 +66,8 @@ async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> l
         await daemon.ask(
             "topic", "create", topic, "--endpoint", f"kafka://{bootstrap}", "--shards", "4", *source.arguments
         )
+        if source.places:
+            await daemon.ask("notification", "create", "all", "--topic", topic)
         async with running(source, folder / "store.log"):
             await bucket_made(s3, bucket)
             if source.notifications:
@@ -171,7 +75,7 @@ async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> l
                     Bucket=bucket, NotificationConfiguration=source.notifications
                 )
             for key in KEYS:
-                await s3.put_object(Bucket=bucket, Key=key, Body=b"body")
+                await patiently(partial(s3.put_object, Bucket=bucket, Key=key, Body=b"body"), "take an object")
             known = await listed(s3, bucket)
             for key in KEYS[:DELETED]:
                 await s3.delete_object(Bucket=bucket, Key=key)
@@ -182,7 +86,7 @@ async def tried(source_name: str, program: str, bootstrap: str, work: Path) -> l
                 await s3.put_object(Bucket=bucket, Key=f"away-{number}", Body=b"body")
             await daemon.start()
             await s3.put_object(Bucket=bucket, Key="last", Body=b"body")
-            every = await arrived(bootstrap, topic, len(first) + 1 + (OUTAGE if source.loses_nothing else 0))
+            every = await arrived(bootstrap, topic, len(first) + 1 + (OUTAGE if source.repeats else 0))
     return told(source, known, first, every)
 
 
@@ -213,7 +117,7 @@ def told(source: Source, known: set[str], first: list[dict[str, Any]], every: li
         problems.append(f"{source.name}: no event arrived after remora was back")
     if source.loses_nothing and lost:
         problems.append(f"{source.name}: it lost {lost} events, and docs/sources.md says that it loses none")
-    if source.loses_nothing and (inverted or len(removed) < DELETED):
+    if source.is_in_order and (inverted or len(removed) < DELETED):
         problems.append(f"{source.name}: events of a key are missing or out of order")
     return problems
 
@@ -227,6 +131,8 @@ async def main() -> int:
             for each in sys.argv[1:]:
                 name, _, program = each.partition("=")
                 problems += await tried(name, program, bootstrap, work)
+                if name == "minio":
+                    problems += await tried_notified(program, bootstrap, work)
     except DemoError as exc:
         problems.append(str(exc))
     for problem in problems:
