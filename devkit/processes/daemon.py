@@ -221,7 +221,7 @@ class Daemon:
             await gone(pids)
 
     async def close(self) -> None:
-        """Whatever its state: ended, and its socket gone. A stopped process is killed."""
+        """Whatever its state, closed before or not: ended, and its socket gone. A stopped process is killed."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self.send(signal.SIGTERM)
@@ -232,7 +232,8 @@ class Daemon:
                 await self.kill_all()
         self._socket.unlink(missing_ok=True)
         self._socket.with_name("ingest").unlink(missing_ok=True)
-        shutil.rmtree(self._socket.parent)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._socket.parent)
 
     # --------------------------------------------------------------------------------------- looks
 

@@ -20,9 +20,10 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreFull
 from remora.model.position import Position
-from remora.model.room import QueueRoom
+from remora.model.room import Mend, QueueRoom
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import Spill, SpillLook, SpillUsage
+from remora.policy.mends import Heal
 from remora.policy.spill import SpillRules
 
 RING, PAGE = 1_000_000, 50_000
@@ -45,19 +46,22 @@ class FilledRing:
     moves: list[float] = field(default_factory=list)
     elsewhere: dict[Shard, int] = field(default_factory=lambda: {Shard("other"): 500_000})
     failure: StoreFull | None = None
+    leaks: float = 0.0
+    leaked: float = 0.0
     last: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     def come(self) -> None:
         now = asyncio.get_running_loop().time()
         self.used += self.rate * (now - self.last)
+        self.leaked = min(RING, self.leaked + self.leaks * self.rate * (now - self.last))
         self.last = now
-        self.refused += max(0.0, self.used - RING)
-        self.used = self.pinned or min(self.used, RING)
+        self.refused += max(0.0, self.used + self.leaked - RING)
+        self.used = self.pinned or min(self.used, RING - self.leaked)
 
     async def look(self, token: LockToken) -> SpillLook:
         await asyncio.sleep(0.01)
         self.come()
-        room = QueueRoom(RING, int(self.used), 0, 0)
+        room = QueueRoom(RING, int(self.used), int(self.leaked), 0)
         return SpillLook(room, Spill(START, self.spilled, self.spilled // 1000))
 
     async def guard(self, token: LockToken) -> bool:
@@ -86,6 +90,19 @@ class FilledRing:
 
 
 @dataclass
+class LeakingRing:
+    """The mends of a store whose ring leaks."""
+
+    ring: FilledRing
+    times: int = 0
+
+    async def mend(self, token: LockToken) -> Mend:
+        self.times += 1
+        before, self.ring.leaked = QueueRoom(RING, int(self.ring.used), int(self.ring.leaked), 0), 0.0
+        return Mend(before, QueueRoom(RING, int(self.ring.used), 0, 0))
+
+
+@dataclass
 class Stage:
     """A worker with one topic, whose endpoint is away or not."""
 
@@ -93,21 +110,25 @@ class Stage:
     endpoint: FakeEndpoint
     telemetry: Telemetry
     store: FakeStore
+    mends: LeakingRing
 
 
 @asynccontextmanager
-async def staged(*, away: bool = True, args: str = "", rules: SpillRules | None = None) -> AsyncIterator[Stage]:
+async def staged(
+    *, away: bool = True, args: str = "", rules: SpillRules | None = None, heal: Heal = "calm"
+) -> AsyncIterator[Stage]:
     store, telemetry, endpoint = FakeStore(), Telemetry(), FakeEndpoint()
     store.spill = ring = FilledRing()
+    store.mends = mends = LeakingRing(ring)  # type: ignore[assignment]  # the part of the store that it stands for
     store.make("t", *(raw_entry("k", i) for i in range(50)))
     store.metadata["t"] = a_topic("t", args=args)
     if away:
         endpoint.opening = lambda _: EndpointUnavailable("it is away")
-    setup = WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings(), spill=rules or SpillRules(enabled=True))
+    setup = WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings(), spill=rules or SpillRules(enabled=True), heal=heal)
     async with running(Worker(store, [endpoint], telemetry, setup, Random(7))) as task:
         await asyncio.sleep(3)
         ring.come()
-        yield Stage(ring, endpoint, telemetry, store)
+        yield Stage(ring, endpoint, telemetry, store, mends)
         task.cancel()
 
 
@@ -123,6 +144,20 @@ async def test_a_small_ring_of_a_topic_that_fails_refuses_nothing() -> None:
         assert stage.ring.spilled > 0.9 * 600 * 140_000 - RING
         moved = sample_value(stage.telemetry.registry, "remora_spill_moved_total", {"topic": "t"})
         assert moved == len(stage.ring.moves) * PAGE // 1000
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("heal", "is_mended"), [("calm", True), ("full", True), ("off", False)])
+async def test_a_ring_that_leaks_and_spills_is_mended(heal: Heal, is_mended: bool) -> None:
+    """What a Ceph that leaks ten bytes an entry takes of a small ring comes back while entries are moved out of it, so
+    that it refuses nothing for half an hour."""
+    async with staged(heal=heal) as stage:
+        stage.ring.rate, stage.ring.leaks = 140_000, 10 / 700
+        await asyncio.sleep(1_800)
+        stage.ring.come()
+
+        assert (stage.ring.refused == 0) is is_mended
+        assert (stage.mends.times > 10) is is_mended
 
 
 @in_virtual_time

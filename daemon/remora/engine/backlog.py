@@ -95,7 +95,7 @@ class BacklogMonitor:
         self._empty: set[str] = set()
         self._labelled: Mapping[Shard, Topic] = {}
         self._labels: dict[Shard, str] = {}
-        self._rooms = Rooms(store, telemetry, heal, self.label)
+        self.rooms = Rooms(store, telemetry, heal, self.label)
 
     async def run(self) -> None:
         """Poll again and again until cancelled."""
@@ -112,7 +112,7 @@ class BacklogMonitor:
         tokens = self._ownership.tokens
         seen = await self._poll_ledgers(tokens)
         seen |= {shard: room for shard, room in (await self._poll_backlogs()).items() if seen.get(shard) is None}
-        await self._rooms.look(tokens, seen)
+        await self.rooms.look(tokens, seen)
 
     async def _poll_ledgers(self, tokens: Sequence[LockToken]) -> dict[Shard, QueueRoom | None]:
         """Show each topic's balance, of those of its shards that answered; returns the room of these, where told."""

@@ -22,8 +22,8 @@ class Rooms:
     def __init__(self, store: DeliveryStore, telemetry: Telemetry, heal: Heal, label: Callable[[Shard], str]) -> None:
         self._store = store
         self._telemetry = telemetry
-        self._heal = heal
-        self._label = label
+        self.heal = heal
+        self.label = label
         self._known: dict[Shard, RoomOverTime] = {}
         self._capacity: dict[Shard, int] = {}
 
@@ -45,7 +45,7 @@ class Rooms:
         for shard, room in rooms.items():
             self._known[shard] = self._known.get(shard, RoomOverTime()).after(room, now)
         self._show({shard: room for shard, room in rooms.items() if room.capacity_bytes})
-        needs = (each for each, room in rooms.items() if should_mend(self._heal, room, self._known[each].quiet_s(now)))
+        needs = (each for each, room in rooms.items() if should_mend(self.heal, room, self._known[each].quiet_s(now)))
         await self._mend([tokens[shard] for shard in needs])
 
     def _show(self, rooms: Mapping[Shard, QueueRoom]) -> None:
@@ -55,7 +55,7 @@ class Rooms:
             left = RoomLeft(
                 room.room_bytes, room.capacity_bytes, room.leaked_bytes, self._known[shard].seconds_until_full(room)
             )
-            label = self._label(shard)
+            label = self.label(shard)
             worst[label] = worst[label] + left if label in worst else left
         for topic, left in worst.items():
             self._telemetry.room_left(topic, left)
@@ -65,14 +65,15 @@ class Rooms:
 
         async def work() -> None:
             for token in todo:
-                await self._mend_one(token)
+                await self.mend_one(token)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(_AT_ONCE, len(tokens))):
                 tasks.create_task(work(), name="mending")
 
-    async def _mend_one(self, token: LockToken) -> None:
-        queue, topic = token.shard.queue, self._label(token.shard)
+    async def mend_one(self, token: LockToken) -> None:
+        """Give one queue its leaked room back; what keeps it from that is logged."""
+        queue, topic = token.shard.queue, self.label(token.shard)
         try:
             done = await self._store.mends.mend(token)
         except (StoreError, CodecError) as exc:

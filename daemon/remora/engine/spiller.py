@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from remora.codec.topic import spills
 from remora.engine.backlog import ShardOwner
 from remora.engine.catalogue import Catalogue
+from remora.engine.rooms import Rooms
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
@@ -22,6 +23,7 @@ from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Topic
 from remora.policy.growth import Growth
+from remora.policy.mends import should_mend
 from remora.policy.retry import ShardFailure
 from remora.policy.spill import (
     STALLED_S,
@@ -58,7 +60,7 @@ class _Watched:
 
 
 class Spiller:
-    """See the module. `rules` are as configured; `label` names the topic of a queue."""
+    """See the module. `rules` are as configured; `rooms` mends what leaks, and names the topic of a queue."""
 
     def __init__(
         self,
@@ -67,10 +69,10 @@ class Spiller:
         held: ShardOwner,
         telemetry: Telemetry,
         rules: SpillRules,
-        label: Callable[[Shard], str],
+        rooms: Rooms,
     ) -> None:
         self._store, self._catalogue, self._held, self._telemetry = store, catalogue, held, telemetry
-        self._rules, self._label = rules, label
+        self._rules, self._rooms = rules, rooms
         self._watched: dict[Shard, _Watched] = {}
         self._usage = SpillUsage({})
         self._usage_at = -math.inf
@@ -154,10 +156,12 @@ class Spiller:
         try:
             seen = await self._store.spill.look(token)
             self._note(token, known, seen)
+            if should_mend(self._rooms.heal, seen.room, 0.0, has_runs=known.has_runs):
+                await self._rooms.mend_one(token)
             lasts_s = known.arrivals.lasts_s(seen.room)
             if not known.is_moving and should_start(self._rules, seen.room, lasts_s):
                 known.is_moving = True
-                self._telemetry.spill_began(self._label(token.shard), token.shard.queue)
+                self._telemetry.spill_began(self._rooms.label(token.shard), token.shard.queue)
             may_move = False
             if known.has_runs or should_guard(self._rules, seen.room, lasts_s):
                 known.is_guarded = True
@@ -168,7 +172,7 @@ class Spiller:
             elif not should_go_on(self._rules, seen.room):
                 known.is_moving = False
         except (StoreError, CodecError) as exc:
-            self._telemetry.spill_refused(self._label(token.shard), token.shard.queue, str(exc))
+            self._telemetry.spill_refused(self._rooms.label(token.shard), token.shard.queue, str(exc))
             known.due_at = loop.time() + _FAILED_S
         else:
             known.due_at = loop.time() + look_again_s(seen.room, lasts_s)
@@ -177,14 +181,14 @@ class Spiller:
         now = asyncio.get_running_loop().time()
         known.arrivals = known.arrivals.after(now, seen.room.taken_bytes + seen.spill.nbytes)
         if known.has_runs and not seen.spill.entries:
-            self._telemetry.spill_ended(self._label(token.shard), token.shard.queue)
+            self._telemetry.spill_ended(self._rooms.label(token.shard), token.shard.queue)
         known.has_runs = seen.spill.entries > 0
 
     async def _move(self, token: LockToken, known: _Watched, seen: SpillLook) -> SpillLook:
         """Move page after page until enough room is free; returns the last look. Raises StoreError."""
-        topic, queue = self._label(token.shard), token.shard.queue
+        topic, queue = self._rooms.label(token.shard), token.shard.queue
         while should_go_on(self._rules, seen.room):
-            of_topic = sum(n for each, n in self._usage.by_shard.items() if self._label(each) == topic)
+            of_topic = sum(n for each, n in self._usage.by_shard.items() if self._rooms.label(each) == topic)
             self._telemetry.spill_near_bound(topic, near_bound(self._rules, of_topic, self._usage.total_bytes))
             if why := why_refused(self._rules, of_topic, self._usage.total_bytes, self._usage.full):
                 self._telemetry.spill_refused(topic, queue, why)

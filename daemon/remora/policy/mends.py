@@ -1,7 +1,8 @@
 """When the room that a queue has leaked is given back to it, and how long the rest of it lasts.
 
 A mend loses the race against gateways that reserve all the time, and costs two operations each time. So a queue is
-mended when nobody can write to it because it is full, or nobody does.
+mended when nobody can write to it because it is full, or nobody does; and one that spills, which is neither, when the
+leak leaves too little of its ring.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ QUIET_S = 10.0
 
 _LITTLE_ROOM = 0.05
 _CALM_LEAK = 1_000_000
+_WORN = 0.1
 
 
 def is_full_by_leak(room: QueueRoom) -> bool:
@@ -27,10 +29,15 @@ def is_full_by_leak(room: QueueRoom) -> bool:
     return room.room_bytes < _LITTLE_ROOM * room.capacity_bytes and room.leaked_bytes >= missing / 2
 
 
-def should_mend(heal: Heal, room: QueueRoom, quiet_s: float) -> bool:
-    """Whether the queue's holder mends it now; `quiet_s` is for how long nothing was reserved or committed in it."""
+def should_mend(heal: Heal, room: QueueRoom, quiet_s: float, *, has_runs: bool = False) -> bool:
+    """Whether the queue's holder mends it now; `quiet_s` is for how long nothing was reserved or committed in it.
+
+    Of a queue that `has_runs` the entries leave the ring, and what leaks stays in it.
+    """
     if heal == "off" or not room.leaked_bytes:
         return False
+    if has_runs and room.leaked_bytes > _WORN * room.capacity_bytes:
+        return True
     is_calm = heal == "calm" and quiet_s >= QUIET_S and room.leaked_bytes > _CALM_LEAK
     return is_calm or is_full_by_leak(room)
 

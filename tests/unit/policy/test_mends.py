@@ -44,6 +44,16 @@ def test_which_queues_are_mended(seen: QueueRoom, quiet_s: float, off: bool, ful
     assert {heal: should_mend(heal, seen, quiet_s) for heal in found} == found
 
 
+@pytest.mark.parametrize(
+    ("seen", "worn"),
+    [(room(), False), (room(used=100, leaked=12.8), False), (room(leaked=12.9), True), (room(owed=64), False)],
+)
+def test_which_queues_are_mended_while_they_spill(seen: QueueRoom, worn: bool) -> None:
+    """One that spills is mended where more than a tenth of its ring is leaked, unless nothing is to be mended."""
+    heals: list[Heal] = ["off", "full", "calm"]
+    assert [should_mend(heal, seen, 0.0, has_runs=True) for heal in heals] == [False, worn, worn]
+
+
 def test_a_room_is_never_below_zero() -> None:
     """What is counted twice or wrapped leaves no room, and leaks no more than the queue holds."""
     wrapped = QueueRoom(1000, 300, 2**64 - 1, 0)
