@@ -116,6 +116,14 @@ class Zone:
             finally:
                 await user.leave()
 
+    async def notify(self, bucket: str, configurations: str) -> None:
+        """Set a bucket's notifications, with the filters of metadata and tags that only radosgw has, as XML."""
+        body = f"<NotificationConfiguration>{configurations}</NotificationConfiguration>".encode()
+        path, host, sub = f"/{bucket}", self.env["s3"]["endpoint"].removeprefix("http://"), "notification"
+        headers = signed("PUT", path, host, self.env, sub=sub)
+        status = await asyncio.to_thread(_send, "PUT", f"{path}?{sub}", host, body, headers)
+        assert status == 200, f"radosgw answers {status} to {configurations}"
+
     def _client(self, service: str, **options: object) -> Any:
         # Checksums that newer clients add by themselves are unknown to older gateways.
         config = AioConfig(
