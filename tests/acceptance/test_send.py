@@ -95,6 +95,40 @@ async def test_a_file_and_a_pipe(folder: Path) -> None:
     assert found == by_key(range(1570))
 
 
+NOTIFIED = f"""
+[topic.t]
+endpoint = "{NOBODY}"
+[topic.odd]
+endpoint = "{NOBODY}"
+[[notification]]
+id = "all-but-three"
+topics = ["t"]
+filter = {{ regex = "k[0-24-9]+" }}
+[[notification]]
+id = "one"
+topics = ["odd"]
+filter = {{ suffix = "k1" }}
+"""
+
+
+async def test_events_without_a_topic(folder: Path) -> None:
+    """With --matching a file and a pipe go where notifications send them, and what matches none is counted."""
+    (folder / "topics.toml").write_text(NOTIFIED)
+    (folder / "events").write_bytes(lines(range(130)))
+    async with embedded(folder) as daemon:
+        applied = await daemon.command("topic", "apply", "-f", folder / "topics.toml")
+        assert applied.code == Exit.OK, applied.err
+        first = await daemon.command("send", "--matching", folder / "events", "--connections", "3")
+        second = await daemon.command("send", "--matching", "--two-phase", "--json", stdin=lines(range(130, 260)))
+        found = await stored(daemon)
+
+    told = "read 130, stored 120, unmatched 10, refused 0, not stored 0, unknown 0\n  odd: 10 stored\n  t: 120 stored\n"
+    assert (first.code, first.out.decode()) == (Exit.OK, told), first.err
+    assert second.code == Exit.OK, second.err
+    assert (counts(second)["unmatched"], counts(second)["copies"]) == (10, {"odd": 10, "t": 120})
+    assert found == {key: numbers for key, numbers in by_key(range(260)).items() if key != "k3"}
+
+
 @asynccontextmanager
 async def sending(daemon: Daemon, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A sender that reads from a pipe; ended afterwards, whatever becomes of it."""

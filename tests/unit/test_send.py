@@ -295,3 +295,20 @@ def test_wrong_options_of_send(words: tuple[str, ...], names: str) -> None:
     assert ended.exit_code == Exit.USAGE
     assert f"Invalid value for '{names}'" in ended.stderr
     assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ((), "Missing argument 'TOPIC'"),
+        (("--matching", "t", "/dev/null"), "with --matching no topic is named"),
+        (("--matching", "no such file"), "'no such file' does not exist"),
+    ],
+    ids=str,
+)
+def test_send_with_the_wrong_arguments(words: tuple[str, ...], names: str) -> None:
+    """A topic is named, or --matching is given with nothing but the input."""
+    ended = CliRunner().invoke(group, ["send", *words])
+
+    assert ended.exit_code == Exit.USAGE
+    assert names in " ".join(ended.stderr.split())

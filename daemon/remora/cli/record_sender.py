@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from remora.cli.records import Bad, GivenRecord
 from remora.client import (
+    ComingEvent,
     EventsRefused,
     IngestClient,
     IngestError,
     IngestUnavailable,
-    Reservation,
     ReservationGone,
     Taken,
+    WhereNotified,
 )
 from remora.codec import event_entry
+from remora.model.entry import Pairs
 from remora.model.errors import RemoraError
 
 SHOWN = 10
@@ -34,13 +36,16 @@ _RESERVE_AGAIN = 3
 _ENDPOINT_BYTES = 2048  # what the topic's own attributes may add to an entry
 _LEAST_ROOM_BYTES = 4096
 
+R = TypeVar("R")
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class Counts:
     """Outcomes of the records that were read.
 
     `refused` are those that are malformed or that the server does not take; `unknown` those of requests whose outcome
-    was not learnt: they may be stored or not.
+    was not learnt: they may be stored or not. `unmatched` match no notification, where those decide.
     """
 
     read: int = 0
@@ -48,24 +53,27 @@ class Counts:
     repeated: int = 0
     refused: int = 0
     unknown: int = 0
+    unmatched: int = 0
     dropped_fields: int = 0
 
     @property
     def not_stored(self) -> int:
         """Records that were read and are certainly not stored, though nothing is wrong with them."""
-        return self.read - self.stored - self.repeated - self.refused - self.unknown
+        return self.read - self.stored - self.repeated - self.refused - self.unknown - self.unmatched
 
     @property
     def all_stored(self) -> bool:
         """Whether nothing is missing."""
-        return self.stored + self.repeated == self.read
+        return self.stored + self.repeated + self.unmatched == self.read
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts, the first refusals, and what ended the sending before its time."""
+    """Counts, the copies that notifications made by topic, the first refusals, and what ended the sending before its
+    time."""
 
     counts: Counts = field(default_factory=Counts)
+    copies: Counter[str] = field(default_factory=Counter)
     refusals: list[Bad] = field(default_factory=list)
     failure: RemoraError | None = None
     interrupted: bool = False
@@ -79,9 +87,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPlan:
-    """How to send. `name` begins all idempotency keys, and has to be another one each time unless `repeatable`."""
+    """How to send. `name` begins all idempotency keys, and has to be another one each time unless `repeatable`.
 
-    topic: str
+    Without a topic events go to where the server's notifications send them.
+    """
+
+    topic: str | None
     batch: int
     connections: int
     name: str
@@ -191,31 +202,48 @@ class RecordSender:
         if refused and not self._plan.skip_malformed:
             self.stopped.set()
 
-    async def _send(self, part: Sequence[GivenRecord], key: str) -> Taken:
+    async def _send(self, part: Sequence[GivenRecord], key: str) -> Taken | WhereNotified:
         lines = b"\n".join([record.record for record in part])
+        client, topic = self._client, self._plan.topic
+        if topic is None:
+            if not self._plan.two_phase:
+                return await client.publish_matching_ndjson(lines, idempotency_key=key)
+            coming = [_coming(record) for record in part]
+            return await _in_two_phases(
+                lambda: client.reserve_matching(coming), lambda room: client.commit_matching_ndjson(room, lines)
+            )
         if not self._plan.two_phase:
-            return await self._client.publish_ndjson(self._plan.topic, lines, idempotency_key=key)
-        rooms = [_room(record) for record in part]
-        for _ in range(_RESERVE_AGAIN):
-            try:
-                return await self._client.commit_ndjson(await self._reserve(rooms), lines)
-            except ReservationGone as exc:  # the server was away for longer than it keeps a reservation
-                gone = exc
-        raise gone
+            return await client.publish_ndjson(topic, lines, idempotency_key=key)
+        rooms = [(each.bucket, each.key, each.nbytes) for each in map(_coming, part)]
+        return await _in_two_phases(
+            lambda: client.reserve(topic, rooms), lambda reservation: client.commit_ndjson(reservation, lines)
+        )
 
-    async def _reserve(self, rooms: Sequence[tuple[str, str, int]]) -> Reservation:
-        try:
-            return await self._client.reserve(self._plan.topic, rooms)
-        except IngestUnavailable as exc:
-            raise IngestUnavailable(str(exc), exc.problem, outcome_unknown=False) from exc  # nothing is stored by it
-
-    def _count(self, taken: Taken) -> None:
+    def _count(self, taken: Taken | WhereNotified) -> None:
         counts = self._outcome.counts
-        if taken.repeated:
+        if isinstance(taken, WhereNotified):
+            counts.stored += taken.accepted
+            counts.unmatched += taken.unmatched
+            self._outcome.copies.update(taken.topics)
+        elif taken.repeated:
             counts.repeated += taken.events
         else:
             counts.stored += taken.events
             counts.dropped_fields += taken.dropped_fields
+
+
+async def _in_two_phases(reserve: Callable[[], Awaitable[R]], commit: Callable[[R], Awaitable[T]]) -> T:
+    """Reserve room and commit, anew where the server was away for longer than it keeps a reservation."""
+    for _ in range(_RESERVE_AGAIN):
+        try:
+            reservation = await reserve()
+        except IngestUnavailable as exc:
+            raise IngestUnavailable(str(exc), exc.problem, outcome_unknown=False) from exc  # nothing is stored by it
+        try:
+            return await commit(reservation)
+        except ReservationGone as exc:
+            gone = exc
+    raise gone
 
 
 class _Lane:
@@ -264,8 +292,24 @@ def reservable(record: GivenRecord) -> bool:
     return True
 
 
-def _room(record: GivenRecord) -> tuple[str, str, int]:
+def _coming(record: GivenRecord) -> ComingEvent:
     """What to reserve for a record, whose entry in its topic may be larger than the one that is known here."""
     event = event_entry.decode(record.entry).event
-    nbytes = max(_LEAST_ROOM_BYTES, len(record.entry) + _ENDPOINT_BYTES)
-    return event.bucket_name.decode(), event.object_key.decode(), nbytes
+    return ComingEvent(
+        event.bucket_name.decode(),
+        event.object_key.decode(),
+        max(_LEAST_ROOM_BYTES, len(record.entry) + _ENDPOINT_BYTES),
+        event_name=event.event_name.decode(errors="replace"),
+        size=event.object_size if b"ObjectCreated:" in event.event_name else None,  # others may have none
+        metadata=_said(event.metadata),
+        tags=_said(event.tags),
+    )
+
+
+def _said(pairs: Pairs) -> dict[str, str] | None:
+    """Pairs as a reservation takes them; None, which counts as any, where it cannot."""
+    try:
+        found = {name.decode(): value.decode() for name, value in pairs}
+    except UnicodeDecodeError:
+        return None
+    return found if len(found) == len(pairs) else None

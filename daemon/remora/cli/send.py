@@ -37,6 +37,9 @@ IDLE_S = 0.2
 WAITING_EVERY_S = 10.0
 
 
+_INPUT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+
 class Unreadable(RemoraError):
     """The input broke off."""
 
@@ -45,6 +48,7 @@ class Unreadable(RemoraError):
 class _Options:
     """The options of `remora send`."""
 
+    matching: bool
     address: str | None
     batch: int
     connections: int
@@ -58,8 +62,9 @@ class _Options:
 
 
 @click.command()
-@click.argument("topic")
-@click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("topic", required=False)
+@click.argument("file", default="-", type=_INPUT)
+@click.option("--matching", is_flag=True, help="Name no topic: events go where notifications send them.")
 @click.option("--to", "address", help="unix:/path, http://host:port or https://host:port  [default: as configured]")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Records in a request.")
 @click.option("--connections", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests at a time.")
@@ -85,7 +90,7 @@ class _Options:
 @json_option
 @config_option
 @gathered_into(_Options)
-def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
+def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> None:
     """Send the records in FILE, or on standard input, to TOPIC of a running daemon.
 
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
@@ -94,10 +99,18 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
     by outcome. Exit code 0 only if all are stored; 69 when the server could not be reached, 77 without permission;
     else 1.
 
+    With --matching the only argument is FILE. An event that matches no notification is counted, and is no failure
+    unless the server refuses it.
+
     \b
-    Example:
+    Examples:
       remora send photos events.ndjson
+      remora send --matching events.ndjson
     """
+    if asked.matching:
+        topic, file = None, _only(topic, file)
+    elif topic is None:
+        raise click.UsageError("Missing argument 'TOPIC'; only with --matching there is none.")
     plan = SendPlan(
         topic=topic,
         batch=asked.batch,
@@ -121,8 +134,15 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
     outcome, client.on_wait = Outcome(), WaitNotice(asked.timeout_s).tell
     with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_send(client, plan, fd, outcome, on_read))
-    _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=asked.as_json)
+    _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=asked.as_json, matching=asked.matching)
     sys.exit(_exit_code(outcome))
+
+
+def _only(first: str | None, file: Path) -> Path:
+    """The input where no topic is named before it."""
+    if str(file) != "-":
+        raise click.UsageError(f"Got unexpected extra argument ({file}): with --matching no topic is named.")
+    return _INPUT.convert(first or "-", None, None)
 
 
 class WaitNotice:
@@ -167,7 +187,7 @@ async def _send(
             await asyncio.wait([feeding])
         if not feeding.cancelled():
             feeding.result()
-        if not (outcome.counts.read or outcome.failure or outcome.interrupted):
+        if plan.topic is not None and not (outcome.counts.read or outcome.failure or outcome.interrupted):
             try:  # nothing was sent, so no answer has said yet whether there is such a topic
                 await client.check_topic(plan.topic)
             except RemoraError as exc:
@@ -284,7 +304,7 @@ def _progress(fd: int, counts: Counts) -> Iterator[Callable[[int], None]]:
         yield lambda nbytes: progress.advance(task, nbytes)
 
 
-def _report(outcome: Outcome, name: str, *, as_json: bool) -> None:
+def _report(outcome: Outcome, name: str, *, as_json: bool, matching: bool) -> None:
     counts = outcome.counts
     for bad in outcome.refusals:
         click.echo(f"{name}:{bad.line}: {bad.reason}", err=True)
@@ -295,7 +315,16 @@ def _report(outcome: Outcome, name: str, *, as_json: bool) -> None:
     if outcome.interrupted:
         click.echo("remora: interrupted", err=True)
     if as_json:
-        print_json(dataclasses.asdict(counts) | {"not_stored": counts.not_stored})
+        said = dataclasses.asdict(counts) | {"not_stored": counts.not_stored}
+        print_json(said | ({"copies": dict(sorted(outcome.copies.items()))} if matching else {}))
+        return
+    if matching:
+        click.echo(
+            f"read {counts.read}, stored {counts.stored}, unmatched {counts.unmatched}, refused {counts.refused},"
+            f" not stored {counts.not_stored}, unknown {counts.unknown}"
+        )
+        for topic, copies in sorted(outcome.copies.items()):
+            click.echo(f"  {topic}: {copies} stored")
         return
     click.echo(
         f"read {counts.read}, stored {counts.stored}, repeated {counts.repeated}, refused {counts.refused},"

@@ -294,9 +294,17 @@ class IngestClient:
 
         It is repeated as `publish` is. A repetition keeps the topics of the attempt that was carried out.
         """
+        return await self.publish_matching_ndjson(
+            ndjson(records), idempotency_key=idempotency_key, traceparent=traceparent
+        )
+
+    async def publish_matching_ndjson(
+        self, lines: bytes, *, idempotency_key: str | None = None, traceparent: str = ""
+    ) -> WhereNotified:
+        """Store the events of some lines, each a record or `{"Records":[...]}`, as `publish_matching` does."""
         key = idempotency_key or secrets.token_hex(16)
         headers = {"Content-Type": NDJSON, "Idempotency-Key": key, **_traced(traceparent)}
-        return _as_distributed(await self._ask("POST", "/v1/events", ndjson(records), headers))
+        return _as_distributed(await self._ask("POST", "/v1/events", lines, headers))
 
     async def reserve_matching(self, events: Sequence[ComingEvent]) -> RoomWhereNotified:
         """Reserve room in every topic that notifications may send these events to, or in none."""
@@ -309,8 +317,14 @@ class IngestClient:
         self, reservation: RoomWhereNotified, records: Iterable[Event], *, traceparent: str = ""
     ) -> WhereNotified:
         """Store the copies that the events need, give the other room back, and end the reservation."""
+        return await self.commit_matching_ndjson(reservation, ndjson(records), traceparent=traceparent)
+
+    async def commit_matching_ndjson(
+        self, reservation: RoomWhereNotified, lines: bytes, *, traceparent: str = ""
+    ) -> WhereNotified:
+        """Do the same with the events of some lines."""
         headers = {"Content-Type": NDJSON, **_traced(traceparent)}
-        return _as_distributed(await self._ask("PUT", _path_of(reservation), ndjson(records), headers))
+        return _as_distributed(await self._ask("PUT", _path_of(reservation), lines, headers))
 
     @asynccontextmanager
     async def reserved_matching(self, events: Sequence[ComingEvent]) -> AsyncIterator[RoomWhereNotified]:
