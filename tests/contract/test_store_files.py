@@ -491,3 +491,19 @@ def test_damage_never_makes_a_wrong_letter_and_loses_none_in_silence(
     assert right.items() <= rich.rows.items()
     assert found.lost or found.unproven or right.keys() == rich.rows.keys()
     assert is_told or not found.lost
+
+
+@pytest.mark.parametrize("owner", ["recent", "announcements", "topics", "sqlite_autoindex_letters_1"])
+def test_dead_letters_under_a_page_of_another_table(rich: Sound, tmp_path: Path, owner: str) -> None:
+    """Where the page that the letters begin at is another table's, or an empty one's, they are told as lost."""
+    raw, damaged, new = bytearray(rich.path.read_bytes()), tmp_path / "damaged.db", tmp_path / "new.db"
+    with closing(sqlite3.connect(rich.path)) as connection:
+        roots = dict(connection.execute("SELECT name, (rootpage - 1) * ? FROM sqlite_master", (PAGE,)))
+    at, of = roots["letters"], roots[owner]
+    raw[at : at + PAGE] = raw[of : of + PAGE]
+    damaged.write_bytes(raw)
+
+    found = salvage(damaged, new)
+
+    assert _right(new).keys() == {key for key in rich.rows if isinstance(key, int)}
+    assert any(each.startswith("table letters: ") for each in found.lost), found.lost

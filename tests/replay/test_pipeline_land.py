@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -308,8 +309,9 @@ async def test_a_java_that_is_killed_is_one_line(kafka: Kafka, spark: SparkSessi
         os.kill(landing.java(), signal.SIGKILL)
         assert await asyncio.to_thread(landing.wait) == 1
 
-    (line,) = [line for line in said.read_text().splitlines() if not line.startswith("batch ")]
+    *progress, line = [line for line in said.read_text().splitlines() if not line.startswith("batch ")]
     assert line.startswith("remora: Spark's Java has gone")
+    assert all(re.match(r"remora: \d\d:\d\d landing ", each) for each in progress)
 
 
 @pytest.mark.full("minutes; one kill within a batch is at the gate")

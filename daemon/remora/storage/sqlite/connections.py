@@ -100,7 +100,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
         yield
     finally:
         if connection.in_transaction:  # some errors end it
-            connection.execute("COMMIT")
+            connection.execute("ROLLBACK")  # of a damaged file COMMIT fails, though nothing was written
 
 
 @contextmanager
