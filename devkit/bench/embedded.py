@@ -51,6 +51,7 @@ class Embedded:
         With `rados` the store is that cluster's. `more` are further sections of the configuration.
         """
         self._rados = rados
+        self.is_rados = rados is not None
         self.settings = SqliteSettings(directory=str(directory or folder / "store"), queue_bytes=queue_bytes)
         self.ingest = ingest or f"unix:{folder / 'ingest'}"
         self.admin = f"unix:{folder / 'admin'}"

@@ -5,29 +5,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from devkit.clusters.ceph import reached
 from devkit.entries.entries import raw_entry
-from devkit.waits import PATIENT_S, until
+from devkit.waits import PATIENT_S
 from remora.codec.shard_hash import shard as shard_number
 from remora.config import RadosSettings
 from remora.model.errors import ReservationExpired, ShardGone, StoreUnavailable, TopicMoved
 from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.ledger import Tally
-from remora.model.record import DeadLetter, Page, Redrive
+from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore, recovery
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.schedule import DueAction
+from support.gone_layouts import cases, deliver, give_up_reservations, pass_by
 from support.rados_victim import MORE_SHARDS, SHARDS, armed, freeze_before, rooms, victims
-from support.stores import QUIET_S, expire, own_topic
+from support.stores import QUIET_S, own_topic
 
 pytestmark = pytest.mark.ceph
 
@@ -43,12 +43,6 @@ async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> Asy
         yield store
 
 
-def cases(numbers: Iterable[int], at_the_gate: Sequence[int]) -> list[object]:
-    """The writes before which something stands still; a few of them are enough for each change."""
-    full = pytest.mark.full("the same before other writes")
-    return [number if number in at_the_gate else pytest.param(number, marks=full) for number in numbers]
-
-
 def events(topic: Topic, keys: Sequence[int] = KEYS) -> list[RoutedEvent]:
     """An event of each key, where the topic has it."""
     return [
@@ -60,46 +54,6 @@ def events(topic: Topic, keys: Sequence[int] = KEYS) -> list[RoutedEvent]:
 async def now(store: RadosStore, name: str) -> Topic:
     found = await store.own_topics.find(name)
     assert found is not None
-    return found
-
-
-async def deliver(store: RadosStore, shards: Sequence[Shard]) -> list[bytes]:
-    """What is delivered of these shards, in turn, when nothing holds them back; all of it is removed."""
-    found: list[bytes] = []
-    for shard in shards:
-        token = await store.locks.acquire(shard, "w", QUIET_S)
-        assert isinstance(token, LockToken)
-        page = await until(partial(_shown, store, token))
-        assert page is not None
-        if page.entries:
-            await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
-        found += page.entries
-        await store.locks.release(token)
-    return found
-
-
-async def _shown(store: RadosStore, token: LockToken) -> Page | None:
-    """The page of a shard that nothing holds back any longer."""
-    page = await store.queue.read(token, b"", 1024)
-    return None if page.held_back else page
-
-
-async def give_up_reservations(store: RadosStore, topic: Topic) -> None:
-    """What the holders of shards do to reservations of two minutes, done to all of them."""
-    for shard in topic.all_shards():
-        token = await store.locks.acquire(shard, "w", QUIET_S)
-        assert isinstance(token, LockToken)
-        await expire(store, token, -60)
-        await store.locks.release(token)
-
-
-async def pass_by(store: RadosStore, topic: Topic, shards: int) -> list[bytes]:
-    """A whole change while something stands still; returns what was delivered of the former layout."""
-    await give_up_reservations(store, topic)
-    moved = await store.own_topics.reshard(topic, shards)
-    found = await deliver(store, moved.former_shards())
-    if moved.former:
-        await until(lambda: store.own_topics.forget_former(moved))
     return found
 
 

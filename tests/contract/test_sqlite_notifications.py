@@ -1,4 +1,4 @@
-"""Notifications in the embedded store: seen by all processes, replaced by comparison; a store on RADOS has none."""
+"""Notifications in the embedded store: seen by all processes, replaced by comparison."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import NotificationRefused
-from remora.model.notification import MOST_NOTIFICATIONS, Definitions, EventFilter, Notification
-from remora.storage.rados.notifications import NoNotifications
+from remora.model.notification import MOST_NOTIFICATIONS, EventFilter, Notification
 from remora.storage.sqlite import SqliteStore
 
 FULL = Notification(
@@ -62,10 +61,3 @@ async def test_not_more_than_there_may_be(store: SqliteStore, monkeypatch: pytes
         await store.notifications.change(None, replace(PLAIN, id="third"))
     await store.notifications.change(PLAIN, replace(PLAIN, topics=("thumbs",)))
     assert MOST_NOTIFICATIONS == 1000
-
-
-async def test_a_store_on_rados_refuses_them() -> None:
-    """A store on RADOS has no notifications, and says what has."""
-    assert await NoNotifications().definitions() == Definitions()
-    with pytest.raises(NotificationRefused, match="notification plain needs the embedded store"):
-        await NoNotifications().change(None, PLAIN)

@@ -21,6 +21,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, TopicMoved, TopicNotSequenced, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.layout import FormerQueue
+from remora.model.notification import Definitions, Notification
 from remora.model.shard import Origin, Shard
 from remora.model.topic import SequenceState, Target, Topic
 from remora.ports.credit import Bank, NoBank
@@ -29,7 +30,6 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.server import OfHost
-from remora.storage.rados.notifications import NoNotifications
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -38,12 +38,22 @@ def own_topic(name: str, **changes: Any) -> Topic:
     return Topic(name, "", name, Target("kafka://u:secret@broker:9092", "", f"{name}-events"), **given | changes)
 
 
+class NoDefinitions:
+    """Has no notifications."""
+
+    async def definitions(self) -> Definitions:
+        return Definitions()
+
+    async def change(self, before: Notification | None, after: Notification | None) -> None:
+        raise NotImplementedError
+
+
 class ScriptedStore:
     """Takes everything and keeps it in lists, or raises `error`; while `gate` is closed nothing is answered."""
 
     def __init__(self, *topics: Topic) -> None:
         self.catalog = self.own_topics = self.ingest = self
-        self.notifications = NoNotifications()
+        self.notifications = NoDefinitions()
         self.own = {each.name: each for each in topics}
         self.published: list[tuple[Topic, list[RoutedEvent], IdempotencyKey | None]] = []
         self.reserved: list[list[ReservedRoom]] = []

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from devkit.clusters.ceph import reached
 from devkit.processes.programs import ENVIRONMENT
 from remora.config import RadosSettings
-from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
+from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, RoutedEvent, TopicCopies
+from remora.model.topic import Topic
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore, recovery
 from support.stores import own_topic, spread
@@ -28,6 +29,8 @@ from support.stores import own_topic, spread
 MORE_SHARDS = 5
 
 EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", IdempotencyKey("key", b"digest")
+
+ANSWER = FannedOut(EVENTS, 1, {"a": EVENTS, "b": EVENTS})
 
 Act = Callable[[], Awaitable[object]]
 
@@ -100,6 +103,11 @@ def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
     return [ReservedRoom(event.shard, event.key, len(event.payload) + 100) for event in events]
 
 
+def copies_for(topics: Sequence[Topic]) -> list[TopicCopies]:
+    """The copies of a request for several topics: each topic's own events."""
+    return [TopicCopies(topic, spread(topic, EVENTS, f"{topic.name} ")) for topic in topics]
+
+
 async def victims(settings: RadosSettings, kind: str) -> list[Victim]:
     """Run the program, and answer what became of each of its processes; only the last one survived."""
     command = [sys.executable, "-W", "error", "-m", "support.rados_victim", json.dumps(asdict(settings)), kind]
@@ -127,6 +135,9 @@ async def _prepare(store: RadosStore, kind: str, name: str) -> tuple[Act, str]:
     topic, events = await store.own_topics.create(asked), spread(asked, EVENTS)
     if kind == "publish":
         return lambda: store.ingest.publish(topic, events, ONCE), ""
+    if kind == "fan-out":
+        copies = copies_for([topic, await store.own_topics.create(own_topic(f"{name}-b", SHARDS))])
+        return lambda: store.ingest.fan_out(copies, ANSWER, IdempotencyKey(name, DIGEST)), ""
     if kind == "reserve":
         return lambda: store.ingest.reserve(topic, rooms(events)), ""
     if kind == "reshard":

@@ -293,9 +293,13 @@ async def test_a_sequenced_topic_numbers_its_copies(tmp_path: Path) -> None:
 
 
 async def test_another_store_refuses_events_without_a_topic(tmp_path: Path) -> None:
-    """A store that offers no notifications has the request refused with what would do."""
+    """A store that offers no notifications has the request refused, and one that cannot reserve says what can."""
     async with ingest_site(ScriptedStore(), tmp_path) as site:
         answer = await site.ask("POST", EVENTS, records("a"))
 
+        assert (answer.status, answer.code) == (501, "NeedsEmbeddedStore")
+        assert "events without a topic" in answer.json["detail"]
+        coming = {"events": [{"bucket": "b", "object": "a", "bytes": 900}]}
+        answer = await site.ask("POST", "/v1/reservations", json.dumps(coming).encode())
         assert (answer.status, answer.code) == (501, "NeedsEmbeddedStore")
         assert "embedded store" in answer.json["detail"]

@@ -45,7 +45,10 @@ class AnnouncedEvents:
     def __init__(self, desk: Desk, sender: SenderGrant) -> None:
         store = desk.store.ingest
         if not isinstance(store, Announcing):
-            raise RefusedRequest(NOT_HERE, 'events without a topic need the embedded store (store.kind = "sqlite")')
+            raise RefusedRequest(
+                NOT_HERE,
+                'reservations without a topic need the embedded store (store.kind = "sqlite"); send them in one step',
+            )
         self._store = store
         self._desk = desk
         self._sender = sender

@@ -95,7 +95,7 @@ class Distribution:
     def __init__(self, desk: Desk, sender: SenderGrant) -> None:
         store = desk.store.ingest
         if not isinstance(store, FanningOut):
-            raise RefusedRequest(NOT_HERE, 'events without a topic need the embedded store (store.kind = "sqlite")')
+            raise RefusedRequest(NOT_HERE, "this store takes no events without a topic")
         self._store = store
         self._desk = desk
         self._sender = sender

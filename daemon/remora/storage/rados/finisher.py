@@ -9,61 +9,76 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
-
-import msgspec
+from typing import Generic, NamedTuple
 
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentState
+from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L
 from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.part_commits import CommittedIntent, PartCommits, seconds
 from remora.storage.rados.registry import Registry, as_topic
 from remora.storage.rados.schedule import Schedule, ScheduleEntry, completion, deletion, expiry
 
 
-class Finisher:
-    """Brings intents to their end."""
+class _Share(NamedTuple):
+    """The parts of a member of a request that one queue gets, each with its number."""
 
-    def __init__(self, intents: IntentLog, schedule: Schedule, queues: OwnQueues, registry: Registry) -> None:
+    member: str
+    of: CommittedIntent
+    parts: Sequence[tuple[str, IntentPart]]
+
+
+class Finisher(Generic[L]):
+    """Brings requests of one kind to their end."""
+
+    def __init__(self, intents: IntentLog[L], schedule: Schedule, queues: OwnQueues, registry: Registry) -> None:
         self._intents = intents
         self._schedule = schedule
         self._queues = queues
         self._registry = registry
         self._parts = PartCommits(intents, queues, registry)
 
-    async def complete(self, name: str, intent: Intent) -> None:
-        """Commit the parts of a committed intent that are not in their queues yet.
+    async def complete(self, name: str, request: L) -> None:
+        """Commit the parts of a committed request that are not in their queues yet.
 
         Raises StoreUnavailable when some cannot be committed now; `recovery.py` tries again. Raises TopicUnknown when
-        the topic is gone.
+        the topic is gone; of several topics the others get their parts, and one that is gone needs none.
         """
-        of, queues = CommittedIntent(name, intent, seconds()), intent.queues()
+        began = seconds()
+        shares = [
+            _Share(member, CommittedIntent(name, name + member, intent, began), parts)
+            for member, intent in request.members
+            for parts in intent.queues().values()
+        ]
 
-        async def fill(shard: Shard) -> bool:
-            return any([await self._parts.store(of, number, part) for number, part in queues[shard]])
+        async def fill(share: _Share) -> bool:
+            return any([await self._parts.store(share.of, number, part) for number, part in share.parts])
 
-        outcomes = await each_of(list(queues), fill)
+        outcomes = await each_of(shares, fill)
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         gone = [error for error in errors if isinstance(error, TopicUnknown)]
         if len(errors) > len(gone):
             problem = next(error for error in errors if error not in gone)
-            what = f"events of topic {intent.topic_name} are about to be stored"
-            raise StoreUnavailable(f"{what}: {problem}") from problem
-        # Should this fail, recovery finds the intent committed, and every part of it done.
-        end = IntentState.ABORTED if gone else IntentState.COMPLETED
-        kept = msgspec.structs.replace(intent.slim(), moved=True in outcomes)
+            what = f"events of topic {', '.join(intent.topic_name for _, intent in request.members)}"
+            raise StoreUnavailable(f"{what} are about to be stored: {problem}") from problem
+        # Should this fail, recovery finds the request committed, and every part of it done.
+        is_void = bool(gone) and not request.OF_SEVERAL_TOPICS
+        end = IntentState.ABORTED if is_void else IntentState.COMPLETED
+        moved = frozenset(share.member for share, outcome in zip(shares, outcomes, strict=True) if outcome is True)
         with contextlib.suppress(StoreError):
-            await self._intents.change(name, kept, IntentState.COMMITTED, end)
+            await self._intents.change(name, request.slim(moved), IntentState.COMMITTED, end)
         with contextlib.suppress(StoreError):
-            await self.retain(name, intent)
-        if gone:
+            await self.retain(name, request)
+        if is_void:
             raise gone[0]
 
-    async def abort(self, name: str, intent: Intent) -> None:
-        """Abort a prepared intent and give its room back. Raises MismatchError when it is not prepared any more."""
-        await self._intents.change(name, intent.slim(), IntentState.PREPARED, IntentState.ABORTED)
-        await self.give_back(intent)
-        await self.retain(name, intent)
+    async def abort(self, name: str, request: L) -> None:
+        """Abort a prepared request and give its room back. Raises MismatchError when it is not prepared any more."""
+        await self._intents.change(name, request.slim(), IntentState.PREPARED, IntentState.ABORTED)
+        for _, intent in request.members:
+            await self.give_back(intent)
+        await self.retain(name, request)
 
     async def give_back(self, intent: Intent) -> None:
         """End the queues' reservations; one that cannot be ended now expires."""
@@ -75,15 +90,17 @@ class Finisher:
         """Delete intents that are completed or aborted; first the marks that they left in queues."""
         found = await each_of(entries, self._finished)
         marks: dict[tuple[Shard, str], list[str]] = defaultdict(list)
-        for entry, intent in zip(entries, found, strict=True):
-            if isinstance(intent, Intent):
+        for entry, request in zip(entries, found, strict=True):
+            if request is None or isinstance(request, StoreError):
+                continue
+            for member, intent in request.members:
                 for shard, numbers in (await self._marked(intent)).items():
-                    marks[shard, intent.topic_id] += [f"{entry.name}.{number}" for number in numbers]
+                    marks[shard, intent.topic_id] += [f"{entry.name}{member}.{number}" for number in numbers]
         queues = list(marks)
         answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
         if any(answers):
             return  # some marks are left, of which intents is not examined: the next look tries all again
-        free = [entry for entry, intent in zip(entries, found, strict=True) if not isinstance(intent, StoreError)]
+        free = [entry for entry, request in zip(entries, found, strict=True) if not isinstance(request, StoreError)]
         answers = await each_of(free, lambda entry: self._intents.remove(entry.name))
         if removed := [entry for entry, answer in zip(free, answers, strict=True) if answer is None]:
             await self._schedule.replace(removed, None)
@@ -96,15 +113,30 @@ class Finisher:
             marked |= dict.fromkeys(as_topic(intent.topic_name, found.stored).all_shards(), numbers)
         return marked
 
-    async def retain(self, name: str, intent: Intent) -> None:
-        """Schedule the intent's deletion, and nothing else for it."""
-        entries = [completion(name, intent), expiry(name, intent)]
-        await self._schedule.replace(entries, deletion(name, intent))
+    async def retain(self, name: str, request: L) -> None:
+        """Schedule the request's deletion, and nothing else for it."""
+        entries = [completion(name, request), expiry(name, request)]
+        await self._schedule.replace(entries, deletion(name, request))
 
-    async def _finished(self, entry: ScheduleEntry) -> Intent | None:
-        """The intent, completed first if its last step was lost; None when there is none."""
+    async def _finished(self, entry: ScheduleEntry) -> L | None:
+        """The request, completed first if its last step was lost; None when there is none."""
         known = await self._intents.load(entry.name)
         if known is not None and known.state is IntentState.COMMITTED:
             with contextlib.suppress(TopicUnknown):
                 await self.complete(entry.name, known.intent)
         return known.intent if known else None
+
+
+class RequestLog(NamedTuple, Generic[L]):
+    """One kind of requests: where they are kept, when they are looked at, and what brings them to their end."""
+
+    kind: type[L]
+    intents: IntentLog[L]
+    schedule: Schedule
+    finisher: Finisher[L]
+
+
+def request_log(connection: ClusterConnection, kind: type[L], queues: OwnQueues, registry: Registry) -> RequestLog[L]:
+    """The log of a kind of requests."""
+    intents, schedule = IntentLog(connection, kind), Schedule(connection, kind)
+    return RequestLog(kind, intents, schedule, Finisher(intents, schedule, queues, registry))

@@ -36,12 +36,12 @@ from remora.model.topic import Topic
 from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER
 from remora.ports.tracing import NO_TRACER, Work
-from remora.storage.rados.finisher import Finisher
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent
+from remora.storage.rados.finisher import RequestLog
+from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, LoggedIntent, new_intent
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
-from remora.storage.rados.schedule import Schedule, completion, expiry
+from remora.storage.rados.schedule import completion, expiry
 
 _TRIES = 5
 
@@ -62,12 +62,8 @@ class _Demand(NamedTuple):
 class RadosIngest:
     """Publishes, reserves, commits and aborts."""
 
-    def __init__(
-        self, intents: IntentLog, schedule: Schedule, finisher: Finisher, queues: OwnQueues, topics: RadosOwnTopics
-    ) -> None:
-        self._intents = intents
-        self._schedule = schedule
-        self._finisher = finisher
+    def __init__(self, log: RequestLog[Intent], queues: OwnQueues, topics: RadosOwnTopics) -> None:
+        self._intents, self._schedule, self._finisher = log.intents, log.schedule, log.finisher
         self._queues = queues
         self._topics = topics
         self.tracer, self.meter = NO_TRACER, NO_METER
@@ -93,16 +89,16 @@ class RadosIngest:
     async def _published(
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None
     ) -> PublishResult:
-        payloads = _payloads(topic, events)
+        payloads = payloads_of(topic, events)
         if once is None:
             await self._publish(topic, payloads)
             return PublishResult(len(events))
         name = f"{topic.name}.once-{hashlib.sha256(f'{topic.id} {once.key}'.encode()).hexdigest()[:40]}"
         known = await self._intents.load(name)
         if known is None:
-            intent = await self._reserve(topic, _demands(payloads))
+            intent = await self._reserve(topic, demands_of(payloads))
             try:
-                await self._commit(name, intent.committed(_filled(intent, payloads), once.digest))
+                await self._commit(name, intent.committed(filled(intent, payloads), once.digest))
             except ExistsError:
                 known = await self._intents.load(name)
             else:
@@ -113,8 +109,8 @@ class RadosIngest:
 
     async def _publish(self, topic: Topic, payloads: Mapping[int, list[bytes]]) -> None:
         """Store events without an idempotency key."""
-        intent = await self._reserve(topic, _demands(payloads), repeated=False)
-        parts = _filled(intent, payloads)
+        intent = await self._reserve(topic, demands_of(payloads), repeated=False)
+        parts = filled(intent, payloads)
         if len(parts) > 1:
             await self._commit(f"{topic.name}.any-{secrets.token_hex(16)}", intent.committed(parts, b""))
             return
@@ -146,7 +142,7 @@ class RadosIngest:
             raise
         await self._finisher.complete(name, intent)
 
-    async def _repeat(self, topic: Topic, name: str, known: LoggedIntent, digest: bytes) -> PublishResult:
+    async def _repeat(self, topic: Topic, name: str, known: LoggedIntent[Intent], digest: bytes) -> PublishResult:
         """The answer to a request that was committed before, once it is completed."""
         await self._topics.check(topic)
         if known.intent.digest != digest:
@@ -185,7 +181,7 @@ class RadosIngest:
                 payloads: dict[int, list[bytes]] = defaultdict(list)
                 for event, room in zip(events, known.intent.rooms, strict=True):  # another layout may be open by now
                     payloads[room.shard].append(event.payload)
-                intent = known.intent.committed(_filled(known.intent, payloads), digest)
+                intent = known.intent.committed(filled(known.intent, payloads), digest)
                 await self._schedule.add(completion(reservation, intent))
                 await self._intents.change(reservation, intent, IntentState.PREPARED, IntentState.COMMITTED)
                 await self._finisher.complete(reservation, intent)
@@ -205,7 +201,7 @@ class RadosIngest:
                 return
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
-    async def _reservation(self, topic: Topic, reservation: str) -> LoggedIntent:
+    async def _reservation(self, topic: Topic, reservation: str) -> LoggedIntent[Intent]:
         """The reservation of this topic as it is now."""
         known = await self._intents.load(reservation) if _RESERVATION.fullmatch(reservation) else None
         if known is None or known.intent.topic_id != topic.id:
@@ -265,7 +261,7 @@ class RadosIngest:
         return intent
 
 
-def _payloads(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, list[bytes]]:
+def payloads_of(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, list[bytes]]:
     """The payloads of each shard, in order. ValueError when the topic does not have one of the shards."""
     found: dict[int, list[bytes]] = defaultdict(list)
     for event in events:
@@ -289,7 +285,7 @@ def _check_shards(topic: Topic, shards: Iterable[int]) -> None:
             raise ValueError(f"topic {topic.name} has {topic.shards} shards, so none of number {shard}")
 
 
-def _demands(payloads: Mapping[int, list[bytes]]) -> list[_Demand]:
+def demands_of(payloads: Mapping[int, list[bytes]]) -> list[_Demand]:
     """The room that these payloads need."""
     return _split({shard: list(map(len, each)) for shard, each in payloads.items()})
 
@@ -308,7 +304,7 @@ def _split(sizes: Mapping[int, list[int]]) -> list[_Demand]:
     return found
 
 
-def _filled(intent: Intent, payloads: Mapping[int, list[bytes]]) -> list[IntentPart]:
+def filled(intent: Intent, payloads: Mapping[int, list[bytes]]) -> list[IntentPart]:
     """The intent's parts with their payloads."""
     left = {shard: iter(each) for shard, each in payloads.items()}
     return [

@@ -1,7 +1,8 @@
 """The intent log: requests to store events that take several queues or may be repeated, one object each.
 
 Such a request is a two-phase commit whose participants are queues. Object `remora.request.<name>` in remora's namespace
-holds the intent as its data and its state in xattr `remora.state`. Each change of the state compares the state before
+(`remora.fanout.<name>` where it is for several topics, see `envelope.py`) holds the intent as its data and its state in
+xattr `remora.state`. Each change of the state compares the state before
 in the same operation:
 
     prepared --> committed --> completed
@@ -21,7 +22,7 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -30,12 +31,11 @@ from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, generation_of, own_topic_name, shard_of
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError, Refusals
 
-_OBJECT = "remora.request."
 _STATE = "remora.state"
-_VERSION = 1
 _FIRST_READ = 64 << 10
 
 _GONE: Refusals = MappingProxyType({**OWN, errno.ENOENT: (MissingError, "there is no such request")})
@@ -63,6 +63,41 @@ class IntentPart(msgspec.Struct, frozen=True):
     payloads: list[bytes] = []
 
 
+class Logged(Protocol):
+    """What the log keeps of a request: an intent, or one for each of several topics.
+
+    `OBJECTS` begins the names of the objects, and `SCHEDULE` is the schedule's. `events` counts what is stored.
+    """
+
+    OBJECTS: ClassVar[str]
+    SCHEDULE: ClassVar[str]
+    VERSION: ClassVar[int]
+    OF_SEVERAL_TOPICS: ClassVar[bool]
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def made_ms(self) -> int: ...
+    @property
+    def decided_ms(self) -> int: ...
+    @property
+    def repeated(self) -> bool: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def members(self) -> Sequence[tuple[str, Intent]]:
+        """The intents, each with what its marks have behind the request's name."""
+        ...
+
+    def slim(self, moved: frozenset[str] = frozenset()) -> Self:
+        """The request without payloads and rooms: what is retained of one that is completed or aborted. `moved` are the
+        members of which a part was stored in a later layout."""
+        ...
+
+
+L = TypeVar("L", bound=Logged)
+
+
 class Intent(msgspec.Struct, frozen=True):
     """A request as it is stored. Fields may be added, and are skipped by those that do not know them. Another meaning
     of these fields is another version, which is refused.
@@ -73,6 +108,11 @@ class Intent(msgspec.Struct, frozen=True):
     `rooms` belong to a reservation; `events`, `digest` and `decided_ms` are set when it is committed. Only an intent
     that may be `repeated` is retained for long. Times are ms since the epoch by the clock of the host that wrote them.
     """
+
+    OBJECTS: ClassVar[str] = "remora.request."
+    SCHEDULE: ClassVar[str] = "remora.requests"
+    VERSION: ClassVar[int] = 1
+    OF_SEVERAL_TOPICS: ClassVar[bool] = False
 
     version: int
     topic: str
@@ -112,25 +152,27 @@ class Intent(msgspec.Struct, frozen=True):
             found.setdefault(self.shard(part), []).append((str(number), part))
         return found
 
-    def slim(self) -> Intent:
-        """The intent without payloads and rooms: what is retained of one that is completed or aborted."""
+    @property
+    def members(self) -> Sequence[tuple[str, Intent]]:
+        """See `Logged`."""
+        return [("", self)]
+
+    def slim(self, moved: frozenset[str] = frozenset()) -> Intent:
+        """See `Logged`."""
         parts = [msgspec.structs.replace(part, payloads=[]) for part in self.parts]
-        return msgspec.structs.replace(self, parts=parts, rooms=[])
+        return msgspec.structs.replace(self, parts=parts, rooms=[], moved="" in moved)
 
 
-class LoggedIntent(NamedTuple):
-    """An intent and its state at one moment."""
+class LoggedIntent(NamedTuple, Generic[L]):
+    """A request and its state at one moment."""
 
-    intent: Intent
+    intent: L
     state: IntentState
 
     @property
     def is_committed(self) -> bool:
         """Whether its events are stored or will be."""
         return self.state in (IntentState.COMMITTED, IntentState.COMPLETED)
-
-
-_decoder = msgspec.msgpack.Decoder(Intent)
 
 
 def now_ms() -> int:
@@ -142,14 +184,19 @@ def new_intent(
     topic: Topic, parts: list[IntentPart], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
 ) -> Intent:
     """An intent that is made now."""
-    return Intent(_VERSION, topic.shard(0).queue, topic.id, now_ms(), parts, repeated, list(rooms))
+    return Intent(Intent.VERSION, topic.shard(0).queue, topic.id, now_ms(), parts, repeated, list(rooms))
 
 
-class IntentLog(RadosPart):
-    """Stores intents by name, and changes their state by comparison."""
+class IntentLog(RadosPart, Generic[L]):
+    """Stores requests of one kind by name, and changes their state by comparison."""
 
-    async def load(self, name: str) -> LoggedIntent | None:
-        """The intent of this name as it is now; None when there is none. Raises StoreError when it cannot be read."""
+    def __init__(self, connection: ClusterConnection, kind: type[L]) -> None:
+        super().__init__(connection)
+        self._kind = kind
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    async def load(self, name: str) -> LoggedIntent[L] | None:
+        """The request of this name as it is now; None when there is none. Raises StoreError when it cannot be read."""
         size = _FIRST_READ
         while True:
             operation = ReadOp().assert_exists()
@@ -159,37 +206,36 @@ class IntentLog(RadosPart):
             except MissingError:
                 return None
             if len(content.data) < size:
-                return _logged(name, content.data, xattrs.values.get(_STATE, b""))
+                return self._logged(name, content.data, xattrs.values.get(_STATE, b""))
             size *= 8
 
-    async def create(self, name: str, intent: Intent, state: IntentState) -> None:
-        """Store a new intent. Raises ExistsError when there is one of this name."""
+    async def create(self, name: str, intent: L, state: IntentState) -> None:
+        """Store a new request. Raises ExistsError when there is one of this name."""
         operation = WriteOp().create(exclusive=True)
         operation.write_full(msgspec.msgpack.encode(intent)).set_xattr(_STATE, state)
         await self._run(operation, name, f"storing request {name}")
 
-    async def change(self, name: str, intent: Intent, old: IntentState, new: IntentState) -> None:
-        """Replace an intent. Raises MismatchError when its state is not `old`, MissingError when it is gone."""
+    async def change(self, name: str, intent: L, old: IntentState, new: IntentState) -> None:
+        """Replace a request. Raises MismatchError when its state is not `old`, MissingError when it is gone."""
         operation = WriteOp().assert_exists().assert_xattr(_STATE, old)
         operation.write_full(msgspec.msgpack.encode(intent)).set_xattr(_STATE, new)
         await self._run(operation, name, f"storing request {name}")
 
     async def remove(self, name: str) -> None:
-        """Remove the intent; no error when it is gone."""
+        """Remove the request; no error when it is gone."""
         try:
             await self._run(WriteOp().assert_exists().remove(), name, f"removing request {name}")
         except MissingError:
             return
 
     async def _run(self, operation: ObjectOperation, name: str, what: str) -> None:
-        await self._connection.run(operation, _OBJECT + name, what, _GONE, self._own)
+        await self._connection.run(operation, self._kind.OBJECTS + name, what, _GONE, self._own)
 
-
-def _logged(name: str, data: bytes, state: bytes) -> LoggedIntent:
-    try:
-        found = LoggedIntent(_decoder.decode(data), IntentState(state.decode("ascii", "replace")))
-    except (msgspec.MsgspecError, ValueError) as exc:
-        raise StoreError(f"request {name} cannot be read: {exc}") from exc
-    if found.intent.version > _VERSION:
-        raise StoreError(f"request {name} is a newer remora's: version {found.intent.version}, not {_VERSION}")
-    return found
+    def _logged(self, name: str, data: bytes, state: bytes) -> LoggedIntent[L]:
+        try:
+            found = LoggedIntent(self._decoder.decode(data), IntentState(state.decode("ascii", "replace")))
+        except (msgspec.MsgspecError, ValueError) as exc:
+            raise StoreError(f"request {name} cannot be read: {exc}") from exc
+        if (version := found.intent.version) > self._kind.VERSION:
+            raise StoreError(f"request {name} is a newer remora's: version {version}, not {self._kind.VERSION}")
+        return found

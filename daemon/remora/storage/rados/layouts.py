@@ -27,25 +27,25 @@ from remora.model.layout import FormerQueue
 from remora.model.shard import Shard
 from remora.model.topic import Topic, own_topic_name
 from remora.policy.layouts import still_held
-from remora.storage.rados.finisher import Finisher
-from remora.storage.rados.intent_log import IntentLog, IntentState
+from remora.storage.rados.envelope import Envelope
+from remora.storage.rados.finisher import RequestLog
+from remora.storage.rados.intent_log import Intent, IntentState, L
 from remora.storage.rados.own_queues import all_of, each_of
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics, check_shards
 from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import StoredLayout, StoredTopic, TopicRecord, as_topic
-from remora.storage.rados.schedule import MOST_WATCHED, DueAction, Schedule
+from remora.storage.rados.schedule import MOST_WATCHED, DueAction
 from remora.storage.rados.sealed_queues import SealedLook
 
 _TRIES = 20
 
 
 class LayoutParts(NamedTuple):
-    """The parts of the store that the end of a layout needs."""
+    """The parts of the store that the end of a layout needs: both logs of requests, and letters."""
 
-    intents: IntentLog
-    schedule: Schedule
-    finisher: Finisher
+    requests: RequestLog[Intent]
+    fan_outs: RequestLog[Envelope]
     letters: RadosLetters
 
 
@@ -54,7 +54,7 @@ class ReshardableTopics(RadosOwnTopics):
 
     def __init__(self, topics: OwnTopicsParts, parts: LayoutParts) -> None:
         super().__init__(topics)
-        self._intents, self._schedule, self._finisher, self._letters = parts
+        self._requests, self._fan_outs, self._letters = parts
 
     # --- a change --------------------------------------------------------------------------------------
 
@@ -150,7 +150,11 @@ class ReshardableTopics(RadosOwnTopics):
         through = [look.former for look in there if isinstance(look, SealedLook) and look.is_through]
         if len(through) != len(there):
             return False
-        if not await self._complete_committed(topic.name, found.stored.former[-1].generation):
+        generation = found.stored.former[-1].generation
+        if not (
+            await _complete_committed(self._requests, topic.name, generation)
+            and await _complete_committed(self._fan_outs, topic.name, generation)
+        ):
             return False
         return await self._forget(topic.name, found, through)
 
@@ -162,22 +166,6 @@ class ReshardableTopics(RadosOwnTopics):
         with contextlib.suppress(MismatchError):
             return await self._registry.swap(name, found, replace(found.stored, former=former))
         return found
-
-    async def _complete_committed(self, name: str, generation: int) -> bool:
-        """Complete every intent that was committed in a layout up to this one before it was shut.
-
-        What is committed later has nothing in its queues.
-        """
-        entries = (await self._schedule.entries())[DueAction.COMPLETE]
-        if len(entries) >= MOST_WATCHED:
-            return False
-        for entry in entries:
-            if own_topic_name(entry.name) != name:
-                continue
-            known = await self._intents.load(entry.name)
-            if known is not None and known.state is IntentState.COMMITTED and known.intent.generation <= generation:
-                await self._finisher.complete(entry.name, known.intent)
-        return True
 
     async def _forget(self, name: str, found: TopicRecord, queues: Sequence[FormerQueue]) -> bool:
         """Keep the ledgers, remove the queues, and have the registry forget the former layouts."""
@@ -198,3 +186,22 @@ class ReshardableTopics(RadosOwnTopics):
         """See `ports.layouts`."""
         await self._registry.existing(topic)
         return await self._former.kept(topic.id) if topic.generation else ()
+
+
+async def _complete_committed(log: RequestLog[L], name: str, generation: int) -> bool:
+    """Complete every request that was committed in a layout of the topic up to this one before it was shut.
+
+    What is committed later has nothing in its queues. False where there are too many to see all.
+    """
+    entries = (await log.schedule.entries())[DueAction.COMPLETE]
+    if len(entries) >= MOST_WATCHED:
+        return False
+    for entry in entries:
+        if not log.kind.OF_SEVERAL_TOPICS and own_topic_name(entry.name) != name:
+            continue
+        known = await log.intents.load(entry.name)
+        if known is not None and known.state is IntentState.COMMITTED:
+            members = [intent for _, intent in known.intent.members if intent.topic_name == name]
+            if any(intent.generation <= generation for intent in members):
+                await log.finisher.complete(entry.name, known.intent)
+    return True

@@ -1,22 +1,105 @@
-"""A store on RADOS has no notifications of remora's own: each bucket of a radosgw has some there."""
+"""Notifications for remora's own topics: a key each in the omap of object `remora.notifications`.
+
+It lies in remora's namespace. Those of a radosgw's buckets stay radosgw's. A change compares the object's version with
+the one that was read, so that of two at once one sees what the other did.
+"""
 
 from __future__ import annotations
 
-from remora.model.errors import NotificationRefused
-from remora.model.notification import Definitions, Notification
+import errno
+from types import MappingProxyType
+
+import msgspec
+
+from remora.model.errors import NotificationRefused, StoreError, StoreUnavailable
+from remora.model.notification import MOST_NOTIFICATIONS, Definitions, Notification
+from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
+from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.part import RadosPart
+from remora.storage.rados.refusals import OWN, ChangedError, ExistsError, MissingError, Refusals
+
+_OBJECT = "remora.notifications"
+_NONE = Definitions(version=-1)
+_TRIES = 5
+
+_CHANGED: Refusals = MappingProxyType(
+    {
+        **OWN,
+        errno.ERANGE: (ChangedError, "it has changed"),
+        errno.EOVERFLOW: (ChangedError, "it has been made anew"),
+    }
+)
+
+# A newer version may add fields, which are skipped, but never change these.
+_decoder = msgspec.json.Decoder(Notification)
 
 
-class NoNotifications:
-    """Refuses to have any."""
+class RadosNotifications(RadosPart):
+    """Reads and replaces them; an unchanged object costs a look at its version."""
+
+    def __init__(self, connection: ClusterConnection) -> None:
+        super().__init__(connection)
+        self._known = _NONE
 
     async def definitions(self) -> Definitions:
-        """None."""
-        return Definitions()
+        """All of them as they are now; the same object while nothing changed."""
+        try:
+            if await self._run(ReadOp().assert_exists()) != self._known.version:
+                self._known = await self._read()
+        except MissingError:
+            self._known = _NONE
+        return self._known
 
     async def change(self, before: Notification | None, after: Notification | None) -> None:
-        """Refused."""
-        name = (after or before or Notification("", ())).id
-        raise NotificationRefused(
-            f'notification {name} needs the embedded store (store.kind = "sqlite"); with RADOS, make notifications of'
-            " buckets through radosgw's API"
-        )
+        """Replace one by another of its id, where it is as `before` says."""
+        given = after or before
+        assert given is not None
+        for _ in range(_TRIES):
+            try:
+                known = await self._read()
+            except MissingError:
+                known = _NONE
+            _check(given.id, known, before)
+            operation = WriteOp()
+            if known.version < 0:
+                operation.create(exclusive=True)
+            else:
+                operation.assert_version(known.version)
+            if after is None:
+                operation.remove_omap([given.id])
+            else:
+                operation.set_omap({given.id: msgspec.json.encode(after)})
+            try:
+                await self._run(operation)
+            except (ChangedError, ExistsError, MissingError):
+                continue
+            return
+        raise StoreUnavailable(f"notification {given.id}: other processes keep changing notifications")
+
+    async def _read(self) -> Definitions:
+        """All of them, of one version. Raises MissingError where there never was any."""
+        operation = ReadOp().assert_exists()
+        page = operation.omap_page("", "", MOST_NOTIFICATIONS + 1)
+        version = await self._run(operation)
+        return Definitions(tuple(_decoded(name, raw) for name, raw in sorted(page.values.items())), version)
+
+    async def _run(self, operation: ObjectOperation) -> int:
+        return await self._connection.run(operation, _OBJECT, f"looking into {_OBJECT}", _CHANGED, self._own)
+
+
+def _check(name: str, known: Definitions, before: Notification | None) -> None:
+    """Raise NotificationRefused where one is not as the caller believes, or would be too many."""
+    there = next((each for each in known.notifications if each.id == name), None)
+    if there != before:
+        if there is None:
+            raise NotificationRefused(f"there is no notification {name}")
+        raise NotificationRefused(f"notification {name} {'was changed meanwhile' if before else 'is there already'}")
+    if before is None and len(known.notifications) >= MOST_NOTIFICATIONS:
+        raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")
+
+
+def _decoded(name: str, definition: bytes) -> Notification:
+    try:
+        return _decoder.decode(definition)
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"notification {name} cannot be read: {exc}") from exc

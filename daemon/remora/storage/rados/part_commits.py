@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 from remora.codec.event_entry import decode
 from remora.codec.shard_hash import shard as shard_number
@@ -19,7 +20,7 @@ from remora.model.errors import CodecError, ShardGone, StoreUnavailable, TopicUn
 from remora.model.layout import TopicLayout
 from remora.model.shard import Origin, Shard
 from remora.model.topic import shard_of
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L
 from remora.storage.rados.own_queues import OwnQueues, PartOutcome
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import Registry, as_topic
@@ -32,19 +33,20 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class CommittedIntent:
-    """An intent that was seen committed at `began`. Long after that another process may have completed it and deleted
-    its marks, and a commit would store a part again.
+    """An intent of a request that was seen committed at `began`. Long after that another process may have completed it
+    and deleted its marks, which begin with `mark`, and a commit would store a part again.
     """
 
-    name: str
+    request: str
+    mark: str
     intent: Intent
     began: float
 
 
-class PartCommits:
+class PartCommits(Generic[L]):
     """See the module."""
 
-    def __init__(self, intents: IntentLog, queues: OwnQueues, registry: Registry) -> None:
+    def __init__(self, intents: IntentLog[L], queues: OwnQueues, registry: Registry) -> None:
         self._intents, self._queues, self._registry = intents, queues, registry
 
     async def store(self, of: CommittedIntent, number: str, part: IntentPart) -> bool:
@@ -52,7 +54,7 @@ class PartCommits:
 
         Raises StoreUnavailable where that cannot be now, and TopicUnknown when the topic is gone.
         """
-        mark, is_moved = f"{of.name}.{number}", False
+        mark, is_moved = f"{of.mark}.{number}", False
         outcome = await self._committed(of, of.intent.shard(part), mark, part.payloads, part.reservation)
         left, generation = ([] if outcome is PartOutcome.DONE else part.payloads), of.intent.generation
         while left:
@@ -111,9 +113,9 @@ class PartCommits:
 
     async def _is_pending(self, of: CommittedIntent) -> bool:
         """Whether the intent is still to be completed; not where another process has stored all of it meanwhile."""
-        known = await self._intents.load(of.name)
+        known = await self._intents.load(of.request)
         if known is None:
-            raise StoreUnavailable(f"request {of.name} is gone")
+            raise StoreUnavailable(f"request {of.request} is gone")
         if known.state is IntentState.ABORTED:
             raise TopicUnknown(f"topic {of.intent.topic_name} was removed")
         return known.state is IntentState.COMMITTED

@@ -8,16 +8,16 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.policy.reservations import Sightings
-from remora.storage.rados.finisher import Finisher
-from remora.storage.rados.intent_log import IntentLog, IntentState
+from remora.storage.rados.finisher import RequestLog
+from remora.storage.rados.intent_log import IntentState, L
 from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.refusals import MismatchError, MissingError
-from remora.storage.rados.schedule import DueAction, Schedule, ScheduleEntry
+from remora.storage.rados.schedule import DueAction, ScheduleEntry
 
 _log = logging.getLogger(__name__)
 
@@ -38,15 +38,11 @@ class _Due(NamedTuple):
     seen_s: float
 
 
-class Recovery:
-    """Goes through the schedule. `clock` is monotonic, in seconds."""
+class Recovery(Generic[L]):
+    """Goes through the schedule of one kind of requests. `clock` is monotonic, in seconds."""
 
-    def __init__(
-        self, intents: IntentLog, schedule: Schedule, finisher: Finisher, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._intents = intents
-        self._schedule = schedule
-        self._finisher = finisher
+    def __init__(self, log: RequestLog[L], clock: Callable[[], float] = time.monotonic) -> None:
+        self._intents, self._schedule, self._finisher = log.intents, log.schedule, log.finisher
         self._clock = clock
         self._seen: Sightings[ScheduleEntry] = Sightings()
         self._unreadable: frozenset[str] = frozenset()

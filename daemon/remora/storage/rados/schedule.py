@@ -1,8 +1,8 @@
 """The schedule: which intents have to be looked at when the process that works on them may have stopped.
 
-Object `remora.requests` in remora's namespace has an omap key `<action>/<due>/<name>` for each of them; due times are
-ms since the epoch, by the clock of the host that wrote the key. A key is written before its intent, so that no intent
-is unknown:
+Object `remora.requests` in remora's namespace, `remora.fanouts` for requests of several topics, has an omap key
+`<action>/<due>/<name>` for each of them; due times are ms since the epoch, by the clock of the host that wrote the key.
+A key is written before its intent, so that no intent is unknown:
 
 * `open`: complete it, unless its own process does: it is committed, or about to be.
 * `held`: abort it, once its room was reserved for long enough.
@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
-from remora.storage.rados.intent_log import Intent, now_ms
+from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.intent_log import Logged, now_ms
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError
 
-_OBJECT = "remora.requests"
 _PAGE = 256
 MOST_WATCHED = 16_384
 """The most keys of an action that are seen at a time: as many intents as may wait to be completed or aborted."""
@@ -64,24 +64,28 @@ class ScheduleEntry(NamedTuple):
         return (now_ms() - self.due_ms) / 1000
 
 
-def completion(name: str, intent: Intent) -> ScheduleEntry:
+def completion(name: str, intent: Logged) -> ScheduleEntry:
     """The entry of an intent that its own process completes now."""
     return ScheduleEntry(DueAction.COMPLETE, intent.decided_ms + int(_GRACE_S * 1000), name)
 
 
-def expiry(name: str, intent: Intent) -> ScheduleEntry:
+def expiry(name: str, intent: Logged) -> ScheduleEntry:
     """The entry of a reservation."""
     return ScheduleEntry(DueAction.ABORT, intent.made_ms + int((RESERVATION_AGE_S + _GRACE_S) * 1000), name)
 
 
-def deletion(name: str, intent: Intent) -> ScheduleEntry:
+def deletion(name: str, intent: Logged) -> ScheduleEntry:
     """The entry of an intent that is completed or aborted now."""
     retained_s = _RETAINED_S if intent.repeated else _MARKED_S
     return ScheduleEntry(DueAction.DELETE, now_ms() + int(retained_s * 1000), name)
 
 
 class Schedule(RadosPart):
-    """Adds, replaces and lists entries."""
+    """Adds, replaces and lists the entries of one kind of requests."""
+
+    def __init__(self, connection: ClusterConnection, kind: type[Logged]) -> None:
+        super().__init__(connection)
+        self._object = kind.SCHEDULE
 
     async def add(self, entry: ScheduleEntry) -> None:
         """Add an entry; no error when it is there."""
@@ -116,7 +120,7 @@ class Schedule(RadosPart):
         return list(page.values)
 
     async def _run(self, operation: ObjectOperation) -> None:
-        await self._connection.run(operation, _OBJECT, f"looking into {_OBJECT}", OWN, self._own)
+        await self._connection.run(operation, self._object, f"looking into {self._object}", OWN, self._own)
 
 
 def _parsed(keys: Iterable[str]) -> Iterator[ScheduleEntry]:

@@ -14,19 +14,20 @@ from remora.storage.rados.arrivals import NoArrivals
 from remora.storage.rados.attempts import RadosAttempts
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.envelope import Envelope
+from remora.storage.rados.fan_out import RadosFanOut
+from remora.storage.rados.finisher import request_log
 from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.guards import Guards
 from remora.storage.rados.holds import HoldsObject
-from remora.storage.rados.ingest import RadosIngest
 from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.intent_log import IntentLog
+from remora.storage.rados.intent_log import Intent
 from remora.storage.rados.layouts import LayoutParts, ReshardableTopics
 from remora.storage.rados.ledger import RadosLedger
 from remora.storage.rados.locks import RadosLocks
 from remora.storage.rados.members import RadosMembers
 from remora.storage.rados.mends import RadosMends
-from remora.storage.rados.notifications import NoNotifications
+from remora.storage.rados.notifications import RadosNotifications
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
@@ -37,7 +38,6 @@ from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.registry import Registry
 from remora.storage.rados.releases import RadosReleases
 from remora.storage.rados.runs import Runs
-from remora.storage.rados.schedule import Schedule
 from remora.storage.rados.sealed_queues import SealedQueues
 from remora.storage.rados.spills import RadosSpills
 from remora.storage.rados.two_phase import RadosTwoPhase
@@ -95,13 +95,15 @@ class RadosStore:
         parts = QueueParts(old_heads, runs, guards, Parents(registry, sealed, former))
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
         self.locks = RadosLocks(connection, self.catalog, old_heads, self.queue.taken, on_seam)
-        self.arrivals, self.notifications = NoArrivals(), NoNotifications()
-        intents, schedule = IntentLog(connection), Schedule(connection)
-        finisher = Finisher(intents, schedule, own_queues, registry)
-        self.own_topics = ReshardableTopics(topics, LayoutParts(intents, schedule, finisher, self.letters))
-        self.ingest = RadosIngest(intents, schedule, finisher, own_queues, own_topics)
+        self.arrivals, self.notifications = NoArrivals(), RadosNotifications(connection)
+        requests, fan_outs = (
+            request_log(connection, Intent, own_queues, registry),
+            request_log(connection, Envelope, own_queues, registry),
+        )
+        self.own_topics = ReshardableTopics(topics, LayoutParts(requests, fan_outs, self.letters))
+        self.ingest = RadosFanOut(requests, own_queues, own_topics, fan_outs)
         self.ingest.tracer, self.ingest.meter = tracer, meter
-        self._recovery, self._runs = Recovery(intents, schedule, finisher), runs
+        self._recovery, self._fan_out_recovery, self._runs = Recovery(requests), Recovery(fan_outs), runs
         self._guards = guards
         self._stack = AsyncExitStack()
 
@@ -142,8 +144,9 @@ class RadosStore:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._connection)
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            recovering = tasks.create_task(self._recovery.run(), name="rados recovery")
-            stack.callback(recovering.cancel)
+            for running in (self._recovery.run(), self._fan_out_recovery.run()):
+                recovering = tasks.create_task(running, name="rados recovery")
+                stack.callback(recovering.cancel)
             sweeping = tasks.create_task(self._guards.run(self._runs), name="rados sweep")
             stack.callback(sweeping.cancel)
             self._stack = stack.pop_all()

@@ -1,0 +1,59 @@
+"""Requests to store events in several topics, every copy or none: an intent for each topic in one object.
+
+`Intent` is what remoras of one topic a request know, and they would store all parts in the first topic. So envelopes
+have objects and a schedule of their own. Names begin with `~`, which no topic's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from remora.model.ingest import FannedOut
+from remora.storage.rados.intent_log import Intent, now_ms
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """Intents that are committed together, and the answer to their request. Fields may be added as to an `Intent`."""
+
+    OBJECTS: ClassVar[str] = "remora.fanout."
+    SCHEDULE: ClassVar[str] = "remora.fanouts"
+    VERSION: ClassVar[int] = 1
+    OF_SEVERAL_TOPICS: ClassVar[bool] = True
+
+    version: int
+    made_ms: int
+    intents: list[Intent]
+    repeated: bool
+    decided_ms: int = 0
+    digest: bytes = b""
+    accepted: int = 0
+    unmatched: int = 0
+    topics: dict[str, int] = {}
+
+    @property
+    def events(self) -> int:
+        """The copies, over all topics."""
+        return sum(self.topics.values())
+
+    @property
+    def members(self) -> Sequence[tuple[str, Intent]]:
+        """See `Logged`."""
+        return [(f".{number}", intent) for number, intent in enumerate(self.intents)]
+
+    def slim(self, moved: frozenset[str] = frozenset()) -> Envelope:
+        """See `Logged`."""
+        intents = [intent.slim(frozenset({""} if member in moved else ())) for member, intent in self.members]
+        return msgspec.structs.replace(self, intents=intents)
+
+    def answer(self, *, repeated: bool) -> FannedOut:
+        """What the request was answered."""
+        return FannedOut(self.accepted, self.unmatched, self.topics, repeated)
+
+
+def committed_envelope(intents: list[Intent], answer: FannedOut, digest: bytes, *, repeated: bool) -> Envelope:
+    """An envelope of intents with their payloads, committed now."""
+    now, topics = now_ms(), dict(answer.topics)
+    return Envelope(Envelope.VERSION, now, intents, repeated, now, digest, answer.accepted, answer.unmatched, topics)

@@ -1,0 +1,120 @@
+"""Stores events in several topics, all copies or none, also over a crash.
+
+Room is reserved in the queues of all topics first; then one operation on one object commits the envelope with all
+payloads (`envelope.py`); then each part is committed to its queue, by this process or by one that recovers it. The
+envelope of a request with a key is named by the key alone, since by the time that it is repeated its events may match
+other notifications.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from remora.model.errors import OnceConflict, StoreError, StoreUnavailable
+from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
+from remora.policy.stages import EventStage
+from remora.storage.rados.envelope import Envelope, committed_envelope
+from remora.storage.rados.finisher import RequestLog
+from remora.storage.rados.ingest import RadosIngest, demands_of, filled, payloads_of
+from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent
+from remora.storage.rados.own_queues import OwnQueues, each_of
+from remora.storage.rados.own_topics import RadosOwnTopics
+from remora.storage.rados.refusals import ExistsError
+from remora.storage.rados.schedule import completion
+
+
+class RadosFanOut(RadosIngest):
+    """Ingest, and events for several topics at once; see `ports.FanningOut`."""
+
+    def __init__(
+        self, log: RequestLog[Intent], queues: OwnQueues, topics: RadosOwnTopics, fan_outs: RequestLog[Envelope]
+    ) -> None:
+        super().__init__(log, queues, topics)
+        self._fan_outs = fan_outs
+
+    def fan_out_soon(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, done: Callable[[FannedOut | Exception], None]
+    ) -> bool:
+        """False: each request takes several operations."""
+        return False
+
+    async def fan_out(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None = None
+    ) -> FannedOut:
+        """Store the copies; returns when all are durable."""
+        if once is None and len(copies) < 2:
+            for each in copies:
+                await self.publish(each.topic, each.events)
+            return answer
+        name = _name(once) if once else f"~any-{secrets.token_hex(16)}"
+        if once is not None and (before := await self._before(name, once)) is not None:
+            return before
+        began = time.monotonic()
+        intents = await self._reserve_copies(copies, repeated=once is not None)
+        envelope = committed_envelope(intents, answer, once.digest if once else b"", repeated=once is not None)
+        try:
+            await self._commit_envelope(name, envelope)
+        except ExistsError as exc:
+            if once is not None and (before := await self._before(name, once)) is not None:
+                return before
+            raise StoreUnavailable("an earlier request of this key was just being deleted") from exc
+        self.meter.stage_took(EventStage.COMMIT, "rados", time.monotonic() - began)
+        return answer
+
+    async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
+        """The answer that a request with this key had before, when every topic has its copies."""
+        return await self._before(_name(once), once)
+
+    async def _before(self, name: str, once: IdempotencyKey) -> FannedOut | None:
+        """The answer of the first time, once all of it is stored."""
+        known: LoggedIntent[Envelope] | None = await self._fan_outs.intents.load(name)
+        if known is None:
+            return None
+        if known.intent.digest != once.digest:
+            raise OnceConflict("something else was stored under this key before")
+        if known.state is IntentState.COMMITTED:
+            await self._fan_outs.finisher.complete(name, known.intent)
+        return known.intent.answer(repeated=True)
+
+    async def _reserve_copies(self, copies: Sequence[TopicCopies], *, repeated: bool) -> list[Intent]:
+        """Intents with their payloads and with room reserved in all topics; what was reserved is given back where one
+        refuses."""
+        payloads = [payloads_of(each.topic, each.events) for each in copies]
+
+        async def reserve(number: int) -> Intent:
+            return await self._reserve(copies[number].topic, demands_of(payloads[number]), repeated=repeated)
+
+        found = await each_of(range(len(copies)), reserve)
+        intents = [each for each in found if not isinstance(each, StoreError)]
+        if errors := [each for each in found if isinstance(each, StoreError)]:
+            await self._give_back_all(intents)
+            errors.sort(key=lambda error: isinstance(error, StoreUnavailable))  # a certain refusal says more
+            raise errors[0]
+        return [intent.committed(filled(intent, of), b"") for intent, of in zip(intents, payloads, strict=True)]
+
+    async def _give_back_all(self, intents: Sequence[Intent]) -> None:
+        await each_of(intents, self._finisher.give_back)
+
+    async def _commit_envelope(self, name: str, envelope: Envelope) -> None:
+        """Log an envelope as committed, then complete it. Raises ExistsError when there is one of this name."""
+        entry, (_, envelopes, schedule, finisher) = completion(name, envelope), self._fan_outs
+        try:
+            await schedule.add(entry)
+            await envelopes.create(name, envelope, IntentState.COMMITTED)
+        except StoreUnavailable:
+            raise  # it may have been created, and recovery completes it
+        except StoreError as exc:
+            await self._give_back_all(envelope.intents)
+            if not isinstance(exc, ExistsError):  # decided in the same millisecond, it has this very entry
+                with contextlib.suppress(StoreError):
+                    await schedule.replace([entry], None)
+            raise
+        await finisher.complete(name, envelope)
+
+
+def _name(once: IdempotencyKey) -> str:
+    return f"~once-{hashlib.sha256(once.key.encode()).hexdigest()[:40]}"

@@ -1,0 +1,297 @@
+"""Events for several topics on RADOS: every copy or none, once, also when processes die, and topics and layouts go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from devkit.clusters.ceph import reached
+from devkit.waits import PATIENT_S, until
+from remora.config import RadosSettings
+from remora.model.errors import (
+    NotificationRefused,
+    OnceConflict,
+    QueueFull,
+    StoreUnavailable,
+    TopicClosed,
+    TopicMoved,
+    TopicUnknown,
+)
+from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.notification import EventFilter, Notification
+from remora.model.topic import Topic
+from remora.storage.rados import RadosStore, recovery
+from remora.storage.rados.schedule import DueAction, ScheduleEntry
+from support.gone_layouts import cases, deliver, pass_by
+from support.rados_victim import ANSWER, DIGEST, MORE_SHARDS, SHARDS, armed, copies_for, freeze_before, victims
+from support.stores import by_shard, own_topic, spread
+
+pytestmark = pytest.mark.ceph
+
+ONCE = IdempotencyKey("key", DIGEST)
+
+
+@pytest.fixture
+async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RadosStore]:
+    """An open store, which is not the one that anything happens to. It looks after others' requests often."""
+    monkeypatch.setattr(recovery, "_EVERY_S", 0.3)
+    async with reached(settings) as store:
+        yield store
+
+
+async def topics(store: RadosStore, *names: str) -> list[Topic]:
+    """Topics of some shards."""
+    return [await store.own_topics.create(own_topic(name, SHARDS)) for name in names]
+
+
+async def there(store: RadosStore, topic: Topic) -> list[list[bytes]]:
+    """The same, where no room is reserved."""
+    stats = [await store.inspection.stats(shard) for shard in topic.all_shards()]
+    assert [each.reservations for each in stats] == [0] * len(stats)
+    return await waiting(store, topic)
+
+
+async def waiting(store: RadosStore, topic: Topic) -> list[list[bytes]]:
+    """All that waits in each of a topic's shards."""
+    return [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
+
+
+def whole(topic: Topic) -> list[list[bytes]]:
+    """What a topic has of one request of the tests."""
+    return by_shard(topic, copies_for([topic])[0].events)
+
+
+async def is_settled(store: RadosStore) -> bool:
+    """Whether every request for several topics that was decided has been carried out."""
+    log = store.ingest._fan_outs
+    entries = (await log.schedule.entries())[DueAction.COMPLETE]
+    return not any([await log.intents.load(entry.name) for entry in entries])
+
+
+# --------------------------------------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize("once", [None, ONCE])
+async def test_every_topic_gets_its_copies(store: RadosStore, once: IdempotencyKey | None) -> None:
+    """Each topic has its own events in order, of one, of several and of no topic, and the answer is the one given."""
+    a, b, c = await topics(store, "a", "b", "c")
+
+    assert await store.ingest.fan_out(copies_for([a, b]), ANSWER, once) == ANSWER
+    assert await store.ingest.fan_out(copies_for([c]), ANSWER, once and replace(once, key="other")) == ANSWER
+    assert await store.ingest.fan_out([], ANSWER, once and replace(once, key="none")) == ANSWER
+
+    assert [await there(store, each) for each in (a, b, c)] == [whole(each) for each in (a, b, c)]
+
+
+async def test_a_repeat_keeps_the_topics_of_its_first_try(store: RadosStore, settings: RadosSettings) -> None:
+    """A repeat under its key stores nothing and has the first answer, whatever it matches by then, also in another
+    process; other contents under the key are refused, and a topic's own keys are others."""
+    a, b, c = await topics(store, "a", "b", "c")
+    other = FannedOut(9, 9, {"other": 9})
+
+    assert await store.ingest.fanned_out(ONCE) is None
+    assert await store.ingest.fan_out(copies_for([a, b]), ANSWER, ONCE) == ANSWER
+    async with reached(settings) as beside:
+        for each in (store, beside):
+            assert await each.ingest.fan_out(copies_for([c]), other, ONCE) == replace(ANSWER, repeated=True)
+            assert await each.ingest.fanned_out(ONCE) == replace(ANSWER, repeated=True)
+            with pytest.raises(OnceConflict):
+                await each.ingest.fan_out(copies_for([a, b]), ANSWER, replace(ONCE, digest=b"other"))
+    assert not (await store.ingest.publish(c, spread(c, 3), ONCE)).repeated
+
+    assert [await there(store, each) for each in (a, b)] == [whole(a), whole(b)]
+    assert await there(store, c) == by_shard(c, spread(c, 3))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_one_topic_refuses_the_whole_request(store: RadosStore, place: int) -> None:
+    """Where one topic is closed, gone or full nothing is stored anywhere, the topic is named, and no room is kept."""
+    both = await topics(store, "a", "b")
+    of = both[place]
+
+    await store.own_topics.change(replace(of, closed=True))
+    with pytest.raises(TopicClosed, match=of.name):
+        await store.ingest.fan_out(copies_for(both), ANSWER, ONCE)
+    await store.own_topics.change(of)
+    another = copies_for([replace(each, id="x") if each is of else each for each in both])
+    with pytest.raises(TopicUnknown, match=of.name):
+        await store.ingest.fan_out(another, ANSWER)
+    large = copies_for(both)
+    large[place] = TopicCopies(of, [RoutedEvent(0, b"k", bytes(129 << 20))])
+    with pytest.raises(QueueFull):
+        await store.ingest.fan_out(large, ANSWER, ONCE)
+
+    assert [await there(store, each) for each in both] == [[[]] * SHARDS] * 2
+    assert await store.ingest.fan_out(copies_for(both), ANSWER, ONCE) == ANSWER
+    assert [await there(store, each) for each in both] == [whole(each) for each in both]
+
+
+# ------------------------------------------------------------------------------------------ killed and frozen
+
+
+@pytest.mark.guarantee("topics-of-remoras-own", "no-loss", "duplicates")
+async def test_killed_at_each_step(settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever step a process is killed after, others store every copy or none; its repeat stores them once. A topic
+    that is removed meanwhile ends its own part only."""
+    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    left = await victims(settings, "fan-out")
+    pairs = [[await store.own_topics.find(f"{each.topic}{end}") for end in ("", "-b")] for each in left]
+    gone = left[-4]  # decided, and not all of it is stored
+    topic = pairs[-4][1]
+    assert topic is not None
+    await store.own_topics.remove(topic, discard=True)
+    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    await until(partial(is_settled, store))
+
+    stored = []
+    for victim, pair in zip(left, pairs, strict=True):
+        some = [each for each in pair[: 1 if victim is gone else 2] if each is not None]
+        found = [
+            [[entry async for _, entry in store.inspection.dump(shard)] for shard in each.all_shards()] for each in some
+        ]
+        assert found in ([[[]] * SHARDS] * len(some), [whole(each) for each in some])
+        stored.append(found != [[[]] * SHARDS] * len(some))
+    # Reservations in both, a note and the decision; commits, and two steps to remember it by.
+    assert stored == [False] * (2 * SHARDS + 1) + [True] * (2 * SHARDS + 4)
+    for victim, pair, was_stored in zip(left, pairs, stored, strict=True):
+        if victim is not gone:
+            copies = copies_for([each for each in pair if each is not None])
+            answer = await store.ingest.fan_out(copies, ANSWER, IdempotencyKey(victim.topic, DIGEST))
+            assert answer == replace(ANSWER, repeated=was_stored)
+            for each in pair:
+                assert each is not None
+                assert await waiting(store, each) == whole(each)
+
+
+@pytest.mark.guarantee("no-loss", "duplicates", "topics-of-remoras-own")
+@pytest.mark.parametrize("number", cases(range(1, 17), at_the_gate=[3, 11]))
+async def test_one_that_stands_still_while_a_layout_goes(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A request stands still before any of its writes while a layout of one of its topics is sealed, delivered, shut
+    and gone, and others finish it. Then it is stored whole in both, or in neither; its repeat stores it once."""
+    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    a, b = await topics(store, "a", "b")
+    async with reached(settings) as late:
+        frozen = freeze_before(late, number)
+        storing = asyncio.ensure_future(armed(late.ingest.fan_out(copies_for([a, b]), ANSWER, ONCE)))
+        storing.add_done_callback(lambda _: frozen.is_there.set())
+        await asyncio.wait_for(frozen.is_there.wait(), PATIENT_S)
+        found = await pass_by(store, a, MORE_SHARDS)
+        monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+        await until(partial(is_settled, store))  # by another process, which knows nothing of what this one has stored
+        frozen.thaw.set()
+        (answer,) = await asyncio.gather(storing, return_exceptions=True)
+        assert not isinstance(answer, BaseException) or isinstance(answer, (TopicMoved, StoreUnavailable))
+
+    moved = await store.own_topics.find("a")
+    assert moved is not None
+    expected = Counter(each.payload for each in copies_for([a])[0].events)
+    beside = [RoutedEvent(0, each.key, each.payload) for each in copies_for([a])[0].events]
+    await store.ingest.fan_out([TopicCopies(moved, beside), *copies_for([b])], ANSWER, ONCE)
+    assert Counter(found + await deliver(store, moved.all_shards())) == expected
+    assert Counter(await deliver(store, b.all_shards())) == Counter(each.payload for each in copies_for([b])[0].events)
+
+
+async def test_a_topic_that_goes_meanwhile(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a topic is removed between the decision and the storing, the others get their copies, and it is success."""
+    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    a, b = await topics(store, "a", "b")
+    async with reached(settings) as late:
+        frozen = freeze_before(late, 2 * SHARDS + 3)
+        storing = asyncio.ensure_future(armed(late.ingest.fan_out(copies_for([a, b]), ANSWER, ONCE)))
+        await asyncio.wait_for(frozen.is_there.wait(), PATIENT_S)
+        await store.own_topics.remove(b, discard=True)
+        frozen.thaw.set()
+        assert await storing == ANSWER
+
+    assert await there(store, a) == whole(a)
+
+
+async def test_what_tells_of_a_request_goes_with_it(store: RadosStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its time a request is deleted with its marks in the queues of all its topics, and its key is free."""
+    both = await topics(store, "a", "b")
+    await store.ingest.fan_out(copies_for(both), ANSWER, ONCE)
+    log = store.ingest._fan_outs
+    (kept,) = (await log.schedule.entries())[DueAction.DELETE]
+    await log.schedule.replace([kept], _due_now(kept))
+
+    await until(partial(_is_gone, store))
+    assert await store.ingest.fan_out(copies_for(both), ANSWER, ONCE) == ANSWER
+    for each in both:
+        assert [len(entries) for entries in await there(store, each)] == [2 * len(of) for of in whole(each)]
+
+
+def _due_now(entry: ScheduleEntry) -> ScheduleEntry:
+    """The entry, due now."""
+    return entry._replace(due_ms=0)
+
+
+async def _is_gone(store: RadosStore) -> bool:
+    return await store.ingest.fanned_out(ONCE) is None
+
+
+# --------------------------------------------------------------------------------------------- notifications
+
+FULL = Notification(
+    "thumbnails", ("thumbs", "audit"), ("raw-*",), ("s3:ObjectCreated:*",),
+    EventFilter("é/", ".jpg", "a+", 0, 9, (("a", "b"),), (("c", "d"),)),
+)  # fmt: skip
+PLAIN = Notification("plain", ("audit",))
+
+
+async def test_notifications_are_seen_by_all(store: RadosStore, settings: RadosSettings) -> None:
+    """What one store has made another one sees as it was given; it is read anew only when something has changed."""
+    async with reached(settings) as other:
+        assert (await other.notifications.definitions()).notifications == ()
+        await store.notifications.change(None, FULL)
+        await store.notifications.change(None, PLAIN)
+        found = await other.notifications.definitions()
+
+        assert found.notifications == (PLAIN, FULL)
+        assert await other.notifications.definitions() is found
+        await store.notifications.change(PLAIN, None)
+        assert (await other.notifications.definitions()).notifications == (FULL,)
+        await store.notifications.change(FULL, None)
+        assert (await other.notifications.definitions()).notifications == ()
+
+
+async def test_notifications_are_changed_by_comparison(
+    store: RadosStore, settings: RadosSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of what is not as the caller believes is refused, and one too many; of two at once none is lost."""
+    other = replace(FULL, topics=("thumbs",))
+    with pytest.raises(NotificationRefused, match="there is no notification thumbnails"):
+        await store.notifications.change(FULL, other)
+    await store.notifications.change(None, FULL)
+    for before, why in ((None, "already"), (other, "changed meanwhile")):
+        with pytest.raises(NotificationRefused, match=why):
+            await store.notifications.change(before, replace(FULL, topics=("x",)))
+    await store.notifications.change(FULL, other)
+    async with reached(settings) as beside:
+        some = [replace(PLAIN, id=f"n{number}") for number in range(4)]
+        await asyncio.gather(
+            *(each.notifications.change(None, one) for each, one in zip((store, beside) * 2, some, strict=True))
+        )
+        at_once = await asyncio.gather(
+            *(
+                each.notifications.change(other, replace(FULL, buckets=(name,)))
+                for each, name in ((store, "x"), (beside, "y"))
+            ),
+            return_exceptions=True,
+        )
+    assert {type(each) for each in at_once} == {type(None), NotificationRefused}
+    *found, other = (await store.notifications.definitions()).notifications
+    assert found == some
+
+    monkeypatch.setattr("remora.storage.rados.notifications.MOST_NOTIFICATIONS", 5)
+    with pytest.raises(NotificationRefused, match="5 notifications"):
+        await store.notifications.change(None, PLAIN)
+    await store.notifications.change(other, FULL)
