@@ -39,6 +39,9 @@ from devkit.paths import SCRIPTS
 from devkit.processes.processes import children, gone
 from devkit.verdicts.verdict import Arrived, Fate, Kill, judge
 from remora.model.topic import Topic
+from remora.storage.rados import RadosStore
+from remora.storage.rados.intent_log import IntentState
+from remora.storage.rados.schedule import DueAction
 
 REMORA = Path(sys.executable).with_name("remora")
 
@@ -334,7 +337,8 @@ class _Chaos:
             self._daemon.check()
             reader.check()
             await asyncio.sleep(0.1)
-        while time.monotonic() < deadline and await self._has_former_layouts():  # they go a moment after their entries
+        # Layouts go a moment after their entries, and what a killed worker left is finished by others within seconds.
+        while time.monotonic() < deadline and (await self._has_former_layouts() or await self._has_open_requests()):
             self._daemon.check()
             await asyncio.sleep(0.1)
         if code := await self._daemon.stop():
@@ -344,6 +348,18 @@ class _Chaos:
     async def _has_former_layouts(self) -> bool:
         async with self._embedded.store() as store:
             return any(topic.former for topic in (await store.catalog.topics()).values())
+
+    async def _has_open_requests(self) -> bool:
+        """Whether a request is committed on RADOS and not in all queues yet; it was never answered."""
+        async with self._embedded.store() as store:
+            if not isinstance(store, RadosStore):
+                return False  # a daemon finishes them before it says that it is ready
+            for log in (store.ingest.requests, store.ingest.fan_outs):
+                for entry in (await log.schedule.entries())[DueAction.COMPLETE]:
+                    known = await log.intents.load(entry.name)
+                    if known is not None and known.state is IntentState.COMMITTED:
+                        return True
+        return False
 
     async def _leftovers(self) -> list[str]:
         """Entries that stand in the store although all is delivered, and letters that nobody should have written."""

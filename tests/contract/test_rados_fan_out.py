@@ -68,7 +68,7 @@ def whole(topic: Topic) -> list[list[bytes]]:
 
 async def is_settled(store: RadosStore) -> bool:
     """Whether every request for several topics that was decided has been carried out."""
-    log = store.ingest._fan_outs
+    log = store.ingest.fan_outs
     entries = (await log.schedule.entries())[DueAction.COMPLETE]
     return not any([await log.intents.load(entry.name) for entry in entries])
 
@@ -219,7 +219,7 @@ async def test_what_tells_of_a_request_goes_with_it(store: RadosStore, monkeypat
     """After its time a request is deleted with its marks in the queues of all its topics, and its key is free."""
     both = await topics(store, "a", "b")
     await store.ingest.fan_out(copies_for(both), ANSWER, ONCE)
-    log = store.ingest._fan_outs
+    log = store.ingest.fan_outs
     (kept,) = (await log.schedule.entries())[DueAction.DELETE]
     await log.schedule.replace([kept], _due_now(kept))
 

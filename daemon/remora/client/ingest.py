@@ -122,16 +122,10 @@ class _RoomJson(_ReservationJson, kw_only=True):
     topics: dict[str, int]
 
 
-class _DistributedJson(msgspec.Struct):
-    accepted: int
-    unmatched: int
-    topics: dict[str, int]
-
-
 _taken = msgspec.json.Decoder(_TakenJson)
 _reserved = msgspec.json.Decoder(_ReservationJson)
 _room = msgspec.json.Decoder(_RoomJson)
-_distributed = msgspec.json.Decoder(_DistributedJson)
+_distributed = msgspec.json.Decoder(WhereNotified)
 _topic = msgspec.json.Decoder(_TopicJson)
 _sequence = msgspec.json.Decoder(TopicSequence)
 
@@ -304,7 +298,7 @@ class IngestClient:
         """Store the events of some lines, each a record or `{"Records":[...]}`, as `publish_matching` does."""
         key = idempotency_key or secrets.token_hex(16)
         headers = {"Content-Type": NDJSON, "Idempotency-Key": key, **_traced(traceparent)}
-        return _as_distributed(await self._ask("POST", "/v1/events", lines, headers))
+        return _read(_distributed, await self._ask("POST", "/v1/events", lines, headers))
 
     async def reserve_matching(self, events: Sequence[ComingEvent]) -> RoomWhereNotified:
         """Reserve room in every topic that notifications may send these events to, or in none."""
@@ -324,7 +318,7 @@ class IngestClient:
     ) -> WhereNotified:
         """Do the same with the events of some lines."""
         headers = {"Content-Type": NDJSON, **_traced(traceparent)}
-        return _as_distributed(await self._ask("PUT", _path_of(reservation), lines, headers))
+        return _read(_distributed, await self._ask("PUT", _path_of(reservation), lines, headers))
 
     @asynccontextmanager
     async def reserved_matching(self, events: Sequence[ComingEvent]) -> AsyncIterator[RoomWhereNotified]:
@@ -487,11 +481,6 @@ def _traced(traceparent: str) -> dict[str, str]:
 def _as_taken(answer: bytes) -> Taken:
     found = _read(_taken, answer)
     return Taken(found.stored, found.repeated, found.dropped_fields)
-
-
-def _as_distributed(answer: bytes) -> WhereNotified:
-    found = _read(_distributed, answer)
-    return WhereNotified(found.accepted, found.unmatched, found.topics)
 
 
 def _read(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:

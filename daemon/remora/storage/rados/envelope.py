@@ -11,11 +11,10 @@ from typing import ClassVar
 
 import msgspec
 
-from remora.model.ingest import FannedOut
-from remora.storage.rados.intent_log import Intent, now_ms
+from remora.storage.rados.intent_log import Intent
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class FanOutEnvelope(msgspec.Struct, frozen=True):
     """Intents that are committed together, and the answer to their request. Fields may be added as to an `Intent`."""
 
     OBJECTS: ClassVar[str] = "remora.fanout."
@@ -43,17 +42,7 @@ class Envelope(msgspec.Struct, frozen=True):
         """See `Logged`."""
         return [(f".{number}", intent) for number, intent in enumerate(self.intents)]
 
-    def slim(self, moved: frozenset[str] = frozenset()) -> Envelope:
+    def slim(self, moved: frozenset[str] = frozenset()) -> FanOutEnvelope:
         """See `Logged`."""
         intents = [intent.slim(frozenset({""} if member in moved else ())) for member, intent in self.members]
         return msgspec.structs.replace(self, intents=intents)
-
-    def answer(self, *, repeated: bool) -> FannedOut:
-        """What the request was answered."""
-        return FannedOut(self.accepted, self.unmatched, self.topics, repeated)
-
-
-def committed_envelope(intents: list[Intent], answer: FannedOut, digest: bytes, *, repeated: bool) -> Envelope:
-    """An envelope of intents with their payloads, committed now."""
-    now, topics = now_ms(), dict(answer.topics)
-    return Envelope(Envelope.VERSION, now, intents, repeated, now, digest, answer.accepted, answer.unmatched, topics)

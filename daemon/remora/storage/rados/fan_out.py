@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from remora.model.errors import OnceConflict, StoreError, StoreUnavailable
 from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
 from remora.policy.stages import EventStage
-from remora.storage.rados.envelope import Envelope, committed_envelope
+from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.ingest import RadosIngest, demands_of, filled, payloads_of
-from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent
+from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
 from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError
@@ -28,13 +28,14 @@ from remora.storage.rados.schedule import completion
 
 
 class RadosFanOut(RadosIngest):
-    """Ingest, and events for several topics at once; see `ports.FanningOut`."""
+    """Ingest, and events for several topics at once; see `ports.FanningOut`. `requests` and `fan_outs` are the logs of
+    those of one topic and of several."""
 
     def __init__(
-        self, log: RequestLog[Intent], queues: OwnQueues, topics: RadosOwnTopics, fan_outs: RequestLog[Envelope]
+        self, log: RequestLog[Intent], queues: OwnQueues, topics: RadosOwnTopics, fan_outs: RequestLog[FanOutEnvelope]
     ) -> None:
         super().__init__(log, queues, topics)
-        self._fan_outs = fan_outs
+        self.requests, self.fan_outs = log, fan_outs
 
     def fan_out_soon(
         self, copies: Sequence[TopicCopies], answer: FannedOut, done: Callable[[FannedOut | Exception], None]
@@ -51,15 +52,18 @@ class RadosFanOut(RadosIngest):
                 await self.publish(each.topic, each.events)
             return answer
         name = _name(once) if once else f"~any-{secrets.token_hex(16)}"
-        if once is not None and (before := await self._before(name, once)) is not None:
+        if once is not None and (before := await self.fanned_out(once)) is not None:
             return before
         began = time.monotonic()
         intents = await self._reserve_copies(copies, repeated=once is not None)
-        envelope = committed_envelope(intents, answer, once.digest if once else b"", repeated=once is not None)
+        envelope = FanOutEnvelope(
+            FanOutEnvelope.VERSION, now := now_ms(), intents, once is not None, now, once.digest if once else b"",
+            answer.accepted, answer.unmatched, dict(answer.topics),
+        )  # fmt: skip
         try:
             await self._commit_envelope(name, envelope)
         except ExistsError as exc:
-            if once is not None and (before := await self._before(name, once)) is not None:
+            if once is not None and (before := await self.fanned_out(once)) is not None:
                 return before
             raise StoreUnavailable("an earlier request of this key was just being deleted") from exc
         self.meter.stage_took(EventStage.COMMIT, "rados", time.monotonic() - began)
@@ -67,18 +71,15 @@ class RadosFanOut(RadosIngest):
 
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
         """The answer that a request with this key had before, when every topic has its copies."""
-        return await self._before(_name(once), once)
-
-    async def _before(self, name: str, once: IdempotencyKey) -> FannedOut | None:
-        """The answer of the first time, once all of it is stored."""
-        known: LoggedIntent[Envelope] | None = await self._fan_outs.intents.load(name)
+        known: LoggedIntent[FanOutEnvelope] | None = await self.fan_outs.intents.load(name := _name(once))
         if known is None:
             return None
         if known.intent.digest != once.digest:
             raise OnceConflict("something else was stored under this key before")
         if known.state is IntentState.COMMITTED:
-            await self._fan_outs.finisher.complete(name, known.intent)
-        return known.intent.answer(repeated=True)
+            await self.fan_outs.finisher.complete(name, known.intent)
+        found = known.intent
+        return FannedOut(found.accepted, found.unmatched, found.topics, repeated=True)
 
     async def _reserve_copies(self, copies: Sequence[TopicCopies], *, repeated: bool) -> list[Intent]:
         """Intents with their payloads and with room reserved in all topics; what was reserved is given back where one
@@ -99,9 +100,9 @@ class RadosFanOut(RadosIngest):
     async def _give_back_all(self, intents: Sequence[Intent]) -> None:
         await each_of(intents, self._finisher.give_back)
 
-    async def _commit_envelope(self, name: str, envelope: Envelope) -> None:
+    async def _commit_envelope(self, name: str, envelope: FanOutEnvelope) -> None:
         """Log an envelope as committed, then complete it. Raises ExistsError when there is one of this name."""
-        entry, (_, envelopes, schedule, finisher) = completion(name, envelope), self._fan_outs
+        entry, (_, envelopes, schedule, finisher) = completion(name, envelope), self.fan_outs
         try:
             await schedule.add(entry)
             await envelopes.create(name, envelope, IntentState.COMMITTED)

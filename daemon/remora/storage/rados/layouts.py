@@ -27,7 +27,7 @@ from remora.model.layout import FormerQueue
 from remora.model.shard import Shard
 from remora.model.topic import Topic, own_topic_name
 from remora.policy.layouts import still_held
-from remora.storage.rados.envelope import Envelope
+from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.intent_log import Intent, IntentState, L
 from remora.storage.rados.own_queues import all_of, each_of
@@ -45,7 +45,7 @@ class LayoutParts(NamedTuple):
     """The parts of the store that the end of a layout needs: both logs of requests, and letters."""
 
     requests: RequestLog[Intent]
-    fan_outs: RequestLog[Envelope]
+    fan_outs: RequestLog[FanOutEnvelope]
     letters: RadosLetters
 
 

@@ -14,7 +14,7 @@ from remora.storage.rados.arrivals import NoArrivals
 from remora.storage.rados.attempts import RadosAttempts
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.envelope import Envelope
+from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.fan_out import RadosFanOut
 from remora.storage.rados.finisher import request_log
 from remora.storage.rados.former_queues import FormerQueues
@@ -98,7 +98,7 @@ class RadosStore:
         self.arrivals, self.notifications = NoArrivals(), RadosNotifications(connection)
         requests, fan_outs = (
             request_log(connection, Intent, own_queues, registry),
-            request_log(connection, Envelope, own_queues, registry),
+            request_log(connection, FanOutEnvelope, own_queues, registry),
         )
         self.own_topics = ReshardableTopics(topics, LayoutParts(requests, fan_outs, self.letters))
         self.ingest = RadosFanOut(requests, own_queues, own_topics, fan_outs)
