@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -148,9 +148,10 @@ class Tree:
             return self._parse_cython(file)
         parsed = Parsed()
         try:
-            nodes = list(ast.walk(ast.parse(self.text(file))))
+            module = ast.parse(self.text(file))
         except SyntaxError:
             return parsed
+        nodes = list(_statements(module))
         for node in nodes:
             self._import(parsed, node, file)
         parsed.imports.discard(file)
@@ -158,7 +159,7 @@ class Tree:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._function(parsed, node, file)
         if "import_module(" in self.text(file):
-            parsed.lazily |= self._named_siblings(file, nodes) - {file}
+            parsed.lazily |= self._named_siblings(file, module) - {file}
         return parsed
 
     def _import(self, parsed: Parsed, node: ast.AST, file: str) -> None:
@@ -186,9 +187,10 @@ class Tree:
             parsed.names[name] = found
         return found is not None
 
-    def _named_siblings(self, file: str, nodes: list[ast.AST]) -> set[str]:
+    def _named_siblings(self, file: str, module: ast.Module) -> set[str]:
         """The modules of the same folder that texts of this file name, as `module` or `module:name`."""
-        texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        constants = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
+        texts = {value for value in constants if isinstance(value, str)}
         siblings = {(Path(file).parent / f"{text.partition(':')[0]}.py").as_posix() for text in texts if text}
         return siblings & set(self._modules.values())
 
@@ -206,6 +208,17 @@ class Tree:
             for mark in marks:
                 if "usefixtures" in mark:
                     parsed.arguments |= set(re.findall(r"'(\w+)'", mark))
+
+
+def _statements(module: ast.Module) -> Iterator[ast.AST]:
+    """All statements of a module, outermost first; their expressions, most of what there is, hold no statement."""
+    waiting: deque[ast.AST] = deque([module])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            if isinstance(below := getattr(node, name, None), list):
+                waiting.extend(below)
 
 
 def is_test(file: str) -> bool:

@@ -398,8 +398,9 @@ def main(arguments: Sequence[str], usage: str) -> int:
             print(f"{guard.name:40} {guard.file}: {guard.guards}; {guard.noticed_by or 'no test is known to notice'}")
         return 0
     results: list[Result] = []
-    with copies(options.jobs, options.test_seconds, options.run_seconds) as made:
-        for result in attempt_all(guards, Runner(made), options.jobs):
+    jobs = min(options.jobs, len(guards))
+    with copies(jobs, options.test_seconds, options.run_seconds) as made:
+        for result in attempt_all(guards, Runner(made), max(1, jobs)):
             results.append(result)
             print(result, flush=True)
     print(summary(results))

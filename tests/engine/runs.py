@@ -18,6 +18,8 @@ from remora.ports.delivery import DeliveryStore
 from remora.ports.tracing import NO_TRACER, Tracer
 
 QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
+SELDOM = DeliverySettings(idle_min_s=1.0)
+"""For tests in which queues wait for minutes and no look into them matters: 20 times as many are usual."""
 
 
 def a_topic(

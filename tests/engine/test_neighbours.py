@@ -13,8 +13,8 @@ from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from devkit.testing.cases import MORE
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from engine.runs import a_topic, a_worker, drained, running, until
-from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
+from engine.runs import SELDOM, a_topic, a_worker, drained, running, until
+from remora.config import OwnershipSettings, QuarantineSettings
 from remora.engine.quarantines import Quarantines
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
@@ -85,7 +85,7 @@ async def test_a_topic_is_delivered_whatever_its_neighbour_does(neighbour: str, 
     """Each of three events, one every 30 s, is delivered within two seconds beside a topic that fails in this way with
     this many queues, whether or not the worker quarantines what fails it."""
     store, endpoint = a_store(queues), an_endpoint(*NEIGHBOURS[neighbour])
-    few = DeliverySettings(list_entries=16)  # of which all queues may hold some at once
+    few = replace(SELDOM, list_entries=16)  # of which all queues may hold some at once
     worker = a_worker(store, endpoint, few, ownership=OwnershipSettings(), quarantine=QuarantineSettings(ratio=ratio))
 
     async with running(worker):
@@ -111,7 +111,7 @@ async def test_a_topic_whose_endpoint_refuses_is_tried_by_one_queue_at_a_time() 
         return Fate() if works else fate(route, batch)
 
     endpoint.fate = noted
-    worker = a_worker(store, endpoint, telemetry=telemetry, quarantine=QuarantineSettings(ratio=100))
+    worker = a_worker(store, endpoint, SELDOM, telemetry=telemetry, quarantine=QuarantineSettings(ratio=100))
     async with running(worker):
         await asyncio.sleep(400)
         assert sum(each.state is State.QUARANTINED for each in worker.shards) == 19
@@ -134,7 +134,7 @@ async def test_a_topic_whose_endpoint_refuses_is_tried_by_one_queue_at_a_time() 
 async def test_a_silent_topic_beside_one_that_is_delivered_is_quarantined_alone() -> None:
     """Time-outs of a path whose host delivers others count for the path: its host is in use, and one queue tries it."""
     store, endpoint = a_store(20), an_endpoint(*NEIGHBOURS["silent"])
-    worker = a_worker(store, endpoint, quarantine=QuarantineSettings(ratio=100))
+    worker = a_worker(store, endpoint, SELDOM, quarantine=QuarantineSettings(ratio=100))
 
     async with running(worker):
         for number in range(30):
@@ -158,7 +158,7 @@ async def test_a_topic_that_its_host_failed_takes_turns_with_its_neighbour() -> 
 
     endpoint.fate = fate
     store.queues[GOOD].append(raw_entry("k", 1, topic=GOOD))
-    worker = a_worker(store, endpoint, quarantine=QuarantineSettings(ratio=100))
+    worker = a_worker(store, endpoint, SELDOM, quarantine=QuarantineSettings(ratio=100))
     async with running(worker):
         await asyncio.sleep(100)
         assert sum(each.state is State.QUARANTINED for each in worker.shards) == 50
@@ -222,12 +222,12 @@ async def test_another_interval_holds_for_the_window_under_way(
     """After a reload a window ends when the new interval is over since its beginning, be it shorter or longer."""
     store, endpoint = a_store(3), an_endpoint(*NEIGHBOURS["silent"])
     settings = QuarantineSettings(ratio=100, interval_s=before_s)
-    worker = a_worker(store, endpoint, quarantine=settings)
+    worker = a_worker(store, endpoint, SELDOM, quarantine=settings)
 
     async with running(worker):
         await asyncio.sleep(5)
         failing(worker.quarantines, store.metadata["bad0000"])
-        worker.reload(DeliverySettings(), quarantine=replace(settings, interval_s=after_s))
+        worker.reload(SELDOM, quarantine=replace(settings, interval_s=after_s))
         await asyncio.sleep(within_s - 5.2)
         assert worker.quarantines.left_s == {}
         failing(worker.quarantines, store.metadata["bad0000"])
@@ -240,7 +240,7 @@ async def test_another_interval_holds_for_the_window_under_way(
 async def test_a_destination_that_no_queue_goes_to_is_forgotten() -> None:
     """When the topics of a destination are gone, its quarantine is over after a window and not after half an hour."""
     store, endpoint = a_store(3), an_endpoint(*NEIGHBOURS["silent"])
-    worker = a_worker(store, endpoint, quarantine=QuarantineSettings(ratio=100))
+    worker = a_worker(store, endpoint, SELDOM, quarantine=QuarantineSettings(ratio=100))
 
     async with running(worker):
         await until(lambda: HOST in worker.quarantines.left_s, within_s=100)

@@ -18,8 +18,8 @@ from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from devkit.testing.cases import MORE
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
-from engine.runs import a_topic, a_worker, drained, running, until
-from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
+from engine.runs import SELDOM, a_topic, a_worker, drained, running, until
+from remora.config import OwnershipSettings, QuarantineSettings
 from remora.engine.quarantines import MOST_NAMED, Quarantines
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
@@ -83,7 +83,7 @@ async def test_one_shard_at_a_time_tries_a_destination_in_quarantine() -> None:
     """Behind a destination that never answers a window long all shards try, then one at a time; others deliver."""
     store, broker, telemetry = a_store(50, 5), Broker(), Telemetry()
 
-    async with running(a_worker(store, broker.endpoint, telemetry=telemetry, quarantine=ALWAYS)) as _:
+    async with running(a_worker(store, broker.endpoint, SELDOM, telemetry=telemetry, quarantine=ALWAYS)) as _:
         await drained(store, *(name for name in store.queues if name.startswith("good")), within_s=5)
         await asyncio.sleep(120)
         value = partial(sample_value, telemetry.registry)
@@ -101,7 +101,7 @@ async def test_one_shard_at_a_time_tries_a_destination_in_quarantine() -> None:
 async def test_shards_that_wait_for_their_turn_hold_nothing_and_say_why() -> None:
     """The status has them quarantined, without memory, and without an attempt counted meanwhile."""
     store, broker = a_store(20), Broker()
-    worker = a_worker(store, broker.endpoint, quarantine=ALWAYS)
+    worker = a_worker(store, broker.endpoint, SELDOM, quarantine=ALWAYS)
 
     async with running(worker):
         await asyncio.sleep(120)
@@ -129,7 +129,7 @@ async def test_every_shard_gets_its_turn() -> None:
         return fate(route, batch)
 
     broker.endpoint.fate = noted
-    async with running(a_worker(store, broker.endpoint, quarantine=ALWAYS)):
+    async with running(a_worker(store, broker.endpoint, SELDOM, quarantine=ALWAYS)):
         await asyncio.sleep(120)
         tried.clear()
         await asyncio.sleep(900)
@@ -142,7 +142,7 @@ async def test_the_first_success_brings_all_shards_back() -> None:
     """Within a second of the first success all shards of the destination deliver, long before the time is over."""
     store, broker = a_store(30), Broker()
 
-    async with running(a_worker(store, broker.endpoint, quarantine=ALWAYS)):
+    async with running(a_worker(store, broker.endpoint, SELDOM, quarantine=ALWAYS)):
         await asyncio.sleep(300)
         broker.error = None
         await until(lambda: broker.endpoint.arrived, within_s=60)
@@ -179,7 +179,7 @@ async def test_the_shards_whose_oldest_entries_wait_longest_try() -> None:
         store.make(name, raw_entry("k", 1, topic=name, created=now - 100 - age))
         store.metadata[name] = a_topic(name, uri=BAD, to=name)
 
-    async with running(a_worker(store, broker.endpoint, quarantine=ALWAYS)) as _:
+    async with running(a_worker(store, broker.endpoint, SELDOM, quarantine=ALWAYS)) as _:
         await asyncio.sleep(300)
         broker.tried.clear()
         await asyncio.sleep(600)
@@ -198,7 +198,7 @@ async def test_many_shards_wait_for_one_that_tries(shards: int, looks: int) -> N
     store, broker, telemetry = a_store(shards), Broker(), Telemetry()
     long = replace(ALWAYS, interval_s=10.0, time_s=7_200.0)
     usual = OwnershipSettings()
-    worker = a_worker(store, broker.endpoint, telemetry=telemetry, ownership=usual, quarantine=long)
+    worker = a_worker(store, broker.endpoint, SELDOM, telemetry=telemetry, ownership=usual, quarantine=long)
 
     async with running(worker):
         await asyncio.sleep(300)
@@ -239,7 +239,7 @@ def commanded(worker: Worker) -> None:
 
 
 def switched_off(worker: Worker) -> None:
-    worker.reload(DeliverySettings(), quarantine=QuarantineSettings(enabled=False))
+    worker.reload(SELDOM, quarantine=QuarantineSettings(enabled=False))
 
 
 @pytest.mark.parametrize(("end", "within_s"), [(commanded, 20), (switched_off, 80), (lambda _: None, 300)])
@@ -248,11 +248,11 @@ async def test_a_quarantine_ends(end: Callable[[Worker], None], within_s: float)
     """By command at once, switched off at the next window's end, else after its time, all shards try again."""
     store, broker = a_store(20), Broker()
     settings = QuarantineSettings(ratio=100, time_s=300, threshold=1000)
-    worker = a_worker(store, broker.endpoint, quarantine=QuarantineSettings(ratio=100, time_s=300))
+    worker = a_worker(store, broker.endpoint, SELDOM, quarantine=QuarantineSettings(ratio=100, time_s=300))
 
     async with running(worker):
         await until(lambda: states(worker, "bad").count(State.QUARANTINED) >= 19, within_s=200)
-        worker.reload(DeliverySettings(), quarantine=settings)  # it is not entered a second time
+        worker.reload(SELDOM, quarantine=settings)  # it is not entered a second time
         end(worker)
 
         await until(lambda: State.QUARANTINED not in states(worker, "bad"), within_s=within_s)
@@ -266,7 +266,7 @@ async def test_errors_about_something_else_quarantine_nothing(kind: str) -> None
     """A routine move, a record or a producer says nothing of a destination; nor a connection, unless configured."""
     store, broker = a_store(10), Broker(EndpointUnavailable("no", kind))
 
-    worker = a_worker(store, broker.endpoint, quarantine=ALWAYS)
+    worker = a_worker(store, broker.endpoint, SELDOM, quarantine=ALWAYS)
     async with running(worker):
         await asyncio.sleep(600)
 
@@ -278,7 +278,7 @@ async def test_errors_about_something_else_quarantine_nothing(kind: str) -> None
 async def test_a_draw_above_the_ratio_quarantines_nothing() -> None:
     """With a ratio of 0 no worker leaves a destination, and each bad window is counted."""
     store, broker, telemetry = a_store(10), Broker(), Telemetry()
-    worker = a_worker(store, broker.endpoint, telemetry=telemetry, quarantine=QuarantineSettings(ratio=0))
+    worker = a_worker(store, broker.endpoint, SELDOM, telemetry=telemetry, quarantine=QuarantineSettings(ratio=0))
 
     async with running(worker):
         await asyncio.sleep(200)
@@ -304,7 +304,7 @@ async def test_the_ratio_is_the_part_of_the_workers_that_quarantine() -> None:
 async def test_exactly_once_is_quarantined_alike() -> None:
     """Commits that get no answer count as batches do, and the first commit that does brings all shards back."""
     store, broker = a_store(10), Broker()
-    worker = a_worker(store, broker.endpoint, DeliverySettings(mode="exactly-once"), quarantine=ALWAYS)
+    worker = a_worker(store, broker.endpoint, replace(SELDOM, mode="exactly-once"), quarantine=ALWAYS)
 
     async with running(worker):
         await until(lambda: states(worker, "bad").count(State.QUARANTINED) >= 9, within_s=200)
@@ -325,6 +325,7 @@ async def test_shards_go_to_a_worker_that_their_destination_does_not_fail() -> N
             a_worker(
                 store,
                 endpoint,
+                SELDOM,
                 cookie=f"remora/h/b/w{n}",
                 group_size=2,
                 quarantine=ALWAYS,
@@ -363,6 +364,7 @@ async def test_a_destination_that_fails_all_workers_stays_where_it_is() -> None:
             a_worker(
                 store,
                 broker.endpoint,
+                SELDOM,
                 cookie=f"remora/h/b/w{n}",
                 group_size=2,
                 quarantine=ALWAYS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -102,6 +103,12 @@ def test_tests_that_share_a_server_run_in_one_process(tmp_path: Path) -> None:
         assert line in said
     assert "test_hurts: " in said
     assert "test_hurts: None;" not in said
+
+
+def test_what_is_collected_is_no_garbage() -> None:
+    """What was there when the first test began is looked at by no search for garbage, and there are searches again."""
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 50_000
 
 
 class Reporter:

@@ -366,5 +366,5 @@ def test_no_schedule_of_many_breaks_a_promise() -> None:
     ["shutting", "asserting the version", "asking whether it is pending", "completing what is committed"],
 )
 def test_each_rule_is_needed(rule: str) -> None:
-    """Where one of the rules is left out some schedule goes wrong."""
-    assert run_models(range(600), rule)[0] > 0
+    """Where one of the rules is left out one of 600 schedules goes wrong, and none behind it is needed."""
+    assert any(run_models(range(seed, seed + 1), rule)[0] for seed in range(600))

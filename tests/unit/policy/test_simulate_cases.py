@@ -9,8 +9,14 @@ import pytest
 from remora.simulate.models import FORMS
 from support.scripts import CASES, differences, run
 
+LONG = {
+    "L7-02": pytest.mark.full("an hour of 1,000 hosts takes 5 s: L7-01 has as many, and test_fleet.py loads of few")
+}
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(each, id=each["name"], marks=LONG.get(each["name"], ())) for each in CASES]
+)
 def test_row_of_the_tables(case: dict[str, Any]) -> None:
     """A script of the tables is answered as its row says, to the last unit."""
     assert differences(case["expect"], run(case["input"])) == []
