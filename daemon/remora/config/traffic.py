@@ -16,6 +16,7 @@ from remora.model.traffic import (
     UNMETERED,
     Meter,
     Principal,
+    PrincipalKind,
     Priority,
     Scope,
     ScopeKind,
@@ -135,16 +136,17 @@ class ScopeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalSettings:
-    """Topics by their label, and the highest class that they may have."""
+    """Topics by who sends to them or receives from them, and the highest class that they may have."""
 
     name: str
+    of: Literal["topic", "tenant", "owner", "token", "destination", "certificate"] = "topic"
     match: tuple[str, ...]
     max_class: Literal["realtime", "tail", "backlog", "replay", "idle"]
 
     @property
     def principal(self) -> Principal:
         """What it means."""
-        return Principal(self.name, self.match, TrafficClass(self.max_class))
+        return Principal(self.name, self.match, TrafficClass(self.max_class), PrincipalKind(self.of))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

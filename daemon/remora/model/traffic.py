@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_network
 from types import MappingProxyType
 
 from remora.model.errors import ConfigError
@@ -83,6 +84,17 @@ class ScopeKind(StrEnum):
     HOST = "host"
 
 
+class PrincipalKind(StrEnum):
+    """By what a principal knows its topics: a name of the topic's own, of a sender, or of the receiver."""
+
+    TOPIC = "topic"
+    TENANT = "tenant"
+    OWNER = "owner"
+    TOKEN = "token"  # noqa: S105 - the word for a kind
+    DESTINATION = "destination"
+    CERTIFICATE = "certificate"
+
+
 @dataclass(frozen=True, slots=True)
 class Meter:
     """The rates and the burst of one bucket; `guaranteed` is never above `max`."""
@@ -111,11 +123,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Topics by their label (name, or tenant:name), and the most urgent class that they may have."""
+    """Topics by who sends to them or receives from them, and the most urgent class that they may have."""
 
     name: str
     match: tuple[str, ...]
     max_class: TrafficClass
+    of: PrincipalKind = PrincipalKind.TOPIC
 
 
 def meters_from(options: Mapping[str, Mapping[str, int | None]], path: str) -> dict[str, Meter]:
@@ -161,23 +174,23 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 def check_scopes(scopes: Iterable[Scope], path: str) -> None:
-    """Raise ConfigError for malformed or repeated names, and for patterns with a * before their end."""
+    """Raise ConfigError for malformed or repeated names, and for networks of destinations that are none."""
     seen: set[str] = set()
     for each in scopes:
         if not _NAME.fullmatch(each.name):
             raise ConfigError(f"{path}.{each.name}", "is no name; it is to be [a-z][a-z0-9-]{0,31}")
-        _check(each.name, each.match, seen, path)
+        _check(each.name, each.match, seen, path, may_be_networks=each.of is ScopeKind.DESTINATION)
 
 
 def check_principals(principals: Iterable[Principal], path: str) -> None:
-    """Raise ConfigError for repeated names, classes that no option may name, and patterns with a * before their end."""
+    """Raise ConfigError for repeated names, classes that no option may name, and networks that are none."""
     seen: set[str] = set()
     for each in principals:
         if not each.name:
             raise ConfigError(path, "a name must not be empty")
         if each.max_class not in CONFIGURABLE:
             raise ConfigError(f"{path}.{each.name}.max_class", f"{each.max_class} cannot be configured")
-        _check(each.name, each.match, seen, path)
+        _check(each.name, each.match, seen, path, may_be_networks=each.of is PrincipalKind.DESTINATION)
 
 
 def class_from(word: str, path: str) -> TrafficClass:
@@ -187,9 +200,13 @@ def class_from(word: str, path: str) -> TrafficClass:
     return TrafficClass(word)
 
 
-def _check(name: str, match: Iterable[str], seen: set[str], path: str) -> None:
+def _check(name: str, match: Iterable[str], seen: set[str], path: str, *, may_be_networks: bool) -> None:
     if name in seen:
         raise ConfigError(f"{path}.{name}", "is there twice")
     seen.add(name)
-    if any("*" in each[:-1] for each in match):
-        raise ConfigError(f"{path}.{name}.match", "a * may only be at the end")
+    for each in match if may_be_networks else ():
+        if "/" in each:
+            try:
+                ip_network(each, strict=False)
+            except ValueError as exc:
+                raise ConfigError(f"{path}.{name}.match", f"expected a network such as 10.0.0.0/8: {exc}") from None
