@@ -664,6 +664,12 @@ def test_settings_with_tables_travel_as_json(tmp_path: Path) -> None:
         ("[[shaping.scope]]\nname = 'Up'\nof = 'host'", "shaping.scope.Up", "[a-z][a-z0-9-]{0,31}"),
         ("[[shaping.scope]]\nname = 'u'\nof = 'hst'", "shaping.scope.u.of", 'did you mean "host"?'),
         ("[[shaping.scope]]\nname = 'u'\nof = 'host'\nenabled = 'yes'", "shaping.scope.u.enabled", "true or false"),
+        ("[[shaping.scope]]\nname = 'u'\nof = 'store'", "shaping.scope.u.of", 'unless store.kind is "rados"'),
+        (
+            "[store]\nkind = 'rados'\n[[shaping.scope]]\nname = 'u'\nof = 'store'\nacross = 'cluster'",
+            "shaping.scope.u.across",
+            'must be "host" where the scope is of a store',
+        ),
         (
             "[[shaping.scope]]\nname = 'u'\nof = 'destination'\nmatch = ['10.0.0.0/99']",
             "shaping.scope.u.match",
@@ -797,8 +803,8 @@ def test_the_configurations_in_the_page_on_shaping_are_accepted() -> None:
     examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     found = [config.from_document(tomllib.loads(each)) for each in examples]
 
-    assert [(len(each.shaping.scope), len(each.ingest.limit)) for each in found] == [(2, 0), (1, 0), (0, 1)]
-    assert [each.shaping.remarks(workers=4) for each in found] == [[], [], []]
+    assert [(len(each.shaping.scope), len(each.ingest.limit)) for each in found] == [(2, 0), (1, 0), (1, 0), (0, 1)]
+    assert [each.shaping.remarks(workers=4) for each in found] == [[], [], [], []]
 
 
 # ---------------------------------------------------------------------------------------------- retired

@@ -63,13 +63,13 @@ class MetersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeSettings:
-    """What is metered together, and how. `match`, `each` and `across` mean nothing for a host.
+    """What is metered together, and how. `match`, `each` and `across` mean nothing for a host and its store.
 
     With `across` set to "cluster" the numbers are about what all hosts send together.
     """
 
     name: str
-    of: Literal["host", "destination", "tenant", "topic"]
+    of: Literal["host", "store", "destination", "tenant", "topic"]
     match: tuple[str, ...] = ("*",)
     each: bool = True
     across: Literal["host", "cluster"] = "host"
@@ -108,8 +108,9 @@ class ScopeSettings:
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break; `Checked` settings that contain it raise them."""
         yield from raised(lambda: check_scopes([self.scope], "shaping.scope"))
-        if self.across == "cluster" and self.of == "host":
-            yield ConfigError(f"shaping.scope.{self.name}.across", 'must be "host" where the scope is of a host')
+        if self.across == "cluster" and ScopeKind(self.of).is_whole:
+            path = f"shaping.scope.{self.name}.across"
+            yield ConfigError(path, f'must be "host" where the scope is of a {self.of}')
         for bucket, each in self.meters.by_bucket.items():
             if each.meter.guaranteed and not each.burst:
                 path = f"shaping.scope.{self.name}.meters.{bucket}.burst"

@@ -82,6 +82,12 @@ class ScopeKind(StrEnum):
     TENANT = "tenant"
     DESTINATION = "destination"
     HOST = "host"
+    STORE = "store"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a scope of this kind is one group: all that the host sends, or all its traffic with the store."""
+        return self in (ScopeKind.HOST, ScopeKind.STORE)
 
 
 class PrincipalKind(StrEnum):
@@ -110,13 +116,14 @@ UNMETERED = Meter()
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is metered together: all of a host, or the destinations, tenants or topics that match its patterns."""
+    """What is metered together: all of a host or of its traffic with the store, or the destinations, tenants or topics
+    that match its patterns."""
 
     name: str
     of: ScopeKind
     match: tuple[str, ...] = ("*",)
     each: bool = True
-    """One group for each match instead of one for all. A host has one group in any case."""
+    """One group for each match instead of one for all. A host and its store have one group in any case."""
     shared_limit: int | None = None
     """The bytes per second that all workers of the store share in each group; None where each host has its own."""
 

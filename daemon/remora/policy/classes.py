@@ -150,6 +150,7 @@ def groups_of(scopes: Sequence[Scope], parties: Parties) -> tuple[str, ...]:
         ScopeKind.TENANT: parties.tenant or NO_TENANT,
         ScopeKind.DESTINATION: parties.destination,
         ScopeKind.HOST: None,
+        ScopeKind.STORE: None,
     }
     found: list[str] = []
     for kind, key in keys.items():

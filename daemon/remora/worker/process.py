@@ -25,6 +25,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
+from remora.model.traffic import Priority
 from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
@@ -176,6 +177,7 @@ class Process:
                 tracer=self._tracer,
                 meter=telemetry,
                 on_seam=telemetry.spill_seam,
+                on_commit=lambda nbytes: self._gate.use_store(Priority.MAX, nbytes),
             ) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):

@@ -170,6 +170,18 @@ def test_the_first_principal_counts_whatever_its_kind() -> None:
     assert highest_class(other, principals, TrafficClass.TAIL, "replay") is TrafficClass.REPLAY
 
 
+def test_the_store_is_the_widest_scope() -> None:
+    """A listing passes the group of its store last, which is one for the host, whatever it matches or has of each."""
+    scopes = [
+        Scope("osds", ScopeKind.STORE, ("nothing",)),
+        Scope("uplink", ScopeKind.HOST),
+        Scope("topics", ScopeKind.TOPIC),
+        Scope("further", ScopeKind.STORE),
+    ]
+
+    assert groups_of(scopes, Parties("t")) == ("topics/t", "uplink", "osds")
+
+
 @pytest.mark.parametrize("match", ["*.eu.example.com", "eu-*-prod-*", "10.0.0.0/8", "fd00::/8", "10.0.0.7/8"])
 def test_what_may_be_configured(match: str) -> None:
     """Every form of pattern that fits something can be configured, for scopes and for principals."""

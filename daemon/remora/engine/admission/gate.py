@@ -328,6 +328,12 @@ class Gate:
                 self._accounts[name].charge(request.priority, request.want)
             self._count(name, request.priority, request.want, charged=is_charged)
 
+    def use_store(self, priority: Priority, nbytes: int) -> None:
+        """The host's traffic with its store, beside listings, takes so many bytes without waiting."""
+        scope = next((each for each in self._rules.scopes if each.of is ScopeKind.STORE), None)
+        if scope is not None and (name := self._bank.find(scope.name)) is not None:
+            self.force(Demand(priority, (self._limit(name, priority),), nbytes))
+
     def cancel(self, pending: Pending) -> None:
         """Give a request up."""
         if self._pending.pop(pending.request, None) is not None:
