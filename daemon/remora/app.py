@@ -194,9 +194,10 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     tracer: Tracer = NO_TRACER,
     meter: StageMeter = NO_METER,
     on_seam: OnSeam = seam_unseen,
+    on_commit: Callable[[int], None] = lambda _: None,
 ) -> ShardStore:
     """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see
-    `ports.spill`.
+    `ports.spill`, `on_commit` with the bytes of each commit to RADOS.
 
     Where there is no embedded store yet it is made, but only with `make` and where the settings allow it; one that
     `waits` is used as soon as it is there, as a cluster always is. Only the chosen one's adapter is imported: a
@@ -216,6 +217,7 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
                 settings.rados, on_state, tracer=tracer, meter=meter,
                 reservation_age_s=ownership.reservation_age_s,
                 spill_pool=settings.spill.pool, guard_s=2 * ownership.discovery_interval_s, on_seam=on_seam,
+                on_commit=on_commit,
             )  # fmt: skip
 
 

@@ -9,6 +9,9 @@ or with --local in this process. Both run the same function, and give the same l
   hosts      a twentieth of the hosts joins, as many drain, and as many end without a word
 
 The figures are those of each minute. --lines keeps the answers, one below the other.
+
+With --ratio nothing of this runs, but another model: how even the rates of a hundred destinations are where so many
+percent of the hosts leave one alone that fails (`quarantine_ratio`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.bench.clusters import BenchError
+from devkit.bench.quarantine_ratio import print_rows, ratios, sweep
 from remora.replay.errors import ReplayError, ReplayRefused
 from remora.simulate.form import NoScript
 from remora.simulate.side_by_side import COLUMNS, in_pandas, line_of
@@ -44,12 +48,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", choices=tuple(SCENARIOS), action="append", help="can be repeated (default: all)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="a prepared trace instead of Zipf's law")
     parser.add_argument("--speed", type=float, default=1.0, help="of the trace (default: 1)")
+    parser.add_argument("--ratio", type=ratios, metavar="PERCENTS", help="compare quarantine.ratio, such as 100,30")
+    parser.add_argument("--destinations", type=int, default=100, help="with --ratio (default: 100)")
     parser.add_argument("--local", action="store_true", help="in this process, without Spark")
     parser.add_argument("--lines", type=Path, metavar="FILE", help="also write the answers, a line for each")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run all scenarios and print what they did; returns the figures. Raises BenchError."""
+    if options.ratio:
+        rows = sweep(options.ratio, options.hosts, options.destinations, options.minutes, seed=1)
+        print_rows(rows)
+        return {"ratios": rows}
     names = [(name, seed) for name in options.scenario or SCENARIOS for seed in range(1, options.seeds + 1)]
     began, began_cpu = time.monotonic(), time.process_time()
     lines = _answers([json.dumps(script(options, name, seed)) for name, seed in names], options)

@@ -34,6 +34,8 @@ def draw(name: str, figures: Figures, file: Path) -> None:
     """The picture of the benchmark of this name; nothing for one that has no figures of its own."""
     if name == "scale":
         _draw_axes(figures, file)
+    elif name == "fleet" and "ratios" in figures:
+        _draw_ratios(figures["ratios"], file)
     elif name == "fleet":
         _draw_minutes(figures["turns"], file)
     elif name == "shards" and "latencies" in figures:
@@ -151,6 +153,23 @@ def _draw_minutes(turns: Sequence[Figures], file: Path) -> None:
         usage.set(title=name, ylim=(0, None), ylabel=None if column else "usage, %: max, mean, deviation")
         moves.set(ylim=(0, None), ylabel=None if column else "moves: by load, by number")
         rows.set(ylim=(0, None), xlabel="minutes", ylabel=None if column else "rows read, MB/s")
+    figure.savefig(file)
+
+
+def _draw_ratios(rows: Sequence[Figures], file: Path) -> None:
+    """The deviation of destinations' rates in each minute, a line for each ratio; quarantines that end early apart."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    plots = figure.subplots(1, 2, sharey=True)
+    for plot, early in zip(plots, (False, True), strict=True):
+        for row in rows:
+            if row["early_release"] is early:
+                label = f"{row['ratio']:.0%}: {row['stddev_mb']:.1f} MB/s in all"
+                plot.plot(row["by_minute_mb"], label=label)
+        plot.set(title="early release" if early else "for half an hour", xlabel="minutes", ylim=(0, None))
+        plot.legend(title="quarantine.ratio")
+    plots[0].set(ylabel="deviation of a destination's rate, MB/s")
     figure.savefig(file)
 
 

@@ -1,6 +1,6 @@
 """What shaping holds, and what it costs: a limited backlog, live events beside it, and meters that limit nothing.
 
-Four cases, each with daemons and stores of its own on one broker, whose own times of append are read:
+Five cases, each with daemons and stores of its own on one broker, whose own times of append are read:
 
 * `hold`: a backlog in a class that is limited, by one, two and four workers. Of all windows of ten seconds after the
   burst, what was sent in the one that is farthest from the limit, as a part of it.
@@ -10,6 +10,7 @@ Four cases, each with daemons and stores of its own on one broker, whose own tim
   holds, have only radosgw's topics.)
 * `cost`: a backlog without shaping, and with a scope whose meters limit nothing, in turns; the ratio is the median of
   those of the rounds.
+* `store`: on RADOS, how long commits take beside a backlog that is listed from the same OSDs (`shaping_store`).
 
 Sizes are those that shaping meters, records before compression: their mean is what the daemon's own counter says for
 each record. Daemon, broker and this program share this host's processors.
@@ -37,12 +38,13 @@ from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import arrived, kafka_topics
 from devkit.bench.embedded import Embedded, own_topic
 from devkit.bench.load import Load, event_id
+from devkit.bench.shaping_store import STORE_TICK_S, commits
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
 from remora.ports.store import ShardStore
 
 TITLE = "shaping: what a limited backlog sends, what live events notice of it, and what meters cost"
-CASES = ("hold", "live", "share", "cost")
+CASES = ("hold", "live", "share", "cost", "store")
 
 LIMIT = 20_000_000
 """Bytes a second."""
@@ -86,31 +88,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pace", type=int, default=1000, help="live events a second (default: 1,000)")
     parser.add_argument("--topics", type=int, default=1000, help="of the greedy destination (default: 1,000)")
     parser.add_argument("--entries", type=int, default=500_000, help="of a turn of `cost` (default: 500,000)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of `cost` (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of `cost` and `store` (default: 5)")
+    parser.add_argument("--store-limit", type=int, default=2_000_000, help="of `store`, bytes a second (default: 2 MB)")
+    parser.add_argument("--commits", type=int, default=50, help="of `store`, a second (default: 50)")
+    parser.add_argument("--backlog", type=int, default=300_000, help="entries of `store` (default: 300,000)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
     figures: dict[str, Any] = {}
-    measures = {"hold": _hold, "live": _live, "share": _share, "cost": _cost}
+    measures = {"hold": _hold, "live": _live, "share": _share, "cost": _cost, "store": _store}
+    cases = options.only or CASES
+    kinds = ["ceph", "kafka"] if "store" in cases else ["kafka"]
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
-        running_clusters(options.name, options.keep, ["kafka"]) as clusters,
+        running_clusters(options.name, options.keep, kinds) as clusters,
     ):
-        for case in options.only or CASES:
+        for case in cases:
             place = Path(folder) / case
             place.mkdir()
             figures[case] = asyncio.run(measures[case](clusters, options, place))
     return figures
 
 
-def _scope(of: str, meters: dict[str, int], limited: str = "") -> str:
+def _scope(of: str, meters: dict[str, int], limited: str = "", burst_s: float = BURST_S) -> str:
     """A scope with these rates; the other meters guarantee nothing. One may be limited to its rate."""
     lines = [
         _METER.format(
             name=name,
             rate=meters.get(name, 0),
-            burst=max(int(meters.get(name, 0) * BURST_S), 1 << 20),
+            burst=max(int(meters.get(name, 0) * burst_s), 1 << 20),
             most=f', max = "{meters[name]}B"' if name == limited else "",
         )
         for name in _METERS
@@ -274,6 +281,15 @@ async def _cost(clusters: Clusters, options: argparse.Namespace, folder: Path) -
 def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The median of what each round's turns have to each other, since the machine drifts from round to round."""
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+
+
+# --------------------------------------------------------------------------------------------------- store
+
+
+async def _store(clusters: Clusters, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    limit = options.store_limit
+    scope = _scope("store", {"max": _PLENTY, "client_normal": limit, "client_low": limit}, "client_low", STORE_TICK_S)
+    return await commits(clusters, options, folder, scope)
 
 
 # --------------------------------------------------------------------------------------------------- broker

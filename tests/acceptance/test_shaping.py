@@ -23,6 +23,7 @@ from devkit.readers.consumer import read_until
 from devkit.receivers.receiver import receiving
 from remora.client import IngestClient
 from remora.model.exits import Exit
+from remora.servers.tokens import line_of, new_token
 from support.embedded import drained, publish
 from support.ingest import record
 
@@ -177,6 +178,37 @@ async def test_shaping_that_changes_under_load_loses_nothing(folder: Path) -> No
     for key in range(keys):
         of_key = [each for each in numbers if each % keys == key]
         assert of_key == sorted(of_key)
+
+
+@pytest.mark.full("two starts of processes for what unit tests guard part by part")
+async def test_a_topic_is_shaped_by_the_tokens_that_may_send_to_it(folder: Path) -> None:
+    """A topic of a bulk sender waits in its class until another token may send to it, without a reload."""
+    none, plenty = {"guaranteed": "0B", "burst": "1MB"}, PLENTY
+    meters = dict.fromkeys(("max", "client_high", "client_normal", "client_low"), plenty) | {"background": none}
+    file, token = folder / "tokens", new_token()
+    file.write_text(line_of("bulk", token, "*") + "\n")
+    file.chmod(0o600)
+    sections: dict[str, dict[str, object]] = {
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "ingest": {"tokens": str(file)},
+        "shaping": {
+            "scope": [SCOPE | {"meters": meters}],
+            "principal": [{"name": "bulk", "of": "token", "match": ["bulk"], "max_class": "replay"}],
+        },
+    }
+    async with receiving() as receiver, running_daemon(folder, merged(PATIENT, sections)) as daemon:
+        done = await daemon.command("topic", "create", "hooks", "--endpoint", f"{receiver.url}/in", "--shards", "4")
+        assert done.code == Exit.OK, done.err
+        async with IngestClient(daemon.ingest, token=token) as client:
+            await client.publish("hooks", [record(f"k{number}") for number in range(50)])
+        await daemon.until(lambda: shaped(daemon), "shards that wait for credit")
+        assert "waits for background of uplink" in (await daemon.command("status")).out.decode()
+        assert receiver.taken == []
+
+        with file.open("a") as more:
+            more.write(line_of("live", new_token(), "hooks") + "\n")
+        await drained(daemon, "hooks")
+        assert len(receiver.taken) == 50
 
 
 async def test_the_worked_examples_run_as_written(folder: Path) -> None:

@@ -28,7 +28,7 @@ from remora.model.errors import (
     TopicRefused,
     TopicUnknown,
 )
-from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, Removed, RoutedEvent
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, intent_log, recovery
@@ -47,6 +47,22 @@ async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> Asy
     monkeypatch.setattr(recovery, "_EVERY_S", 0.3)
     async with reached(settings) as store:
         yield store
+
+
+async def test_a_store_tells_how_many_bytes_it_commits(settings: RadosSettings) -> None:
+    """Each commit of one step, of one under a key and of a reservation is told, with the bytes that it sends."""
+    told: list[int] = []
+    events = [RoutedEvent(0, b"k", b"e" * 1000), RoutedEvent(0, b"k", b"e" * 500)]
+    async with reached(settings, on_commit=told.append) as store:
+        topic = await store.own_topics.create(own_topic(f"told-{uuid.uuid4().hex[:8]}", 2))
+        await store.ingest.publish(topic, events)
+        assert len(told) == 1
+        await store.ingest.publish(topic, events, IdempotencyKey("once", b"d"))
+        reservation = await store.ingest.reserve(topic, [ReservedRoom(0, b"k", 2000)])
+        assert len(told) == 2
+        await store.ingest.commit(topic, reservation, events[:1], DIGEST)
+
+    assert [each // 100 for each in told] == [15, 15, 10]
 
 
 async def pending(store: RadosStore, topic: Topic) -> list[list[bytes]]:

@@ -30,6 +30,7 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.server import OfHost
+from remora.servers.tokens import Tokens
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -220,10 +221,11 @@ async def listening_ingest(
     telemetry: Telemetry,
     bank: Bank | None = None,
     load: HostLoad | None = None,
+    on_tokens: Callable[[Tokens | None], None] = lambda _: None,
 ) -> AsyncIterator[IngestServer]:
     """A server with sockets of its own, as one worker under a supervisor has them."""
     with ingest_sockets(settings) as sockets:
-        host = OfHost(load or HostLoad.alone(), bank or NoBank())
+        host = OfHost(load or HostLoad.alone(), bank or NoBank(), on_tokens=on_tokens)
         async with serve_ingest(settings, sockets, store, telemetry, host=host) as server:
             yield server
 
@@ -232,14 +234,16 @@ async def listening_ingest(
 async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> AsyncIterator[Site]:
     """A server on a socket in the folder that gives its clients an hour, unless the settings say otherwise.
 
-    Its limits are those of a `bank`, and its place among the workers of a host is that of a `load`.
+    Its limits are those of a `bank`, its place among the workers of a host is that of a `load`, and `on_tokens` is told
+    its tokens.
     """
     bank, load = settings.pop("bank", None), settings.pop("load", None)
+    on_tokens = settings.pop("on_tokens", lambda _: None)
     path = folder / "ingest.sock"
     usual: dict[str, Any] = {"listen": f"unix:{path}", "request_timeout_s": 3600.0, "idle_timeout_s": 3600.0}
     given = IngestSettings(**usual | settings)
     telemetry = Telemetry()
-    async with listening_ingest(given, store, telemetry, bank, load) as server:
+    async with listening_ingest(given, store, telemetry, bank, load, on_tokens) as server:
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address

@@ -10,7 +10,11 @@ from typing import Any
 from remora.simulate.models import FORMS
 from remora.simulate.script import answer, script_from
 
-CASES = json.loads((Path(__file__).parents[1] / "data/simulate-cases.json").read_text())
+DATA = Path(__file__).parents[1] / "data"
+CASES = [
+    *json.loads((DATA / "simulate-cases.json").read_text()),
+    *json.loads((DATA / "shaping-own-cases.json").read_text()),  # scopes and principals by who is near
+]
 
 
 def run(script: Any) -> Any:

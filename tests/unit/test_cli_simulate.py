@@ -185,10 +185,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {
             **SCRIPT,
             "model": "select",
-            "config": {"principals": [{"name": "p", "match": ["a*b"], "max_class": "tail"}]},
+            "config": {"principals": [{"name": "p", "of": "destination", "match": ["a/b"], "max_class": "tail"}]},
             "steps": [],
         },
         "principals.p.match: ",
+    ),
+    (
+        {
+            **SCRIPT,
+            "model": "select",
+            "config": {"principals": [{"name": "p", "of": "host", "match": ["a"], "max_class": "tail"}]},
+            "steps": [],
+        },
+        "principals.p.of: ",
     ),
     (
         {**SCRIPT, "model": "rate", "config": {"limits": [{"of": "token", "name": "g", "bytes": 5}]}, "steps": []},

@@ -32,7 +32,7 @@ from remora.config import (
 )
 from remora.config.known import RETIRED
 from remora.model.errors import ConfigError
-from remora.model.traffic import Meter, Principal, Priority, Scope, ScopeKind, TrafficClass
+from remora.model.traffic import Meter, Principal, PrincipalKind, Priority, Scope, ScopeKind, TrafficClass
 from remora.policy.rates import Limit, Rate
 
 WORDS = ("", "x", "1s", "90s", "1KiB", "64MiB", "snappy", "-1s", "9999d", "\0", "ü")
@@ -617,6 +617,11 @@ priority_queue = { guaranteed = "2MB", burst = "1MB" }
 name = "batch"
 match = ["logs-*"]
 max_class = "replay"
+[[shaping.principal]]
+name = "eu"
+of = "destination"
+match = ["*.eu.example.com", "10.0.0.0/8"]
+max_class = "realtime"
 [[ingest.limit]]
 name = "gateways"
 of = "token"
@@ -630,13 +635,16 @@ def test_tables_are_read(tmp_path: Path) -> None:
     """Scopes with their meters, principals and limits get what the file says, and defaults elsewhere."""
     settings = config.load(written(tmp_path, SHAPING.replace("500000B", "1MB")))
 
-    (scope,), (principal,), (limit,) = settings.shaping.scope, settings.shaping.principal, settings.ingest.limit
+    (scope,), (limit,) = settings.shaping.scope, settings.ingest.limit
     assert scope.scope == Scope("uplink", ScopeKind.HOST)
     assert scope.by_bucket == {
         "client_low": Meter(1_000_000, 524_288, 1_000_000),
         "priority_queue": Meter(2_000_000, 1_000_000),
     }
-    assert principal.principal == Principal("batch", ("logs-*",), TrafficClass.REPLAY)
+    assert [each.principal for each in settings.shaping.principal] == [
+        Principal("batch", ("logs-*",), TrafficClass.REPLAY),
+        Principal("eu", ("*.eu.example.com", "10.0.0.0/8"), TrafficClass.REALTIME, PrincipalKind.DESTINATION),
+    ]
     assert limit.limit == Limit("token", "gateways", ("gateway-*",), bytes=Rate(20_000_000, 40_000_000))
     assert config.changes(Settings(), settings).restart == ()
 
@@ -656,7 +664,17 @@ def test_settings_with_tables_travel_as_json(tmp_path: Path) -> None:
         ("[[shaping.scope]]\nname = 'Up'\nof = 'host'", "shaping.scope.Up", "[a-z][a-z0-9-]{0,31}"),
         ("[[shaping.scope]]\nname = 'u'\nof = 'hst'", "shaping.scope.u.of", 'did you mean "host"?'),
         ("[[shaping.scope]]\nname = 'u'\nof = 'host'\nenabled = 'yes'", "shaping.scope.u.enabled", "true or false"),
-        ("[[shaping.scope]]\nname = 'u'\nof = 'topic'\nmatch = ['a*b']", "shaping.scope.u.match", "only be at the end"),
+        ("[[shaping.scope]]\nname = 'u'\nof = 'store'", "shaping.scope.u.of", 'unless store.kind is "rados"'),
+        (
+            "[store]\nkind = 'rados'\n[[shaping.scope]]\nname = 'u'\nof = 'store'\nacross = 'cluster'",
+            "shaping.scope.u.across",
+            'must be "host" where the scope is of a store',
+        ),
+        (
+            "[[shaping.scope]]\nname = 'u'\nof = 'destination'\nmatch = ['10.0.0.0/99']",
+            "shaping.scope.u.match",
+            "expected a network such as 10.0.0.0/8",
+        ),
         ("[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters = 'none'", "shaping.scope.u.meters", "expected a table"),
         (
             "[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters.client_lo = {}",
@@ -785,8 +803,8 @@ def test_the_configurations_in_the_page_on_shaping_are_accepted() -> None:
     examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     found = [config.from_document(tomllib.loads(each)) for each in examples]
 
-    assert [(len(each.shaping.scope), len(each.ingest.limit)) for each in found] == [(2, 0), (1, 0), (0, 1)]
-    assert [each.shaping.remarks(workers=4) for each in found] == [[], [], []]
+    assert [(len(each.shaping.scope), len(each.ingest.limit)) for each in found] == [(2, 0), (1, 0), (1, 0), (0, 1)]
+    assert [each.shaping.remarks(workers=4) for each in found] == [[], [], [], []]
 
 
 # ---------------------------------------------------------------------------------------------- retired

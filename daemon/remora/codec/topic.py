@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import quote, unquote_plus
 
 from remora.codec.ceph import Cursor
@@ -32,6 +33,9 @@ SLO = "remora-slo"
 
 SPILL = "remora-spill"
 """The endpoint argument that says whether entries of the topic's queues may be moved beside them: `on` or `off`."""
+
+CERTIFICATE = "ssl-certificate-location"
+"""The endpoint argument that names the file with the certificate as whose holder the endpoint is opened."""
 
 LIMITS = ("time_to_live", "max_retries", "retry_sleep_duration")
 """The attributes that have fields of their own since Ceph 19; before, radosgw keeps them among the arguments."""
@@ -69,17 +73,20 @@ def decode_topic(data: bytes) -> Topic:
 
 def _topic(cursor: Cursor) -> Topic:
     cursor.refuse_newer_than(_TOPIC_VERSION)
-    owner = _owner_tenant(cursor)
+    tenant, user = _owner(cursor)
     name = _text(cursor, "name")
     if cursor.version < 2:
         raise cursor.error("dest", "a topic of version 1 has no destination")
     dest = cursor.struct("dest", _DEST_VERSION)
     arn = _text(cursor, "arn")
     opaque_data = cursor.string("opaque_data") if cursor.version >= 3 else b""
-    return _with_destination(dest, name, _arn_tenant(arn, owner), opaque_data)
+    found = _with_destination(dest, name, opaque_data)
+    tenant_or_account = _arn_tenant(arn, tenant)
+    owner = (f"{tenant}${user}" if tenant else user) or tenant_or_account
+    return replace(found, tenant=tenant_or_account, owner=owner)
 
 
-def _with_destination(dest: Cursor, name: str, tenant: str, opaque_data: bytes) -> Topic:
+def _with_destination(dest: Cursor, name: str, opaque_data: bytes) -> Topic:
     version = dest.version
     dest.string("bucket_name")
     dest.string("oid_prefix")
@@ -97,7 +104,7 @@ def _with_destination(dest: Cursor, name: str, tenant: str, opaque_data: bytes) 
     shards = dest.u32("num_shards") if version >= 8 else 1
     return Topic(
         name=name,
-        tenant=tenant,
+        tenant="",
         queue=queue or target.topic,
         target=target,
         persistent=persistent,
@@ -110,12 +117,12 @@ def _with_destination(dest: Cursor, name: str, tenant: str, opaque_data: bytes) 
     )
 
 
-def _owner_tenant(cursor: Cursor) -> str:
-    """The tenant of an owner that is a user; empty when it is an account, whose layout does not matter here."""
+def _owner(cursor: Cursor) -> tuple[str, str]:
+    """Tenant and name of an owner that is a user; empty when it is an account, which the topic's ARN names."""
     owner = cursor.any_struct("owner")
     if owner.version >= _FIRST_ACCOUNT_VERSION:
-        return ""
-    return _text(owner, "tenant")
+        return "", ""
+    return _text(owner, "tenant"), _text(owner, "id")
 
 
 def _arn_tenant(arn: str, default: str) -> str:

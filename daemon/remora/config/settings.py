@@ -121,6 +121,10 @@ class Settings(Checked):
                 " can be repeated before the lease ends",
                 binds=("store.kind", "ownership.renew_interval"),
             )
+        for each in self.shaping.scope:
+            if each.of == "store" and self.store.kind != "rados":
+                path = f"shaping.scope.{each.name}.of"
+                yield ConfigError(path, 'must not be "store" unless store.kind is "rados"', binds=("store.kind",))
         if self.kafka.max_batch_bytes > self.delivery.shard_bytes:
             other = "delivery.shard_bytes"
             yield ConfigError("kafka.max_batch_bytes", f"must not be more than {other}", binds=(other,))

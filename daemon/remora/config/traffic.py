@@ -16,6 +16,7 @@ from remora.model.traffic import (
     UNMETERED,
     Meter,
     Principal,
+    PrincipalKind,
     Priority,
     Scope,
     ScopeKind,
@@ -62,13 +63,13 @@ class MetersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeSettings:
-    """What is metered together, and how. `match`, `each` and `across` mean nothing for a host.
+    """What is metered together, and how. `match`, `each` and `across` mean nothing for a host and its store.
 
     With `across` set to "cluster" the numbers are about what all hosts send together.
     """
 
     name: str
-    of: Literal["host", "destination", "tenant", "topic"]
+    of: Literal["host", "store", "destination", "tenant", "topic"]
     match: tuple[str, ...] = ("*",)
     each: bool = True
     across: Literal["host", "cluster"] = "host"
@@ -107,8 +108,9 @@ class ScopeSettings:
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break; `Checked` settings that contain it raise them."""
         yield from raised(lambda: check_scopes([self.scope], "shaping.scope"))
-        if self.across == "cluster" and self.of == "host":
-            yield ConfigError(f"shaping.scope.{self.name}.across", 'must be "host" where the scope is of a host')
+        if self.across == "cluster" and ScopeKind(self.of).is_whole:
+            path = f"shaping.scope.{self.name}.across"
+            yield ConfigError(path, f'must be "host" where the scope is of a {self.of}')
         for bucket, each in self.meters.by_bucket.items():
             if each.meter.guaranteed and not each.burst:
                 path = f"shaping.scope.{self.name}.meters.{bucket}.burst"
@@ -135,16 +137,17 @@ class ScopeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipalSettings:
-    """Topics by their label, and the highest class that they may have."""
+    """Topics by who sends to them or receives from them, and the highest class that they may have."""
 
     name: str
+    of: Literal["topic", "tenant", "owner", "token", "destination", "certificate"] = "topic"
     match: tuple[str, ...]
     max_class: Literal["realtime", "tail", "backlog", "replay", "idle"]
 
     @property
     def principal(self) -> Principal:
         """What it means."""
-        return Principal(self.name, self.match, TrafficClass(self.max_class))
+        return Principal(self.name, self.match, TrafficClass(self.max_class), PrincipalKind(self.of))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remora.model.errors import EndpointMisconfigured
+from remora.codec.certificate_subject import subject_of
+from remora.codec.topic import CERTIFICATE
+from remora.model.errors import CodecError, EndpointMisconfigured
 
 MOST_CA_BYTES = 1 << 20
 """A file of authorities is never larger, nor are those of a directory together; a system's own are a quarter of it."""
@@ -205,14 +207,26 @@ def read_client_file(argument: str, path: str, directories: Sequence[str]) -> by
     ).content(path)
 
 
-def _read_client(tls: Tls, directories: Sequence[str]) -> ClientCertificate:
-    def content(argument: str, path: str) -> bytes:
-        return read_client_file(argument, path, directories)
+def certificate_subject(path: str, directories: Sequence[str]) -> str:
+    """The subject of the client certificate in a file. Blocks; raises EndpointMisconfigured, and CodecError for one
+    that is damaged."""
+    first = _read_certificates(path, directories)[0].decode("ascii")
+    try:
+        return subject_of(ssl.PEM_cert_to_DER_cert(first))
+    except ValueError:
+        raise CodecError("certificate", 0, "is no base64") from None
 
-    certificates = PEM_BLOCK.findall(content("ssl-certificate-location", tls.certificate_location))
+
+def _read_certificates(path: str, directories: Sequence[str]) -> list[bytes]:
+    certificates: list[bytes] = PEM_BLOCK.findall(read_client_file(CERTIFICATE, path, directories))
     if not certificates:
-        raise EndpointMisconfigured(f"ssl-certificate-location {tls.certificate_location}: no certificate in PEM form")
-    key = PEM_KEY.search(content("ssl-key-location", tls.key_location))
+        raise EndpointMisconfigured(f"{CERTIFICATE} {path}: no certificate in PEM form")
+    return certificates
+
+
+def _read_client(tls: Tls, directories: Sequence[str]) -> ClientCertificate:
+    certificates = _read_certificates(tls.certificate_location, directories)
+    key = PEM_KEY.search(read_client_file("ssl-key-location", tls.key_location, directories))
     if not key:
         raise EndpointMisconfigured(f"ssl-key-location {tls.key_location}: no private key in PEM form")
     certificate = b"\n".join(certificates)

@@ -101,6 +101,8 @@ class Topic:
     former: tuple[TopicLayout, ...] = ()
     capacity_bytes: int | None = None
     coming: TopicLayout | None = None
+    owner: str = ""
+    """Whose topic of radosgw's it is: `tenant$user`, `user` or an account; empty where only its entries are known."""
 
     @property
     def first_shard(self) -> Shard:

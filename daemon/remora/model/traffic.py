@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_network
 from types import MappingProxyType
 
 from remora.model.errors import ConfigError
@@ -81,6 +82,23 @@ class ScopeKind(StrEnum):
     TENANT = "tenant"
     DESTINATION = "destination"
     HOST = "host"
+    STORE = "store"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a scope of this kind is one group: all that the host sends, or all its traffic with the store."""
+        return self in (ScopeKind.HOST, ScopeKind.STORE)
+
+
+class PrincipalKind(StrEnum):
+    """By what a principal knows its topics: a name of the topic's own, of a sender, or of the receiver."""
+
+    TOPIC = "topic"
+    TENANT = "tenant"
+    OWNER = "owner"
+    TOKEN = "token"  # noqa: S105 - the word for a kind
+    DESTINATION = "destination"
+    CERTIFICATE = "certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +116,26 @@ UNMETERED = Meter()
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is metered together: all of a host, or the destinations, tenants or topics that match its patterns."""
+    """What is metered together: all of a host or of its traffic with the store, or the destinations, tenants or topics
+    that match its patterns."""
 
     name: str
     of: ScopeKind
     match: tuple[str, ...] = ("*",)
     each: bool = True
-    """One group for each match instead of one for all. A host has one group in any case."""
+    """One group for each match instead of one for all. A host and its store have one group in any case."""
     shared_limit: int | None = None
     """The bytes per second that all workers of the store share in each group; None where each host has its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Topics by their label (name, or tenant:name), and the most urgent class that they may have."""
+    """Topics by who sends to them or receives from them, and the most urgent class that they may have."""
 
     name: str
     match: tuple[str, ...]
     max_class: TrafficClass
+    of: PrincipalKind = PrincipalKind.TOPIC
 
 
 def meters_from(options: Mapping[str, Mapping[str, int | None]], path: str) -> dict[str, Meter]:
@@ -161,23 +181,23 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 def check_scopes(scopes: Iterable[Scope], path: str) -> None:
-    """Raise ConfigError for malformed or repeated names, and for patterns with a * before their end."""
+    """Raise ConfigError for malformed or repeated names, and for networks of destinations that are none."""
     seen: set[str] = set()
     for each in scopes:
         if not _NAME.fullmatch(each.name):
             raise ConfigError(f"{path}.{each.name}", "is no name; it is to be [a-z][a-z0-9-]{0,31}")
-        _check(each.name, each.match, seen, path)
+        _check(each.name, each.match, seen, path, may_be_networks=each.of is ScopeKind.DESTINATION)
 
 
 def check_principals(principals: Iterable[Principal], path: str) -> None:
-    """Raise ConfigError for repeated names, classes that no option may name, and patterns with a * before their end."""
+    """Raise ConfigError for repeated names, classes that no option may name, and networks that are none."""
     seen: set[str] = set()
     for each in principals:
         if not each.name:
             raise ConfigError(path, "a name must not be empty")
         if each.max_class not in CONFIGURABLE:
             raise ConfigError(f"{path}.{each.name}.max_class", f"{each.max_class} cannot be configured")
-        _check(each.name, each.match, seen, path)
+        _check(each.name, each.match, seen, path, may_be_networks=each.of is PrincipalKind.DESTINATION)
 
 
 def class_from(word: str, path: str) -> TrafficClass:
@@ -187,9 +207,13 @@ def class_from(word: str, path: str) -> TrafficClass:
     return TrafficClass(word)
 
 
-def _check(name: str, match: Iterable[str], seen: set[str], path: str) -> None:
+def _check(name: str, match: Iterable[str], seen: set[str], path: str, *, may_be_networks: bool) -> None:
     if name in seen:
         raise ConfigError(f"{path}.{name}", "is there twice")
     seen.add(name)
-    if any("*" in each[:-1] for each in match):
-        raise ConfigError(f"{path}.{name}.match", "a * may only be at the end")
+    for each in match if may_be_networks else ():
+        if "/" in each:
+            try:
+                ip_network(each, strict=False)
+            except ValueError as exc:
+                raise ConfigError(f"{path}.{name}.match", f"expected a network such as 10.0.0.0/8: {exc}") from None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from remora.model.traffic import CONFIGURABLE, Principal, Scope, ScopeKind, TrafficClass
+from remora.model.traffic import CONFIGURABLE, Principal, PrincipalKind, Scope, ScopeKind, TrafficClass
 
 NO_TENANT = "-"
 
@@ -61,12 +61,57 @@ def _is_in(network: str, host: str) -> bool:
         return False
 
 
-def highest_class(label: str, principals: Iterable[Principal], default: TrafficClass, asked: str = "") -> TrafficClass:
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who sends to a topic by the tokens that may, and as whom its endpoint is opened by its certificate's subject."""
+
+    tokens: tuple[str, ...] = ()
+    certificate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """A topic's names, and who sends to it and receives from it. What is empty is not known, and fits nothing.
+
+    `tokens` are the names of all tokens that may send to it, `certificate` the subject as which its endpoint is opened.
+    """
+
+    label: str
+    tenant: str = ""
+    destination: str = ""
+    owner: str = ""
+    certificate: str = ""
+    tokens: tuple[str, ...] = ()
+
+    def are(self, principal: Principal, token: str) -> bool:
+        """Whether a principal is one of these, where this token sends."""
+        if principal.of is PrincipalKind.DESTINATION:
+            return bool(self.destination) and fits_destination(principal.match, self.destination)
+        names = {
+            PrincipalKind.TOPIC: self.label,
+            PrincipalKind.TENANT: self.tenant or NO_TENANT,
+            PrincipalKind.OWNER: self.owner,
+            PrincipalKind.TOKEN: token,
+            PrincipalKind.CERTIFICATE: self.certificate,
+        }
+        name = names[principal.of]
+        return bool(name) and fits(principal.match, name)
+
+
+def highest_class(
+    parties: Parties, principals: Sequence[Principal], default: TrafficClass, asked: str = ""
+) -> TrafficClass:
     """The highest class that a topic may have: its first principal's, else the default.
 
-    What the topic itself asks for lowers it and never raises it; a word that is no class counts as nothing.
+    Events of all tokens that may send to it lie in the same queues, and are delivered in order: the most urgent token
+    counts. What the topic itself asks for lowers it and never raises it; a word that is no class counts as nothing.
     """
-    highest = next((each.max_class for each in principals if fits(each.match, label)), default)
+    highest, *others = (
+        next((each.max_class for each in principals if parties.are(each, token)), default)
+        for token in parties.tokens or ("",)
+    )
+    for each in others:
+        highest = each if each.is_at_least(highest) else highest
     return highest.lower_of(TrafficClass(asked)) if asked in CONFIGURABLE else highest
 
 
@@ -98,13 +143,14 @@ class BehindFrom:
         return truncated and (is_old or waiting > self.entries)
 
 
-def groups_of(scopes: Sequence[Scope], *, label: str, tenant: str, destination: str) -> tuple[str, ...]:
+def groups_of(scopes: Sequence[Scope], parties: Parties) -> tuple[str, ...]:
     """The groups of a topic's listings, narrow to wide: for each kind that of the first scope that fits."""
     keys = {
-        ScopeKind.TOPIC: label,
-        ScopeKind.TENANT: tenant or NO_TENANT,
-        ScopeKind.DESTINATION: destination,
+        ScopeKind.TOPIC: parties.label,
+        ScopeKind.TENANT: parties.tenant or NO_TENANT,
+        ScopeKind.DESTINATION: parties.destination,
         ScopeKind.HOST: None,
+        ScopeKind.STORE: None,
     }
     found: list[str] = []
     for kind, key in keys.items():
@@ -126,13 +172,13 @@ class Rules:
     relief_at: float = 80
     without_relief: frozenset[str] = frozenset()
 
-    def highest_class(self, label: str, asked: str) -> TrafficClass:
+    def highest_class(self, parties: Parties, asked: str) -> TrafficClass:
         """The highest class of a topic that asks for this one."""
-        return highest_class(label, self.principals, self.default, asked)
+        return highest_class(parties, self.principals, self.default, asked)
 
-    def groups_of(self, label: str, tenant: str, destination: str) -> tuple[str, ...]:
+    def groups_of(self, parties: Parties) -> tuple[str, ...]:
         """The groups of a topic's listings, narrow to wide."""
-        return groups_of(self.scopes, label=label, tenant=tenant, destination=destination)
+        return groups_of(self.scopes, parties)
 
     def class_of(
         self, highest: TrafficClass, groups: Iterable[str], *, at_tail: bool, full_percent: float

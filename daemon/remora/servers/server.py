@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from remora.config import Settings
 from remora.metrics import Telemetry
@@ -11,6 +12,9 @@ from remora.ports.credit import Bank, NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.process.host_load import HostLoad
+
+if TYPE_CHECKING:
+    from remora.servers.tokens import Tokens
 
 
 class Server(Protocol):
@@ -34,12 +38,13 @@ class Server(Protocol):
 class OfHost:
     """What the workers of a host share: their load, the buckets of limits, and who gets their spans.
 
-    Without buckets there are no limits, without a tracer no spans.
+    Without buckets there are no limits, without a tracer no spans. `on_tokens` is told which tokens let senders in.
     """
 
     load: HostLoad
     bank: Bank = field(default_factory=NoBank)
     tracer: Tracer = NO_TRACER
+    on_tokens: Callable[[Tokens | None], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._grants)
 
+    def names_for(self, topic: str) -> tuple[str, ...]:
+        """The names of those that may send to a topic, each once. A right to buckets names no topic."""
+        return tuple({each.name: None for each in self._grants if each.allows(topic)})
+
     def grant(self, token: str) -> SenderGrant | None:
         """What this token may do, None for one that is not known.
 

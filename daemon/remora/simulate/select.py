@@ -8,6 +8,7 @@ from typing import Any
 from remora.model.errors import ConfigError
 from remora.model.traffic import (
     Principal,
+    PrincipalKind,
     Scope,
     ScopeKind,
     TrafficClass,
@@ -15,7 +16,7 @@ from remora.model.traffic import (
     check_scopes,
     class_from,
 )
-from remora.policy.classes import BehindFrom, class_of, groups_of, highest_class
+from remora.policy.classes import BehindFrom, Parties, class_of, groups_of, highest_class
 from remora.simulate.checks import at_least, not_negative, one_of
 from remora.simulate.form import Optional, flag, listed, members, number, or_null, text, whole
 from remora.simulate.script import Form
@@ -35,7 +36,12 @@ class SelectModel:
         self._behind = BehindFrom(config.backlog_age, config.backlog_entries)
         self._relief_at = config.relief_at
         self._principals = [
-            Principal(each.name, tuple(each.match), class_from(each.max_class, f"principals.{each.name}.max_class"))
+            Principal(
+                each.name,
+                tuple(each.match),
+                class_from(each.max_class, f"principals.{each.name}.max_class"),
+                PrincipalKind(one_of(each.of, list(PrincipalKind), f"principals.{each.name}.of")),
+            )
             for each in config.principals
         ]
         check_principals(self._principals, "principals")
@@ -61,15 +67,19 @@ class SelectModel:
         one_of(given.state, STATES, "state")
         not_negative(full=given.full)  # null: unknown, and then no reason for relief
         label = f"{given.tenant}:{given.topic}" if given.tenant else given.topic
+        parties = Parties(label, given.tenant, given.destination, given.owner, given.certificate, tuple(given.tokens))
         chosen: TrafficClass = class_of(
-            highest_class(label, self._principals, self._default, given.asked),
+            highest_class(parties, self._principals, self._default, given.asked),
             at_tail=given.state == "tail",
             full=given.full or 0,
             relief_at=self._relief_at,
             may_relieve=given.full is not None,
         )
-        groups = groups_of(self._scopes, label=label, tenant=given.tenant, destination=given.destination)
-        return {"class": str(chosen), "priority": str(chosen.priority), "groups": groups}
+        return {
+            "class": str(chosen),
+            "priority": str(chosen.priority),
+            "groups": groups_of(self._scopes, parties),
+        }
 
 
 FORM = Form(
@@ -78,7 +88,9 @@ FORM = Form(
         backlog_age=Optional(number, 5),
         backlog_entries=Optional(whole, 1000),
         relief_at=Optional(number, 80),
-        principals=Optional(listed(members(name=text, match=listed(text), max_class=text)), []),
+        principals=Optional(
+            listed(members(name=text, match=listed(text), max_class=text, of=Optional(text, "topic"))), []
+        ),
         scopes=Optional(
             listed(members(name=text, of=text, match=Optional(listed(text), ["*"]), each=Optional(flag, True))), []
         ),
@@ -88,6 +100,9 @@ FORM = Form(
             topic=text,
             tenant=Optional(text, ""),
             destination=Optional(text, ""),
+            owner=Optional(text, ""),
+            certificate=Optional(text, ""),
+            tokens=Optional(listed(text), []),
             asked=Optional(or_null(text), ""),
             state=Optional(text, "unknown"),
             full=Optional(or_null(number), None),

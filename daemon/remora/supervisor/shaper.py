@@ -377,4 +377,4 @@ class Shaper:
 
 def _has_many(scope: ScopeSettings) -> bool:
     """Whether a scope has a group for each destination, tenant or topic."""
-    return scope.each and scope.of != "host"
+    return scope.each and not scope.scope.of.is_whole

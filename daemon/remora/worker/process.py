@@ -25,6 +25,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
+from remora.model.traffic import Priority
 from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
@@ -56,6 +57,7 @@ from remora.process.samples import families
 from remora.process.usage import Usage
 from remora.servers.server import OfHost, Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep
+from remora.worker.introductions import HostIntroductions, read_subject
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 from remora.worker.report import Report
 
@@ -124,6 +126,9 @@ class Process:
         self._gate = Gate(self._telemetry, self._credit, self._budgets)
         self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
+        self._gate.introduce = self._introductions = HostIntroductions(
+            lambda location: read_subject(location, self._settings), self._gate.refresh
+        )
         self._store: ShardStore
         self._tracer = NO_TRACER
         self._report = Report(start.cookie, self._telemetry, self._gate)
@@ -172,6 +177,7 @@ class Process:
                 tracer=self._tracer,
                 meter=telemetry,
                 on_seam=telemetry.spill_seam,
+                on_commit=lambda nbytes: self._gate.use_store(Priority.MAX, nbytes),
             ) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
@@ -223,7 +229,8 @@ class Process:
     async def _serving(self) -> AsyncIterator[None]:
         """Serve what the supervisor listens for, while the block runs."""
         start = self._start
-        host = OfHost(HostLoad(start.load, start.workers, start.number - 1), self._credit or NoBank(), self._tracer)
+        load = HostLoad(start.load, start.workers, start.number - 1)
+        host = OfHost(load, self._credit or NoBank(), self._tracer, self._introductions.learn_tokens)
         sockets = {name: [socket.socket(fileno=each) for each in found] for name, found in start.listeners.items()}
         given = Serving(self._settings, self._store, self._telemetry, host)
         async with open_servers(sockets, given) as servers:
@@ -247,6 +254,7 @@ class Process:
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
                 tasks.create_task(self._report_levels(worker), name="levels"),
                 tasks.create_task(self._sweep.run(worker), name="sweep after dead owners"),
+                tasks.create_task(self._introductions.run(), name="client certificates"),
             ]
             if self._settings.balance.by_load:
                 helpers.append(tasks.create_task(self._kept.run(), name="kept from running"))

@@ -45,7 +45,7 @@ def test_the_real_object_of_a_tenant_gives_its_topics_without_the_copies() -> No
 
 
 def test_the_real_object_of_a_topic_is_read() -> None:
-    """What radosgw 20.2.4 wrote names its queue, and leaves the limits to the global options."""
+    """What radosgw 20.2.4 wrote names its queue and owner, and leaves the limits to the global options."""
     assert decode_topic(topic_object("20.2.4")) == Topic(
         name="t20",
         tenant="",
@@ -53,6 +53,7 @@ def test_the_real_object_of_a_topic_is_read() -> None:
         target=Target("http://127.0.0.1:9921", "Version=2010-03-31&verify-ssl=false", "t20"),
         persistent=True,
         opaque_data='opaque é "q" \\ /'.encode(),
+        owner="u1",
     )
 
 
@@ -191,18 +192,21 @@ def test_a_topic_without_a_queue_name_has_that_of_its_destination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "arn", "tenant"),
+    ("owner", "arn", "tenant", "name"),
     [
-        (USER, b"arn:aws:sns:zg:tenant1:orders", "tenant1"),
-        (USER, b"not an arn", "tenant1"),
-        (ACCOUNT, b"arn:aws:sns:zg:RGW1:orders", "RGW1"),
-        (ACCOUNT, b"not an arn", ""),
-        (framed(lambda w: w.string(b"").string(b"ten1").string(b""), 2), b"arn:aws:sns:zg:ten1:orders", "ten1"),
+        (USER, b"arn:aws:sns:zg:tenant1:orders", "tenant1", "tenant1$u1"),
+        (USER, b"not an arn", "tenant1", "tenant1$u1"),
+        (ACCOUNT, b"arn:aws:sns:zg:RGW1:orders", "RGW1", "RGW1"),
+        (ACCOUNT, b"not an arn", "", ""),
+        (framed(lambda w: w.string(b"").string(b"ten1").string(b""), 2), b"arn:aws:sns:zg:ten1:orders", "ten1", "ten1"),
+        (framed(lambda w: w.string(b"").string(b"amy").string(b""), 2), b"arn:aws:sns:zg::orders", "", "amy"),
     ],
 )
-def test_the_tenant_is_found_for_users_and_accounts(owner: bytes, arn: bytes, tenant: str) -> None:
-    """The ARN names it in every release; the owner does where it is a user of a newer one."""
-    assert decode_topic(topic_bytes(owner=owner, arn=arn)).tenant == tenant
+def test_tenant_and_owner_are_found_for_users_and_accounts(owner: bytes, arn: bytes, tenant: str, name: str) -> None:
+    """The ARN names the tenant or account in every release; the owner's own field does where it is a user."""
+    topic = decode_topic(topic_bytes(owner=owner, arn=arn))
+
+    assert (topic.tenant, topic.owner) == (tenant, name)
 
 
 def tenant_object(topics: list[bytes], version: int) -> bytes:

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.traffic import Scope, ScopeKind
-from remora.policy.classes import BehindFrom, fits_destination, groups_of, is_like
+from remora.model.errors import ConfigError
+from remora.model.traffic import (
+    Principal,
+    PrincipalKind,
+    Scope,
+    ScopeKind,
+    TrafficClass,
+    check_principals,
+    check_scopes,
+)
+from remora.policy.classes import BehindFrom, Parties, fits_destination, groups_of, highest_class, is_like
 
 
 @given(st.text("ab*", max_size=6), st.text("ab", max_size=8))
@@ -57,7 +66,7 @@ def test_a_destination_that_fits_in_part_belongs_to_the_next_scope() -> None:
     ]
 
     def group(destination: str) -> tuple[str, ...]:
-        return groups_of(scopes, label="t", tenant="", destination=destination)
+        return groups_of(scopes, Parties("t", destination=destination))
 
     assert group("a.eu.example.com:9092,b.eu.example.com:9092") == ("eu",)
     assert group("a.eu.example.com:9092,b.us.example.com:9092") == (
@@ -81,3 +90,109 @@ def test_behind_by_age_or_by_entries(truncated: bool, newest_age_s: float | None
     behind = BehindFrom(5.0, 20)
 
     assert behind.has_backlog(truncated=truncated, newest_age_s=newest_age_s, waiting=waiting) == expected
+
+
+WHO = Parties(
+    "acme:orders",
+    "acme",
+    "k1.eu.example.com:9092,k2.eu.example.com:9092",
+    "acme$amy",
+    "CN=orders,OU=billing,O=Acme",
+    ("gateway-1", "bulk"),
+)
+
+
+@pytest.mark.parametrize(
+    ("of", "match", "fits"),
+    [
+        (PrincipalKind.TOPIC, "acme:*", True),
+        (PrincipalKind.TOPIC, "orders", False),
+        (PrincipalKind.TENANT, "acme", True),
+        (PrincipalKind.OWNER, "acme$amy", True),
+        (PrincipalKind.OWNER, "amy", False),
+        (PrincipalKind.DESTINATION, "*.eu.example.com", True),
+        (PrincipalKind.DESTINATION, "k1.*", False),
+        (PrincipalKind.CERTIFICATE, "*OU=billing*", True),
+        (PrincipalKind.CERTIFICATE, "CN=orders", False),
+        (PrincipalKind.TOKEN, "gateway-*", True),
+        (PrincipalKind.TOKEN, "acme:*", False),
+    ],
+)
+def test_a_principal_is_who_sends_or_receives(of: PrincipalKind, match: str, fits: bool) -> None:
+    """Each kind of principal looks at its own name of a topic, of its senders or of its receiver."""
+    principal = Principal("p", (match,), TrafficClass.REALTIME, of)
+
+    found = highest_class(WHO, [principal], TrafficClass.TAIL)
+
+    assert found is (TrafficClass.REALTIME if fits else TrafficClass.TAIL)
+
+
+@pytest.mark.parametrize(
+    "of", [each for each in PrincipalKind if each not in (PrincipalKind.TOPIC, PrincipalKind.TENANT)]
+)
+def test_who_is_unknown_fits_no_principal(of: PrincipalKind) -> None:
+    """A star stands for any name, and not for none: a topic whose sender is unknown has the default class."""
+    principal = Principal("p", ("*",), TrafficClass.IDLE, of)
+
+    assert highest_class(Parties("t"), [principal], TrafficClass.TAIL) is TrafficClass.TAIL
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (("bulk",), TrafficClass.REPLAY),
+        (("bulk", "live"), TrafficClass.REALTIME),
+        (("live", "bulk"), TrafficClass.REALTIME),
+        (("bulk", "unnamed"), TrafficClass.TAIL),
+        ((), TrafficClass.TAIL),
+    ],
+)
+def test_the_most_urgent_token_of_a_topic_counts(tokens: tuple[str, ...], expected: TrafficClass) -> None:
+    """Events of all tokens share the queues of a topic: none of them waits behind a less urgent one's class."""
+    principals = [
+        Principal("bulk", ("bulk",), TrafficClass.REPLAY, PrincipalKind.TOKEN),
+        Principal("live", ("live",), TrafficClass.REALTIME, PrincipalKind.TOKEN),
+    ]
+
+    assert highest_class(Parties("t", tokens=tokens), principals, TrafficClass.TAIL) is expected
+
+
+def test_the_first_principal_counts_whatever_its_kind() -> None:
+    """Principals of several kinds are one list: the first that fits decides, and a topic lowers what it gives."""
+    principals = [
+        Principal("logs", ("logs",), TrafficClass.IDLE),
+        Principal("live", ("live",), TrafficClass.REALTIME, PrincipalKind.TOKEN),
+    ]
+    logs, other = (Parties(label, tokens=("live",)) for label in ("logs", "other"))
+
+    assert highest_class(logs, principals, TrafficClass.TAIL) is TrafficClass.IDLE
+    assert highest_class(other, principals, TrafficClass.TAIL) is TrafficClass.REALTIME
+    assert highest_class(other, principals, TrafficClass.TAIL, "replay") is TrafficClass.REPLAY
+
+
+def test_the_store_is_the_widest_scope() -> None:
+    """A listing passes the group of its store last, which is one for the host, whatever it matches or has of each."""
+    scopes = [
+        Scope("osds", ScopeKind.STORE, ("nothing",)),
+        Scope("uplink", ScopeKind.HOST),
+        Scope("topics", ScopeKind.TOPIC),
+        Scope("further", ScopeKind.STORE),
+    ]
+
+    assert groups_of(scopes, Parties("t")) == ("topics/t", "uplink", "osds")
+
+
+@pytest.mark.parametrize("match", ["*.eu.example.com", "eu-*-prod-*", "10.0.0.0/8", "fd00::/8", "10.0.0.7/8"])
+def test_what_may_be_configured(match: str) -> None:
+    """Every form of pattern that fits something can be configured, for scopes and for principals."""
+    check_scopes([Scope("eu", ScopeKind.DESTINATION, (match,))], "shaping.scope")
+    check_principals([Principal("eu", (match,), TrafficClass.TAIL, PrincipalKind.DESTINATION)], "shaping.principal")
+
+
+@pytest.mark.parametrize("match", ["10.0.0.0/99", "fd00::/129", "eu/8", "10.0.0/8"])
+def test_a_network_that_is_none_is_refused(match: str) -> None:
+    """A mistyped network would fit nothing, and nobody would notice."""
+    with pytest.raises(ConfigError, match="expected a network"):
+        check_scopes([Scope("eu", ScopeKind.DESTINATION, (match,))], "shaping.scope")
+    with pytest.raises(ConfigError, match="expected a network"):
+        check_principals([Principal("eu", (match,), TrafficClass.TAIL, PrincipalKind.DESTINATION)], "shaping.principal")

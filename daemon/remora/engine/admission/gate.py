@@ -9,7 +9,7 @@ Without a configured scope of shaping, credit costs a comparison for each page.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,16 +18,17 @@ from remora.metrics import Telemetry
 from remora.model.credit_flow import CreditFlow
 from remora.model.record import Page
 from remora.model.shard import Shard
-from remora.model.topic import Topic
-from remora.model.traffic import Priority, ScopeKind, TrafficClass
+from remora.model.topic import Target, Topic
+from remora.model.traffic import PrincipalKind, Priority, ScopeKind, TrafficClass
 from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.cells import MemberAccount
-from remora.policy.classes import Rules, scope_of
+from remora.policy.classes import Introduction, Parties, Rules, scope_of
 from remora.policy.credit_flows import CreditFlows
 from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
 _PRIORITIES = tuple(Priority)
+_INTRODUCED = (PrincipalKind.TOKEN, PrincipalKind.CERTIFICATE)
 _KINDS = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
 
 
@@ -125,6 +126,7 @@ class Gate:
     """See the module. It belongs to one worker and its event loop."""
 
     def __init__(self, telemetry: Telemetry, bank: Bank | None = None, budgets: Budgets | None = None) -> None:
+        self.introduce: Callable[[Topic], Introduction] = lambda _: Introduction()
         self._telemetry = telemetry
         self._budgets: Budgets = budgets or NoBudgets()
         self._bank: Bank = bank or NoBank()
@@ -137,7 +139,7 @@ class Gate:
         self._turns: dict[Demand, asyncio.Future[None]] = {}
         self._crowded: dict[ByteLimit, None] = {}
         self._evicting: set[ByteLimit] = set()
-        self._ways: dict[tuple[str, str, str, str], Way] = {}
+        self._ways: dict[tuple[str, str, Target], Way] = {}
         self._limits: dict[tuple[str, str], CreditLimit] = {}
         self._unacked: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -238,14 +240,14 @@ class Gate:
         """Use other rules from the next request on. Who waits in a group that is gone goes on at once."""
         self._rules, self._tick_s = rules, tick_s
         self._kinds = {each.name: each.of for each in rules.scopes}
-        self._ways.clear()
         self.refresh()
 
     def refresh(self) -> None:
-        """Groups have come or gone: what is known of them is asked for anew.
+        """Groups have come or gone, or senders and receivers have other names: what is known of them is asked for anew.
 
-        One that is gone lets everything pass.
+        A group that is gone lets everything pass.
         """
+        self._ways.clear()
         shared = {each.name: each.shared_limit for each in self._rules.scopes if each.shared_limit is not None}
         limits = {name: shared[scope] for name in self._bank.groups if (scope := scope_of(name)) in shared}
         self._budgets.configure(limits, lambda: {each.group for each in self._pending.values()})
@@ -263,13 +265,15 @@ class Gate:
 
     def way_of(self, topic: Topic) -> Way:
         """Which groups a topic's pages pass."""
-        destination = topic.target.redacted.partition("://")[2]
-        asked = parse_args(topic.target.args).get(TRAFFIC_CLASS, "")
-        key = (topic.label, topic.tenant, destination, asked)
+        key = (topic.label, topic.owner, topic.target)
         way = self._ways.get(key)
         if way is None:
-            groups = self._rules.groups_of(topic.label, topic.tenant, destination)
-            way = self._ways[key] = Way(groups, self._rules.highest_class(topic.label, asked))
+            is_asked = any(each.of in _INTRODUCED for each in self._rules.principals)
+            known = self.introduce(topic) if is_asked else Introduction()
+            destination = topic.target.redacted.partition("://")[2]
+            parties = Parties(topic.label, topic.tenant, destination, topic.owner, known.certificate, known.tokens)
+            highest = self._rules.highest_class(parties, parse_args(topic.target.args).get(TRAFFIC_CLASS, ""))
+            way = self._ways[key] = Way(self._rules.groups_of(parties), highest)
         return way
 
     def priority_of(self, topic: Topic, shard: Shard, *, at_tail: bool) -> Priority:
@@ -323,6 +327,12 @@ class Gate:
             if is_charged := self._accounts[name].enabled:
                 self._accounts[name].charge(request.priority, request.want)
             self._count(name, request.priority, request.want, charged=is_charged)
+
+    def use_store(self, priority: Priority, nbytes: int) -> None:
+        """The host's traffic with its store, beside listings, takes so many bytes without waiting."""
+        scope = next((each for each in self._rules.scopes if each.of is ScopeKind.STORE), None)
+        if scope is not None and (name := self._bank.find(scope.name)) is not None:
+            self.force(Demand(priority, (self._limit(name, priority),), nbytes))
 
     def cancel(self, pending: Pending) -> None:
         """Give a request up."""

@@ -117,6 +117,10 @@ class Trimmer:
             self._window.removed(prefix)
             self._redelivery.removed(prefix.upto)
             self._context.telemetry.removed(self._label, prefix.count)
+            gate, state = self._context.gate, self._scope.state
+            if gate.is_on:
+                priority = gate.priority_of(self._scope.topic, self._lease.shard, at_tail=state.shaped.at_tail)
+                gate.use_store(priority, round(prefix.count * state.reads.mean_bytes))
             if self._full:
                 self._full = False
                 self._context.telemetry.recovered(self._label, self._lease.shard.queue)

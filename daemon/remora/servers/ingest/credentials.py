@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
@@ -16,14 +17,21 @@ from remora.servers.tokens import Tokens
 class Credentials:
     """What senders show and are shown; read again when asked to, and when a file has changed."""
 
-    def __init__(self, settings: IngestSettings, telemetry: Telemetry) -> None:
-        """Raises ConfigError for files that cannot be used."""
+    def __init__(
+        self,
+        settings: IngestSettings,
+        telemetry: Telemetry,
+        on_tokens: Callable[[Tokens | None], None] = lambda _: None,
+    ) -> None:
+        """`on_tokens` is told the tokens whenever they are read. Raises ConfigError for files that cannot be used."""
         self._settings = settings
         self._telemetry = telemetry
+        self._on_tokens = on_tokens
         self._files = tuple(filter(None, (settings.tokens, settings.tls_certificate, settings.tls_key)))
         self._seen = self._look()
         self.tokens: Tokens | None = tokens.load(settings.tokens) if settings.tokens else None
         self.tls: ssl.SSLContext | None = tls_context(settings)
+        on_tokens(self.tokens)
 
     def refresh(self) -> None:
         """Read them again if a file is another one than the last time."""
@@ -38,6 +46,7 @@ class Credentials:
         try:
             if self._settings.tokens:
                 self.tokens = tokens.load(self._settings.tokens)
+                self._on_tokens(self.tokens)
             if self.tls is not None:
                 load_certificate(self.tls, self._settings)
         except ConfigError as exc:

@@ -120,8 +120,8 @@ async def serve_ingest(
     `reservation_s` is how long the store keeps a reservation open. Raises ConfigError for tokens or
     certificates that cannot be used.
     """
-    credentials = Credentials(settings, telemetry)
     host = host or OfHost(HostLoad.alone())
+    credentials = Credentials(settings, telemetry, host.on_tokens)
     limits = IngestLimits(telemetry, host.bank, reservation_s)
     limits.configure(settings.limit)
     desk = Desk(settings, store, telemetry, credentials, host.load, limits)

@@ -84,6 +84,8 @@ class OwnQueues(RadosPart):
     def __init__(self, connection: ClusterConnection, two_phase: RadosTwoPhase, old_heads: OldHeads) -> None:
         super().__init__(connection)
         self._two_phase, self._old_heads = two_phase, old_heads
+        self.on_commit: Callable[[int], None] = lambda _: None
+        """Is told how many bytes a commit of events is about to send."""
 
     async def make(
         self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]], *, preparing: bool = False
@@ -175,6 +177,7 @@ class OwnQueues(RadosPart):
         Raises ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
         """
         request = encode_commit(reservation, payloads)
+        self.on_commit(len(request))
         operation = of_topic(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
         await self._end(operation, shard, f"committing to {shard}")
 
@@ -183,8 +186,10 @@ class OwnQueues(RadosPart):
     ) -> None:
         """As `commit`, and mark this part of an intent as done; raises MismatchError also when it is done already."""
         mark = _DONE + part
+        request = encode_commit(reservation, payloads)
+        self.on_commit(len(request))
         operation = of_topic(topic_id).assert_omap(mark, b"")
-        operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
+        operation.call(QUEUE_CLASS, "2pc_queue_commit", request).set_omap({mark: b"1"})
         await self._end(operation, shard, f"committing to {shard}")
 
     async def commit_marked(

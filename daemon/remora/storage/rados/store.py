@@ -53,7 +53,7 @@ class RadosStore:
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. A reservation that
     keeps others from being made is given up when it has been seen for `reservation_age_s`. Spilled entries go to
     `spill_pool`, else to the queues' pool; workers of any host have read what is released `guard_s` after it was
-    written. `on_seam`: see `ports.spill`.
+    written. `on_seam`: see `ports.spill`. `on_commit` is told how many bytes each commit of events sends to an OSD.
     """
 
     def __init__(  # noqa: PLR0913 - each is an option's, or an observer
@@ -67,6 +67,7 @@ class RadosStore:
         spill_pool: str = "",
         guard_s: float = 5.0,
         on_seam: OnSeam = seam_unseen,
+        on_commit: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
@@ -78,6 +79,7 @@ class RadosStore:
             RadosAttempts(connection),
         )
         own_queues = OwnQueues(connection, self.two_phase, old_heads)
+        own_queues.on_commit = on_commit
         runs = Runs(connection, spill_pool)
         self.inspection = RadosInspection(connection, runs)
         self.holds = HoldsObject(connection, registry)
