@@ -156,7 +156,7 @@ class LaneSender:
         self._probing += len(triaged.records)
         credit = self._reader.held.settle(page, triaged.records)
         for ordinal in triaged.skipped:
-            self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
+            self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]), is_news=False)
         batches = await self._deal(page, added, triaged.records, triaged.rejected)
         self._reader.packed()
         is_clean = not triaged.skipped and self._last_storing is None
@@ -229,8 +229,8 @@ class LaneSender:
         self._scope.delivered(len(ordinals), nbytes, created_ns, time.time_ns())
         self._finish(load.page, load.acks, ordinals, Cause.DELIVERED)
 
-    def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
-        """Entries are done. With its last one a page leaves memory, and its bytes are given back."""
+    def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause, *, is_news: bool = True) -> None:
+        """Entries are done, with the last one their page; `is_news` unless before this session: that proves nothing."""
         self._session.trimmer.finish(of, ordinals, cause)
         self._reader.held.done(len(ordinals))
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
@@ -238,9 +238,10 @@ class LaneSender:
         if not of.open:
             self._ahead.begun(of)
             self._reader.held.hold(-page.nbytes)
-            self._reads.pages_delivered += 1
-            self._proved.set()
-            self._session.on_progress()
+            if is_news:
+                self._reads.pages_delivered += 1
+                self._proved.set()
+                self._session.on_progress()
 
     # ------------------------------------------------------------------------------------- parking
 
