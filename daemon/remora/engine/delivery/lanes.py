@@ -2,6 +2,7 @@
 
 * Entries are packed in queue order.
 * A lane has one batch under way. The next starts when that one has arrived, and after a failure none.
+* As many lanes have one as the route allows. They take turns.
 
 So a record is first pushed only after every earlier record of its key has arrived or was dead-lettered.
 """
@@ -187,36 +188,46 @@ class LaneSender:
             storing = self._dead_letter(page, of, rejected, behind)
             self._last_storing = self._session.tasks.create_task(storing, name=f"dead-letter {self._scope.lease.shard}")
             batches = self._route.pack(ahead)[0] if ahead else []
+        since = self._scope.clock()
         for batch in batches:
-            load = InFlightBatch(page, of, batch, self._scope.clock())
-            lane = load.batch.lane
-            if self._lanes.add(load):
-                self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
+            self._lanes.add(InFlightBatch(page, of, batch, since))
+        self._begin_lanes()
         return len(batches)
 
-    async def _run_lane(self, lane: int) -> None:
-        """Push a lane's batches one after the other; the only place that pushes. A failure clears them."""
-        now = asyncio.get_running_loop().time
-        while (load := self._lanes.begin(lane)) is not None:
-            began, begun = now(), self._scope.clock()
-            try:
-                self._scope.lease.require_trust()
-                with self._reader.held.handed(load.batch.records):
-                    await self._route.push(load.batch)
-            except EntryRefused as exc:
-                await self._refuse(load, exc)
-            except EndpointError as exc:
-                self._count(load, exc)
-                self._session.fail(exc)
-            except StoreError as exc:
-                self._session.fail(exc)
-            else:
-                self._scope.pushed(load.since, begun)
-                if self._route.acks_show_load:
-                    self._scope.context.pace.acknowledged(now() - began)
-                self._arrived(load, load.batch.records)
-        self._lanes.end(lane)
+    def _begin_lanes(self) -> None:
+        """Begin lanes that wait, as many as may have a batch under way."""
+        while (lane := self._lanes.next_lane(self._route.width)) is not None:
+            self._session.tasks.create_task(self._run_lanes(lane), name=f"lanes of {self._scope.lease.shard}")
+
+    async def _run_lanes(self, lane: int | None) -> None:
+        """Push a batch of a lane, and go on with the lane whose turn it is then."""
+        while lane is not None:
+            if (load := self._lanes.begin(lane)) is not None:
+                await self._push(load)
+            self._lanes.end(lane)
+            lane = self._lanes.next_lane(self._route.width)
+            self._begin_lanes()
         self._look_settled()
+
+    async def _push(self, load: InFlightBatch) -> None:
+        """Push a batch; the only place that does. After a failure none is begun."""
+        began, begun = asyncio.get_running_loop().time(), self._scope.clock()
+        try:
+            self._scope.lease.require_trust()
+            with self._reader.held.handed(load.batch.records):
+                await self._route.push(load.batch)
+        except EntryRefused as exc:
+            await self._refuse(load, exc)
+        except EndpointError as exc:
+            self._count(load, exc)
+            self._session.fail(exc)
+        except StoreError as exc:
+            self._session.fail(exc)
+        else:
+            self._scope.pushed(load.since, begun)
+            if self._route.acks_show_load:
+                self._scope.context.pace.acknowledged(asyncio.get_running_loop().time() - began)
+            self._arrived(load, load.batch.records)
 
     def _count(self, load: InFlightBatch, exc: EndpointError) -> None:
         """Take what arrived of a batch that failed for done, and count the attempts at what did not."""
