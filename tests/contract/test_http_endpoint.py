@@ -28,12 +28,13 @@ from remora.config import (
     Settings,
 )
 from remora.endpoints.http import HttpEndpoint
-from remora.endpoints.http.answers import FIRST_IN_PUSH, LANES
+from remora.endpoints.http.answers import FIRST_IN_PUSH
 from remora.endpoints.http.endpoint import PROXIES
 from remora.model.errors import EndpointDenied, EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
+from remora.policy.lane_steps import STEPS, UNKNOWN
 from remora.ports.endpoint import Batch, Route
 from support.kafka_sender import INCARNATION, make_records
 
@@ -521,7 +522,9 @@ async def test_some_answers_of_503(endpoint: HttpEndpoint, watcher: Watcher, mon
 
     def plan(arrival: Arrival) -> Reply:
         number = next(count)
-        if number <= LANES[0] or number % 10 != 5 or arrival.body in refused:  # before that nothing need have arrived
+        if (
+            number <= STEPS[UNKNOWN][0] or number % 10 != 5 or arrival.body in refused
+        ):  # before that nothing need have arrived
             return OK
         refused.add(arrival.body)
         return status(503)
@@ -865,29 +868,29 @@ async def test_a_mute_receiver_ends_in_time(watcher: Watcher) -> None:
     assert len(failed) == len({each.lane for each in route.pack(make_records(0, 200))[0]})
 
 
-def test_a_slow_receiver_gets_more_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A route is stale once a backlog waits for a slow receiver; the next has four times the lanes, to the most."""
+async def test_keys_are_divided_anew_once_a_receiver_proves_quick_or_slow() -> None:
+    """A route is stale then, if a backlog waits: keys of a quick receiver have as many lanes as may be under way, those
+    of a slow one far more, and these need no new route to get more under way."""
+    backlog, now, seen = make_records(0, 5000, keys=5000), 0.0, []
 
-    async def work() -> list[int]:
-        seen = []
-        async with HttpEndpoint(Settings()) as endpoint:
-            to = target("http://127.0.0.1:1")
-            for _ in range(4):
-                async with endpoint.route(SHARD, INCARNATION, to) as route:
-                    assert not route.stale
-                    for _ in range(100):
-                        route._acked(1, 0.5)
-                    route.pack(make_records(0, 10))
-                    assert not route.stale  # without a backlog
-                    batches, _ = route.pack(make_records(0, 5000, keys=5000))
-                    seen.append(len({each.lane for each in batches}))
-                    assert route.stale is (seen[-1] < 900)
-                endpoint._receivers.clear() if len(seen) == 3 else None
-        return seen
+    def clock() -> float:
+        return now
 
-    lanes = asyncio.run(work())
+    async with HttpEndpoint(Settings()) as endpoint:
+        for seconds in (0.001, 0.5, 0.5):
+            async with endpoint.route(SHARD, INCARNATION, target("http://127.0.0.1:1")) as route:
+                route._now = clock
+                lanes = len({each.lane for each in route.pack(backlog)[0]})
+                assert not route.stale
+                now += seconds + 1e-6
+                route._receiver.steps.begun(64)
+                for _ in range(64):
+                    route._acked(1, seconds)
+                seen.append((lanes > 64, route.stale, route.width))
+                route.pack(backlog[:10])
+                assert not route.stale  # without a backlog
 
-    assert [min(LANES, key=lambda most: abs(most - each)) for each in lanes] == [64, 256, 1024, 64]
+    assert seen == [(True, True, 64), (False, True, 64), (True, False, 256)]
 
 
 async def test_large_bodies(endpoint: HttpEndpoint) -> None:

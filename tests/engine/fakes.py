@@ -33,7 +33,7 @@ from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
-from remora.ports.endpoint import Batch, ExactRoute, Route
+from remora.ports.endpoint import ALL_LANES, Batch, ExactRoute, Route
 from remora.ports.spill import Spilling
 
 FIRST = 24576
@@ -451,6 +451,10 @@ class FakeRoute:
         self._busy: set[int] = set()
         self._too_large = endpoint.too_large
 
+    @property
+    def width(self) -> int:
+        return self.endpoint.width()
+
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
 
@@ -469,6 +473,7 @@ class FakeRoute:
     async def push(self, batch: Batch) -> None:
         assert batch.lane not in self._busy, "two batches of one lane are under way"
         self._busy.add(batch.lane)
+        self.endpoint.busiest = max(self.endpoint.busiest, len(self._busy))
         try:
             await self.endpoint.take(self, batch)
         finally:
@@ -562,6 +567,9 @@ class FakeEndpoint:
         self.lanes = lanes
         self.batch_records = 1000
         self.acks_show_load = True
+        self.width: Callable[[], int] = lambda: ALL_LANES
+        self.busiest = 0
+        """The most lanes that a route had under way at once."""
         self.arrived: list[tuple[str, Record]] = []
         self.fate: Callable[[FakeRoute, Batch], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
-from engine.fakes import FakeEndpoint, FakeStore
+from engine.fakes import FakeStore
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.ownership.worker_info import Meters
@@ -15,6 +15,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
+from remora.ports.endpoint import Endpoint
 from remora.ports.tracing import NO_TRACER, Tracer
 
 QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
@@ -37,7 +38,7 @@ def a_topic(
 
 def a_worker(
     store: DeliveryStore,
-    endpoint: FakeEndpoint,
+    endpoint: Endpoint,
     delivery: DeliverySettings | None = None,
     cookie: str = "remora/h/b/w1",
     telemetry: Telemetry | None = None,

@@ -638,6 +638,35 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
     assert len(endpoint.arrived) == 20_000
 
 
+@pytest.mark.guarantee("order-per-object")
+@in_virtual_time
+async def test_lanes_take_turns_where_few_may_be_under_way() -> None:
+    """No more lanes are under way than the route allows at the time, also of those that have begun; none of them
+    goes on while others wait, and each key's records arrive in order."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=40)
+    store.make("t", *(raw_entry(f"k{i % 400}", i) for i in range(4000)))
+    store.metadata["t"] = a_topic()
+    endpoint.batch_records = 5
+    endpoint.fate = lambda *_: Fate(wait_s=1.0)
+    allowed = 8
+    endpoint.width = lambda: allowed
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(8)
+        early = {sum(record.key) % 40 for _, record in endpoint.arrived}
+        allowed = 3
+        await asyncio.sleep(2)
+        endpoint.busiest = 0
+        await asyncio.sleep(20)
+        few, endpoint.busiest, allowed = endpoint.busiest, 0, 30
+        await drained(store)
+
+    assert (few, endpoint.busiest) == (3, 30)
+    assert early == {sum(record.key) % 40 for _, record in endpoint.arrived}
+    assert all(numbers == sorted(numbers) for numbers in first_occurrences(endpoint).values())
+    assert len(endpoint.arrived) == 4000
+
+
 @pytest.mark.guarantee("no-loss", "nothing-leaves-silently", "order-per-object")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
@@ -658,6 +687,8 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
         if rng.random() < 0.8:
             store.metadata["t"] = a_topic(to="t")
         endpoint.batch_records = rng.randint(1, 40)
+        if rng.random() < 0.5:
+            endpoint.width = lambda: rng.randint(1, 4)
         loop = asyncio.get_running_loop()
 
         def store_trouble(call: str) -> RemoraError | float | None:

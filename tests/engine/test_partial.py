@@ -331,3 +331,32 @@ async def test_few_are_sent_after_a_failure() -> None:
         await drained(store, within_s=36_000)
 
     assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(500))
+
+
+@in_virtual_time
+async def test_what_arrived_before_a_failure_proves_nothing() -> None:
+    """Whole pages that arrived before it are read again first, and a receiver that is away still gets a probe seldom:
+    its failures go on in a row."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=1 << 16)
+    store.make("t", *(raw_entry(f"k{i}", i) for i in range(600)))
+    store.metadata["t"] = a_topic()
+    endpoint.batch_records = 1
+    begins, is_away, pushed = True, False, 0
+
+    def fate(_: FakeRoute, batch: Batch) -> Fate:
+        nonlocal pushed
+        pushed += 1
+        if is_away or (begins and batch.records[0].event_id == b"id-0"):
+            return Fate(wait_s=0.01 if is_away else 5, arrives=0, error=EndpointUnavailable("away"))
+        return Fate(wait_s=0.001)
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint, DeliverySettings(list_entries=16))):
+        await until(lambda: len(endpoint.arrived) > 100)
+        begins, is_away, pushed = False, True, 0
+        await asyncio.sleep(40)
+        while_away, is_away = pushed, False
+        await drained(store)
+
+    assert PROBE_ENTRIES < while_away < 20 * PROBE_ENTRIES
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(600))

@@ -10,6 +10,9 @@ from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 
+ALL_LANES = 1 << 62
+"""The `width` of a route whose lanes may all be under way."""
+
 
 class Batch(Protocol):
     """Some records of one shard that travel, arrive and fail together.
@@ -38,6 +41,11 @@ class Route(Protocol):
     def acks_show_load(self) -> bool:
         """Whether acknowledgements that take longer are a sign that this host or the destination is short of processor
         time. A receiver that is slow of its own must not slow the other topics of its worker."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How many lanes may have a batch under way at once. It may change at any time, and is at least 1."""
         ...
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:

@@ -27,7 +27,7 @@ from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Batch
+from remora.ports.endpoint import ALL_LANES, Batch
 
 MOST_BYTES = Argument("file-most-bytes", "file", Number(1 << 28), "most bytes of a record", str(1 << 24))
 SYNC = Argument("file-sync", "file", Truth(), "whether a record is on the disk when it is acknowledged", "true")
@@ -109,6 +109,7 @@ class FileRoute:
 
     stale = False
     acks_show_load = False
+    width = ALL_LANES
 
     def __init__(self, file: Shared[OpenFile], about: dict[str, str], most_bytes: int, patience_s: float) -> None:
         """`about` stands in each line: topic, shard and incarnation."""

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.endpoints.http.answers import (
-    LANES,
     Verdict,
-    lanes_for,
+    batched_lanes,
     push_records,
     quick_pause_s,
     retry_after_s,
@@ -138,32 +137,23 @@ def test_quick_pauses(tries: int, most: int, asked_s: float | None, spent_s: flo
 @pytest.mark.parametrize(
     ("lanes", "mean_s", "has_backlog", "wanted"),
     [
-        (64, 0.5, True, 256),
-        (256, 0.5, True, 1024),
+        (8, 0.5, True, 16),
+        (8, 0.5, False, 8),
+        (8, 0.03, True, 8),
+        (8, 0.031, True, 16),
+        (1000, 0.5, True, 1024),
         (1024, 0.5, True, 1024),
-        (64, 0.5, False, 64),
-        (64, 0.03, True, 64),
-        (64, 0.031, True, 256),
     ],
 )
-def test_lanes(lanes: int, mean_s: float, has_backlog: bool, wanted: int) -> None:
-    """A backlog before a slow receiver gets more lanes, step by step."""
-    assert lanes_for(lanes, mean_s, has_backlog=has_backlog) == wanted
-
-
-@pytest.mark.parametrize(
-    ("lanes", "mean_s", "has_backlog", "wanted"),
-    [(8, 0.5, True, 16), (8, 0.5, False, 8), (8, 0.03, True, 8), (1000, 0.5, True, 1024), (1024, 0.5, True, 1024)],
-)
 def test_lanes_of_batches(lanes: int, mean_s: float, has_backlog: bool, wanted: int) -> None:
-    """Lanes of batches double at most: with many more each would have a part of a batch."""
-    assert lanes_for(lanes, mean_s, has_backlog=has_backlog, is_batched=True) == wanted
+    """A backlog before a slow receiver doubles lanes of batches: with many more each would have a part of a batch."""
+    assert batched_lanes(lanes, mean_s, has_backlog=has_backlog) == wanted
 
 
-@given(st.floats(0, 20), st.booleans(), st.sampled_from(LANES), st.booleans())
-def test_lanes_never_shrink(mean_s: float, has_backlog: bool, lanes: int, is_batched: bool) -> None:
+@given(st.floats(0, 20), st.booleans(), st.integers(8, 1024))
+def test_lanes_of_batches_never_shrink(mean_s: float, has_backlog: bool, lanes: int) -> None:
     """The number of lanes only grows."""
-    assert lanes_for(lanes, mean_s, has_backlog=has_backlog, is_batched=is_batched) >= lanes
+    assert batched_lanes(lanes, mean_s, has_backlog=has_backlog) >= lanes
 
 
 @pytest.mark.parametrize(

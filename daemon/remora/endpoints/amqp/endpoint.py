@@ -29,7 +29,7 @@ from remora.model.shard import Origin as Owner
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.destinations import DestinationRules
-from remora.ports.endpoint import Batch
+from remora.ports.endpoint import ALL_LANES, Batch
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +145,7 @@ class AmqpRoute:
 
     stale = False
     acks_show_load = False
+    width = ALL_LANES
 
     def __init__(
         self,

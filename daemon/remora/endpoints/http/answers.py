@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_tz
 from enum import Enum
 
+from remora.policy.lane_steps import SLOW_S
+
 
 class Verdict(Enum):
     """What a receiver's status says about the record that was posted."""
@@ -81,25 +83,19 @@ def quick_pause_s(tries: int, most: int, asked_s: float | None, spent_s: float) 
     return pause_s if spent_s + pause_s < QUICK_WINDOW_S else None
 
 
-LANES = (64, 256, 1024)
-BATCHED_LANES = 8
-"""With which a target of batches begins: a batch is what a lane has of a listing, and few lanes make large ones."""
-
-SLOW_S = 0.03
+BATCHED_LANES = (8, 1024)
+"""With which a target of batches begins, and the most: a batch is what a lane has of a listing, and few lanes make
+large ones."""
 
 
-def lanes_for(lanes: int, mean_s: float, *, has_backlog: bool, is_batched: bool = False) -> int:
-    """How many lanes a shard's records should be divided into, now that answers take `mean_s` on average.
+def batched_lanes(lanes: int, mean_s: float, *, has_backlog: bool) -> int:
+    """How many lanes the batches of a shard should come from, now that answers take `mean_s` on average.
 
     By Little's law lanes and latency bound the rate; more of them cost a connection each, so only a backlog gets them.
-    It is one when more has been read than all lanes can have under way. Batches get twice as many at most, since more
-    lanes than that would only make smaller ones.
+    It is one when more has been read than all lanes can have under way. They get twice as many at most, since more
+    lanes than that would only make smaller batches.
     """
-    if not has_backlog or mean_s <= SLOW_S:
-        return lanes
-    if is_batched:
-        return min(2 * lanes, LANES[-1])
-    return next((each for each in LANES if each > lanes), lanes)
+    return min(2 * lanes, BATCHED_LANES[1]) if has_backlog and mean_s > SLOW_S else lanes
 
 
 PUSH_S = 1.0

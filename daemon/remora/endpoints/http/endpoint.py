@@ -18,10 +18,9 @@ from remora.endpoints.dial import dial
 from remora.endpoints.http.answer_reader import Answer
 from remora.endpoints.http.answers import (
     BATCHED_LANES,
-    LANES,
     QUICK_TRIES,
     Verdict,
-    lanes_for,
+    batched_lanes,
     push_records,
     quick_pause_s,
     retry_after_s,
@@ -41,6 +40,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
+from remora.policy.lane_steps import PROOF, LaneSteps
 from remora.policy.quarantine import ANSWERED, CONNECT
 from remora.policy.refusals import POISON_APART_S, Finding, Refusals
 from remora.ports.endpoint import Batch
@@ -78,11 +78,13 @@ PROXIES = {
 class Receiver:
     """How a target answers: what its routes share.
 
+    `batched_lanes` are those of a target of batches, `steps` tell them for any other one.
     `refusals` are those of each topic that posts there, `arrived` are the records that it acknowledged too late.
     `failed` is true from a failure until the next acknowledgement, `by_operator` while no S3 user's topic has it.
     """
 
-    lanes: int = LANES[0]
+    batched_lanes: int = BATCHED_LANES[0]
+    steps: LaneSteps = field(default_factory=LaneSteps)
     mean_s: float = 0.0
     acked_at: float = float("-inf")
     refusals: dict[str, Refusals] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class Receiver:
         self.acked_at = now
         self.failed = False
         self.mean_s += (seconds - self.mean_s) * _WEIGHT
+        self.steps.acked(seconds, now)
 
 
 class HttpEndpoint:
@@ -228,8 +231,7 @@ class HttpEndpoint:
         if found is None:
             if len(self._receivers) >= MOST_KNOWN:
                 self._receivers.clear()  # open routes keep theirs
-            lanes = LANES[0] if meant.batching is None else BATCHED_LANES
-            found = self._receivers[meant] = Receiver(lanes)
+            found = self._receivers[meant] = Receiver()
         return found
 
 
@@ -255,7 +257,7 @@ class Tries:
 
 
 class HttpRoute:
-    """From one shard to one receiver, with a fixed number of lanes.
+    """From one shard to one receiver, with a fixed number of lanes, as many of them under way as `LaneSteps` allow.
 
     After a failure nothing new is posted: the other pushes end behind the record that is under way. Nor does a push
     begin a request when it has lasted as long as one may take: that its shard is held is asked before each push only.
@@ -281,7 +283,8 @@ class HttpRoute:
         self._receiver = receiver
         self._maker = maker
         self._quick_tries = QUICK_TRIES if quick_retries else 0
-        self._lanes = receiver.lanes
+        self._lanes = receiver.steps.groups if target.batching is None else receiver.batched_lanes
+        self._turns = self._asking = 0
         self._stopped = asyncio.Event()
         self._has_backlog = False
         self._push_s = push_s
@@ -289,15 +292,23 @@ class HttpRoute:
 
     @property
     def stale(self) -> bool:
-        is_batched = self._target.batching is not None
-        wanted = lanes_for(self._lanes, self._receiver.mean_s, has_backlog=self._has_backlog, is_batched=is_batched)
-        if wanted > self._lanes:
-            self._receiver.lanes = max(self._receiver.lanes, wanted)
-        return self._has_backlog and self._receiver.lanes > self._lanes
+        receiver = self._receiver
+        if self._target.batching is None:
+            return self._has_backlog and receiver.steps.groups != self._lanes
+        wanted = batched_lanes(self._lanes, receiver.mean_s, has_backlog=self._has_backlog)
+        receiver.batched_lanes = max(receiver.batched_lanes, wanted)
+        return self._has_backlog and receiver.batched_lanes > self._lanes
+
+    @property
+    def width(self) -> int:
+        if self._target.batching is not None:
+            return self._lanes
+        return PROOF if self._receiver.failed else self._receiver.steps.lanes
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         together = self._target.batching.fitting(len(records[0].body)) if self._target.batching and records else 1
-        self._has_backlog = len(records) > self._lanes * together
+        most = self._lanes if self._target.batching else self._receiver.steps.lanes
+        self._has_backlog = len(records) > most * together
         self._maker.begin(records)
         return list(pack(records, self._lanes, push_records(self._receiver.mean_s, together))), []
 
@@ -322,15 +333,20 @@ class HttpRoute:
 
         posting = Posting(batch.records, self._maker, self._target.batching, is_wanted, self._acked)
         posting.most_together, posting.on_given_up = self._most_together, self._given_up
+        self._turns += 1
         try:
             await self._post_all(posting)
         except EndpointError as exc:
             exc.unclear = sorted({*exc.unclear, *posting.unclear(is_last=True)})
             exc.once_unclear = posting.unclear(is_last=False)
             if not isinstance(exc, EntryRefused):
-                self._receiver.failed = self._receiver.failed or exc.tries != 0
+                if exc.tries != 0:
+                    self._receiver.failed = True
+                    self._receiver.steps.failed(self._now())
                 self.stop()
             raise
+        finally:
+            self._turns -= 1
 
     def _acked(self, records: int, seconds: float) -> None:
         now = self._now()
@@ -378,13 +394,23 @@ class HttpRoute:
             pause_s = self._after(answer, posting, tries)
             self.observer.http_retried()
             await self._rest(pause_s)
+            if self._turns > self.width:  # it began when more might
+                self._turns -= 1
+                while self._turns >= self.width and posting.is_wanted():
+                    await self._rest(pause_s)
+                self._turns += 1
 
     async def _exchange(self, posting: Posting, tries: Tries) -> Answer | None:
         """Post over one connection as far as it goes. A connection that had closed meanwhile costs nothing."""
         before, requests = posting.arrived, posting.requests
         try:
             async with self.pools.connection(self._peer, self._target.path) as connection:
-                answer = await connection.run(posting)
+                self._asking += 1
+                self._receiver.steps.begun(self._asking)
+                try:
+                    answer = await connection.run(posting)
+                finally:
+                    self._asking -= 1
         except EndpointError as exc:
             exc.at(posting.arrived, tries.count + 1 if tries.count else None)
             raise
@@ -430,6 +456,7 @@ class HttpRoute:
         asked_s = retry_after_s(answer.retry_after, time.time()) if answer.retry_after else None
         match verdict(status):
             case Verdict.TRANSIENT:
+                self._receiver.steps.refused(self._now())
                 pause_s = quick_pause_s(tries, self._quick_tries, asked_s, tried.spent_s)
                 if pause_s is not None and self._now() - self._receiver.acked_at <= RECENT_S:
                     return pause_s

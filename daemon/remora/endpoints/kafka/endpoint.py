@@ -38,7 +38,7 @@ from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.destinations import DestinationRules
-from remora.ports.endpoint import Batch
+from remora.ports.endpoint import ALL_LANES, Batch
 
 log = logging.getLogger(__name__)
 
@@ -251,6 +251,7 @@ class KafkaRoute:
     """
 
     acks_show_load = True
+    width = ALL_LANES
     arrived: Arrived
 
     def __init__(

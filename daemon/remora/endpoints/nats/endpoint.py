@@ -29,7 +29,7 @@ from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from remora.policy.destinations import DestinationRules
-from remora.ports.endpoint import Batch
+from remora.ports.endpoint import ALL_LANES, Batch
 
 ROOM = 1 << 40
 """All records of a lane make one batch, whatever their size."""
@@ -169,6 +169,7 @@ class NatsRoute:
 
     stale = False
     acks_show_load = False
+    width = ALL_LANES
 
     def __init__(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import heapq
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,10 +27,17 @@ class InFlightBatch:
 
 
 class LaneQueues:
-    """See the module. A lane is busy from its first batch until `end`."""
+    """See the module. A lane is busy from its first batch until its last one has ended, or all of them are taken out.
+
+    A busy lane has a batch under way, or rests until its turn: the lane comes first whose next batch waits
+    longest, and those of a page take turns.
+    """
 
     def __init__(self) -> None:
-        self._lanes: dict[int, deque[InFlightBatch]] = {}
+        self._lanes: dict[int, list[InFlightBatch]] = {}  # where lanes are many they are short, and deques large
+        self._resting: list[tuple[float, int, int]] = []  # a heap: since when its next batch waits, a number, the lane
+        self._numbers = itertools.count()
+        self._waiting = 0
         self._all_started = asyncio.Event()
 
     @property
@@ -36,45 +45,65 @@ class LaneQueues:
         """Whether any lane is."""
         return bool(self._lanes)
 
-    def add(self, load: InFlightBatch) -> bool:
-        """Let a batch wait behind those of its lane; returns whether the lane was not busy."""
+    def add(self, load: InFlightBatch) -> None:
+        """Let a batch wait behind those of its lane."""
         self._all_started.clear()
-        waiting = self._lanes.get(load.batch.lane)
+        self._waiting += 1
+        lane = load.batch.lane
+        waiting = self._lanes.get(lane)
         if waiting is not None:
             waiting.append(load)
-            return False
-        self._lanes[load.batch.lane] = deque([load])
-        return True
+            return
+        self._lanes[lane] = [load]
+        self._rest(lane)
+
+    def _rest(self, lane: int) -> None:
+        heapq.heappush(self._resting, (self._lanes[lane][0].since, next(self._numbers), lane))
+
+    def next_lane(self, width: int) -> int | None:
+        """The lane whose turn it is; None where none waits, or as many have a batch under way as may."""
+        if not self._resting or len(self._lanes) - len(self._resting) >= width:
+            return None
+        return heapq.heappop(self._resting)[-1]
 
     def put_first(self, lane: int, loads: Sequence[InFlightBatch]) -> None:
-        """Let batches wait ahead of their lane."""
-        self._lanes[lane].extendleft(reversed(loads))
+        """Let batches wait ahead of their lane, which has one under way."""
+        self._lanes[lane][:0] = loads
+        self._waiting += len(loads)
         self._all_started.clear()
 
     def begin(self, lane: int) -> InFlightBatch | None:
-        """Take the batch of a lane whose turn it is; None where none waits."""
+        """Take the next batch of a lane whose turn it is; None where none waits."""
         waiting = self._lanes[lane]
-        load = waiting.popleft() if waiting else None
+        load = waiting.pop(0) if waiting else None
+        self._waiting -= load is not None
         self._look()
         return load
 
     def end(self, lane: int) -> None:
-        """Nothing of a lane waits or is under way."""
-        del self._lanes[lane]
+        """Nothing of a lane is under way; it waits for its next turn if it has more."""
+        if self._lanes[lane]:
+            self._rest(lane)
+        else:
+            del self._lanes[lane]
 
     def clear(self) -> None:
         """Begin none of those that wait."""
+        for *_, lane in self._resting:
+            del self._lanes[lane]
+        self._resting.clear()
         for waiting in self._lanes.values():
             waiting.clear()
+        self._waiting = 0
         self._look()
 
     async def started(self, within_s: float) -> None:
         """Wait until no batch waits for its turn any more, but no longer than this."""
-        if any(self._lanes.values()):
+        if self._waiting:
             await at_most(self._all_started, within_s)
 
     def _look(self) -> None:
-        if not any(self._lanes.values()):
+        if not self._waiting:
             self._all_started.set()
 
     # ------------------------------------------------------------------------------- turning back
@@ -95,4 +124,10 @@ class LaneQueues:
         for waiting in self._lanes.values():
             while waiting and id(waiting[-1].acks) in gone:
                 waiting.pop()
+                self._waiting -= 1
+        for *_, lane in self._resting:
+            if not self._lanes[lane]:
+                del self._lanes[lane]
+        self._resting = [each for each in self._resting if each[-1] in self._lanes]
+        heapq.heapify(self._resting)
         self._look()

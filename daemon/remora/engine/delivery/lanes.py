@@ -2,6 +2,7 @@
 
 * Entries are packed in queue order.
 * A lane has one batch under way. The next starts when that one has arrived, and after a failure none.
+* As many lanes have one as the route allows. They take turns.
 
 So a record is first pushed only after every earlier record of its key has arrived or was dead-lettered.
 """
@@ -156,7 +157,7 @@ class LaneSender:
         self._probing += len(triaged.records)
         credit = self._reader.held.settle(page, triaged.records)
         for ordinal in triaged.skipped:
-            self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
+            self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]), is_news=False)
         batches = await self._deal(page, added, triaged.records, triaged.rejected)
         self._reader.packed()
         is_clean = not triaged.skipped and self._last_storing is None
@@ -187,36 +188,46 @@ class LaneSender:
             storing = self._dead_letter(page, of, rejected, behind)
             self._last_storing = self._session.tasks.create_task(storing, name=f"dead-letter {self._scope.lease.shard}")
             batches = self._route.pack(ahead)[0] if ahead else []
+        since = self._scope.clock()
         for batch in batches:
-            load = InFlightBatch(page, of, batch, self._scope.clock())
-            lane = load.batch.lane
-            if self._lanes.add(load):
-                self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
+            self._lanes.add(InFlightBatch(page, of, batch, since))
+        self._begin_lanes()
         return len(batches)
 
-    async def _run_lane(self, lane: int) -> None:
-        """Push a lane's batches one after the other; the only place that pushes. A failure clears them."""
-        now = asyncio.get_running_loop().time
-        while (load := self._lanes.begin(lane)) is not None:
-            began, begun = now(), self._scope.clock()
-            try:
-                self._scope.lease.require_trust()
-                with self._reader.held.handed(load.batch.records):
-                    await self._route.push(load.batch)
-            except EntryRefused as exc:
-                await self._refuse(load, exc)
-            except EndpointError as exc:
-                self._count(load, exc)
-                self._session.fail(exc)
-            except StoreError as exc:
-                self._session.fail(exc)
-            else:
-                self._scope.pushed(load.since, begun)
-                if self._route.acks_show_load:
-                    self._scope.context.pace.acknowledged(now() - began)
-                self._arrived(load, load.batch.records)
-        self._lanes.end(lane)
+    def _begin_lanes(self) -> None:
+        """Begin lanes that wait, as many as may have a batch under way."""
+        while (lane := self._lanes.next_lane(self._route.width)) is not None:
+            self._session.tasks.create_task(self._run_lanes(lane), name=f"lanes of {self._scope.lease.shard}")
+
+    async def _run_lanes(self, lane: int | None) -> None:
+        """Push a batch of a lane, and go on with the lane whose turn it is then."""
+        while lane is not None:
+            if (load := self._lanes.begin(lane)) is not None:
+                await self._push(load)
+            self._lanes.end(lane)
+            lane = self._lanes.next_lane(self._route.width)
+            self._begin_lanes()
         self._look_settled()
+
+    async def _push(self, load: InFlightBatch) -> None:
+        """Push a batch; the only place that does. After a failure none is begun."""
+        began, begun = asyncio.get_running_loop().time(), self._scope.clock()
+        try:
+            self._scope.lease.require_trust()
+            with self._reader.held.handed(load.batch.records):
+                await self._route.push(load.batch)
+        except EntryRefused as exc:
+            await self._refuse(load, exc)
+        except EndpointError as exc:
+            self._count(load, exc)
+            self._session.fail(exc)
+        except StoreError as exc:
+            self._session.fail(exc)
+        else:
+            self._scope.pushed(load.since, begun)
+            if self._route.acks_show_load:
+                self._scope.context.pace.acknowledged(asyncio.get_running_loop().time() - began)
+            self._arrived(load, load.batch.records)
 
     def _count(self, load: InFlightBatch, exc: EndpointError) -> None:
         """Take what arrived of a batch that failed for done, and count the attempts at what did not."""
@@ -229,8 +240,8 @@ class LaneSender:
         self._scope.delivered(len(ordinals), nbytes, created_ns, time.time_ns())
         self._finish(load.page, load.acks, ordinals, Cause.DELIVERED)
 
-    def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
-        """Entries are done. With its last one a page leaves memory, and its bytes are given back."""
+    def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause, *, is_news: bool = True) -> None:
+        """Entries are done, with the last one their page; `is_news` unless before this session: that proves nothing."""
         self._session.trimmer.finish(of, ordinals, cause)
         self._reader.held.done(len(ordinals))
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
@@ -238,9 +249,10 @@ class LaneSender:
         if not of.open:
             self._ahead.begun(of)
             self._reader.held.hold(-page.nbytes)
-            self._reads.pages_delivered += 1
-            self._proved.set()
-            self._session.on_progress()
+            if is_news:
+                self._reads.pages_delivered += 1
+                self._proved.set()
+                self._session.on_progress()
 
     # ------------------------------------------------------------------------------------- parking
 

@@ -115,6 +115,11 @@ class TracedRoute:
         """As the route."""
         return self._route.acks_show_load
 
+    @property
+    def width(self) -> int:
+        """As the route."""
+        return self._route.width
+
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         """As the route."""
         return self._route.pack(records)
