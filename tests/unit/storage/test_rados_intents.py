@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _filled, _split
+from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, filled, _split
 from remora.storage.rados.intent_log import Intent, IntentPart, new_intent
 from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
 
@@ -46,7 +46,7 @@ def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
     demands = _split({shard: [len(payload) for payload in each] for shard, each in payloads.items()})
     asked = new_intent(TOPIC, [IntentPart(each.shard, 7, len(each.sizes)) for each in demands])
 
-    parts = _filled(asked, payloads)
+    parts = filled(asked, payloads)
     request = asked.committed(parts, b"digest")
 
     assert [[len(payload) for payload in part.payloads] for part in parts] == [each.sizes for each in demands]
