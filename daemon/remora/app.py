@@ -199,9 +199,8 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see
     `ports.spill`, `on_commit` with the bytes of each commit to RADOS.
 
-    Where there is no embedded store yet it is made, but only with `make` and where the settings allow it; one that
-    `waits` is used as soon as it is there, as a cluster always is. Only the chosen one's adapter is imported: a
-    host without Ceph has no librados.
+    A missing embedded store is made only with `make` and where the settings allow it; one that `waits` is used as soon
+    as it is there, as a cluster always is. Only its adapter is imported: a host without Ceph has no librados.
     """
     match settings.store.kind:
         case "sqlite":
@@ -212,12 +211,10 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
         case "rados":
             from remora.storage.rados import RadosStore
 
-            ownership = settings.ownership
             return RadosStore(
                 settings.rados, on_state, tracer=tracer, meter=meter,
-                reservation_age_s=ownership.reservation_age_s,
-                spill_pool=settings.spill.pool, guard_s=2 * ownership.discovery_interval_s, on_seam=on_seam,
-                on_commit=on_commit,
+                reservation_age_s=settings.ownership.reservation_age_s, on_commit=on_commit,
+                spill_pool=settings.spill.pool, guard_s=2 * settings.ownership.discovery_interval_s, on_seam=on_seam,
             )  # fmt: skip
 
 
@@ -463,6 +460,12 @@ async def _send_test(topic: Topic, settings: Settings) -> str:
 
 def _iso(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def certificate_subject(location: str, settings: Settings) -> str:
+    """The subject of the client certificate in a file that topics may name. Blocks; raises as `endpoints.tls` does."""
+    found: str = import_module("remora.endpoints.tls").certificate_subject(location, settings.kafka.client_places)
+    return found
 
 
 def _tls_files(settings: Settings) -> TlsFiles:

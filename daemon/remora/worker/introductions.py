@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from remora.app import certificate_subject
 from remora.codec.topic import CERTIFICATE, parse_args
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.shard import Origin
@@ -75,9 +76,7 @@ class HostIntroductions:
 
 async def read_subject(location: str, settings: Settings) -> str:
     """The subject of the client certificate in a file that topics may name; empty where it cannot be used."""
-    from remora.endpoints.tls import certificate_subject  # few workers have a principal that needs it
-
     try:
-        return await asyncio.to_thread(certificate_subject, location, settings.kafka.client_places)
+        return await asyncio.to_thread(certificate_subject, location, settings)
     except (CodecError, EndpointMisconfigured):
         return ""  # the endpoint says why, when it is opened
