@@ -2,7 +2,7 @@
 
 A topic is filled with Spark; one session then counts its records, which is the most that a job on this host could do,
 lands them, makes the inventory, lands changes of one event in a hundred, and brings the inventory up to them. The
-catalog is a SQLite file, tables lie in a folder.
+catalog is a SQLite file, tables lie in a folder. Each step is said when it ends; `--events 500000` ends within minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from devkit.clusters.kafka import create_topic
 from devkit.clusters.spark import connector_jars
 from remora.replay.kafka_source import KafkaSource, read, spans
 from remora.replay.pipeline.iceberg.catalog import LakeAddress
-from remora.replay.pipeline.iceberg.inventory import take_in_lake
+from remora.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
 from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
 from remora.replay.session import session
 
@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         found = _measured(spark, str(clusters.kafka["bootstrap"]), Path(folder), options.events)
     print(
         f"lake: {found.events:,} events counted in {found.count_s:.1f} s, landed in {found.land_s:.1f} s"
-        f" ({found.events / found.land_s:,.0f}/s), {found.files} files of {found.mean_file_bytes / 1e6:.1f} MB"
+        f" ({found.events / found.land_s:,.0f}/s): {found.count_s / found.land_s:.2f} of the rate of counting;"
+        f" {found.files} files of {found.mean_file_bytes / 1e6:.1f} MB"
     )
     print(
         f"lake: inventory from all events in {found.whole_s:.1f} s, after {found.changed:,} changed objects in"
@@ -81,25 +82,29 @@ def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int) ->
     lake = LakeAddress(f"jdbc:sqlite:{folder}/catalog.db", "remora", f"file://{folder}/warehouse")
     source = KafkaSource(bootstrap, topic)
     plan = LakePlan(source, lake)
-    _fill(spark, bootstrap, topic, range(events), events // EVENTS_A_KEY)
-    count_s = _timed(lambda: read(spark, source, spans(source)).count())
-    land_s = _timed(lambda: land_in_lake(plan))
+    keys = events // EVENTS_A_KEY
+    _timed("filled", lambda: _fill(spark, bootstrap, topic, range(events), keys))
+    count_s = _timed("counted", lambda: read(spark, source, spans(source)).count())
+    land_s = _timed("landed", lambda: land_in_lake(plan))
     sizes = [file.stat().st_size for file in (folder / "warehouse/remora/events").rglob("*.parquet")]
-    whole_s = _timed(lambda: take_in_lake(lake))
-    _fill(spark, bootstrap, topic, range(events, events + events // 100), events // EVENTS_A_KEY)
-    land_in_lake(plan)
-    began = time.monotonic()
-    changed = take_in_lake(lake).changed
-    kept_up_s = time.monotonic() - began
-    if changed is None:
+    whole_s = _timed("inventory from all events", lambda: take_in_lake(lake))
+    changes = range(events, events + events // 100)
+    _timed("changes filled", lambda: _fill(spark, bootstrap, topic, changes, keys))
+    _timed("changes landed", lambda: land_in_lake(plan))
+    made: list[LakeInventory] = []
+    kept_up_s = _timed("inventory of the changes", lambda: made.append(take_in_lake(lake)))
+    if (changed := made[0].changed) is None:
         raise BenchError("the inventory was made from all events")
     return LakeFigures(events, count_s, land_s, len(sizes), sum(sizes) // len(sizes), whole_s, changed, kept_up_s)
 
 
-def _timed(call: Callable[[], object]) -> float:
+def _timed(step: str, call: Callable[[], object]) -> float:
+    """How long a call takes, said when it ends: a step that takes too long is seen before the run has ended."""
     began = time.monotonic()
     call()
-    return time.monotonic() - began
+    took_s = time.monotonic() - began
+    print(f"lake: {step} in {took_s:.1f} s", flush=True)
+    return took_s
 
 
 def _fill(spark: SparkSession, bootstrap: str, topic: str, numbers: range, keys: int) -> None:

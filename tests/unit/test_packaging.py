@@ -14,11 +14,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from devkit.entries.entries import delivered
 from devkit.processes.programs import program
+from remora.cli import group
 from remora.config import Settings, SqliteSettings, parse_duration
 from remora.model.exits import Exit
+from remora.replay.errors import ReplayError
 from remora.storage.sqlite import SqliteStore
 from support.sqlite import append
 from support.stores import held, own_topic
@@ -26,7 +29,9 @@ from support.stores import held, own_topic
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "remora.service"
 SEQUENCER_UNIT = ROOT / "systemd" / "remora-sequencer.service"
-UNITS = pytest.mark.parametrize("unit", [UNIT, SEQUENCER_UNIT], ids=lambda unit: unit.stem)
+LAND_UNIT = ROOT / "systemd" / "remora-land.service"
+LAND_TIMER = LAND_UNIT.with_suffix(".timer")
+UNITS = pytest.mark.parametrize("unit", [UNIT, SEQUENCER_UNIT, LAND_UNIT], ids=lambda unit: unit.stem)
 SYSUSERS = ROOT / "systemd" / "remora.sysusers"
 INSTALLED = "/opt/remora/bin/remora"
 
@@ -83,6 +88,49 @@ def test_the_sequencers_unit_shares_the_hardening_and_no_runtime_directory() -> 
     assert (sequencers["User"], sequencers["StateDirectory"]) == (daemons["User"], daemons["StateDirectory"])
     begin = "CapabilityBoundingSet="
     assert UNIT.read_text().partition(begin)[2] == SEQUENCER_UNIT.read_text().partition(begin)[2]
+
+
+def test_the_landings_unit_is_hardened_as_the_daemons_but_for_javas_code() -> None:
+    """Every line of the daemon's hardening is there but the one that Java cannot run under."""
+    begin, denied = "CapabilityBoundingSet=", "MemoryDenyWriteExecute=yes\n"
+    daemons = UNIT.read_text().partition(begin)[2].partition("\n[Install]")[0]
+
+    assert denied in daemons
+    assert LAND_UNIT.read_text().partition(begin)[2] == daemons.replace(denied, "")
+
+
+def test_the_landings_unit_runs_commands_that_there_are(tmp_path: Path) -> None:
+    """Both commands take what the unit's own example of its file says, up to the catalog, which is not there."""
+    text = LAND_UNIT.read_text()
+    catalog = f"jdbc:sqlite:{tmp_path}/none/catalog.db"
+    said = {
+        key: value.replace("https://catalog/", catalog).replace("broker:9092", "127.0.0.1:9")
+        for key, value in re.findall(r"^#   ([A-Z]+)=(.*)$", text, re.MULTILINE)
+    }
+    commands = unit_options(LAND_UNIT)["ExecStart"]
+    assert len(commands) == len(said) == 2
+    for command in commands:
+        program_, *words = command.split()
+        asked = [part for word in words for part in (said[word[1:]].split() if word[0] == "$" else [word])]
+        result = CliRunner().invoke(group, [*asked, "--dry-run"])
+
+        assert program_ == INSTALLED
+        assert result.exit_code == 1, result.output
+        assert isinstance(result.exception, ReplayError), result.output
+
+
+def test_systemd_accepts_the_timer(tmp_path: Path) -> None:
+    """The timer is clean, and starts the unit of its name."""
+    command = Path(sys.executable).with_name("remora")
+    (tmp_path / LAND_UNIT.name).write_text(LAND_UNIT.read_text().replace(INSTALLED, str(command)))
+    (tmp_path / LAND_TIMER.name).write_text(LAND_TIMER.read_text())
+
+    done = subprocess.run(
+        [program("systemd-analyze", "systemd"), "verify", "--man=no", str(tmp_path / LAND_TIMER.name)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_unit_checks_the_file_that_it_runs_with() -> None:

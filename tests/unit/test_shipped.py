@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
         (["dashboard"], "config/grafana-dashboard.json"),
         (["changelog"], "CHANGELOG.md"),
         (["units", "remora.sysusers"], "systemd/remora.sysusers"),
+        (["units", "remora-land.timer"], "systemd/remora-land.timer"),
     ],
     ids=" ".join,
 )
@@ -34,7 +35,9 @@ def test_the_package_prints_its_files(words: list[str], file: str) -> None:
     assert printed.stdout_bytes == (ROOT / file).read_bytes()
 
 
-@pytest.mark.parametrize("words", [["units"], ["units", "remora-sequencer.service"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["units"], *(["units", f"remora-{name}.service"] for name in ("sequencer", "land"))], ids=" ".join
+)
 def test_units_start_the_program_that_prints_them(words: list[str]) -> None:
     """The unit names the command of this environment, wherever that lies, and is else as in the repository."""
     printed = CliRunner().invoke(group, ["config", *words]).stdout

@@ -10,7 +10,9 @@ import click
 
 from remora.cli.groups import CommandGroup
 
-UNITS = ("remora.service", "remora-sequencer.service", "remora.sysusers")
+UNITS = (
+    "remora.service", "remora-sequencer.service", "remora-land.service", "remora-land.timer", "remora.sysusers",
+)  # fmt: skip
 PROGRAM = "/opt/remora/bin/remora"
 """Where the units as they are shipped have the command."""
 
