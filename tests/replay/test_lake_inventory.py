@@ -14,6 +14,8 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.iceberg import inventory as taking
 from remora.replay.pipeline.iceberg.commits import FileChange, LandedOffsets, append, landed_in
 from remora.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
+from remora.replay.pipeline.iceberg.renewal import part_of
+from remora.replay.pipeline.iceberg.tables import KEY_PARTS
 from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
 from remora.replay.pipeline.reconciliation import ReconciledDirectory
 from replay.lakes import event, files, lake, rows, table
@@ -128,3 +130,33 @@ def test_an_inventory_is_kept_up(spark: SparkSession, tmp_path: Path, monkeypatc
     monkeypatch.setattr(taking, "_replace", contended)
     take_in_lake(address, whole=True)
     assert len(rows(inventory, "key")) == 5
+
+
+def test_only_what_a_change_may_concern_is_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
+    """An inventory is kept up without the journal's files of other buckets and of keys beyond the changed ones, which
+    may be gone, and leaves each part without a changed key in the file that it has; a batch without events changes
+    nothing."""
+    address, journal = lake(tmp_path), table(tmp_path, "events")
+    land(journal, told("a", PUT, 1), told("z", PUT, 1), told("a", PUT, 1, bucket="other"))
+    land(journal, *(told(f"m{number}", PUT, 1) for number in range(40)))
+    take_in_lake(address)
+    inventory = table(tmp_path, "inventory")
+    before = {task.file.file_path for task in inventory.scan().plan_files()}
+    for task in journal.scan().plan_files():
+        if task.file.partition[1] == "other" or task.file.record_count == 40:
+            Path(task.file.file_path.removeprefix("file://")).unlink()
+
+    land(journal, told("z", DELETE, 2), told("zz", PUT, 2))
+    assert take_in_lake(address) == LakeInventory(43, is_new=True, changed=2)
+
+    inventory.refresh()
+    after = {task.file.file_path for task in inventory.scan().plan_files()}
+    touched = {part_of(key) for key in ("z", "zz")}
+    assert len(before - after) <= len(touched)
+    assert len(before & after) >= KEY_PARTS - len(touched) - 2
+    found = rows(inventory, "bucket", "key")
+    assert found == sorted(
+        [("other", "a"), ("photos", "a"), ("photos", "zz"), *(("photos", f"m{n}") for n in range(40))]
+    )
+    land(journal)
+    assert take_in_lake(address) == LakeInventory(43, is_new=True, changed=0)

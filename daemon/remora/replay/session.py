@@ -31,6 +31,10 @@ JARS = "REMORA_SPARK_JARS"
 ONCE = {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
 """Nothing is sent a second time behind the journal's back. A failing barrier stage is otherwise run four times."""
 
+AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
+"""For jobs that only read, and write files: a cluster may lose an executor. What a failed task has written is in no
+table."""
+
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Java that has little to compute: no optimising compiler and no collector run beside the tasks."""

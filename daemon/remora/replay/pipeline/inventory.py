@@ -21,7 +21,7 @@ from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import rows, writing
-from remora.replay.session import session
+from remora.replay.session import AGAIN, session
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
     newest = target.newest()
     if newest and (newest.landing, newest.batch, newest.buckets) == (wanted.landing, wanted.batch, wanted.buckets):
         return newest, False
-    staging = target.staging()
+    staging, settings = target.staging(), AGAIN | {"spark.driver.memory": plan.memory}
     try:
         with (
-            session("pipeline inventory", master=master, settings={"spark.driver.memory": plan.memory}) as spark,
+            session("pipeline inventory", master=master, settings=settings) as spark,
             writing(spark),
         ):
             _write(spark, source, wanted, staging)

@@ -27,7 +27,7 @@ from remora.replay.pipeline.columns import PARSED
 from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora.replay.pipeline.frames import kept_aside, landed, notifications
 from remora.replay.pipeline.spark import rows, writing
-from remora.replay.session import reason, session
+from remora.replay.session import AGAIN, reason, session
 from remora.replay.topic_identity import identify
 
 LOOK_S = 1
@@ -35,9 +35,6 @@ LOOK_S = 1
 
 PATIENCE_S = 60.0
 """How long brokers may be away while a batch is made, which is what Kafka's own clients allow."""
-
-AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
-"""Tasks that only write files may be repeated; what a failed one has written is no part of the batch."""
 
 
 @dataclass(frozen=True)

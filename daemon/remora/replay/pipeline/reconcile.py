@@ -39,12 +39,12 @@ from remora.replay.pipeline.reconciliation import (
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora.replay.pipeline.spark import writing
 from remora.replay.run.targets.s3 import Gateway
-from remora.replay.session import session
+from remora.replay.session import AGAIN, session
 
 if TYPE_CHECKING:
     from remora.replay.pipeline.iceberg.catalog import LakeAddress
 
-SETTINGS: Mapping[str, str] = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
+SETTINGS: Mapping[str, str] = AGAIN | {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
 """Of a session of its own: tables of any size are joined, so their parts are put together by what they have."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ MOST_TEXT_BYTES = 4096
 """The most that Kafka's key and each of remora's headers may have: they stand in the row of each event of a value."""
 
 _MOST_BATCH_BYTES = 1 << 26
+_LARGE = ("value", "kafka_key")
 
 
 class EventRow(NamedTuple):
@@ -96,6 +98,8 @@ SOURCE = pa.schema(
 
 _SCHEMA = to_arrow_schema(PARSED, timezone="UTC")
 _NOTHING = (None,) * len(NOTIFICATION)
+_NO_HEADERS = (None,) * len(HEADERS)
+_NO_TEXTS: Sequence[str | None] = _NO_HEADERS
 
 
 def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,9 +119,14 @@ def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _objects(batch: pa.RecordBatch, name: str) -> Iterator[Any]:
-    """A column one by one, since values are large; times as numbers, since Python has none behind the year 9999."""
+    """A column's values; one by one where they may be large; times as numbers, since Python has none behind the year
+    9999."""
     column = batch.column(name)
-    return (each.as_py() for each in (column.cast(pa.int64()) if name == "timestamp" else column))
+    if column.null_count == len(column):
+        return repeat(None, len(column))
+    if name in _LARGE:
+        return (each.as_py() for each in column)
+    return iter((column.cast(pa.int64()) if name == "timestamp" else column).to_pylist())
 
 
 def _made(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -140,7 +149,7 @@ def _rows(
     told, problem = _texts(headers)
     is_time = FIRST_US <= timestamp_us < LAST_US
     place = (topic, partition, offset, timestamp_us if is_time else None, kafka_key, *told)
-    around = len(kafka_key or b"") + sum(len(header or b"") for header in headers)
+    around = len(kafka_key or b"") + sum(map(len, filter(None, headers)))
     try:
         if problem is not None:
             raise Unusable(problem)
@@ -159,8 +168,10 @@ def _rows(
             yield (*each.row, *place, each.day, each.bucket_dir, None, None), around + share
 
 
-def _texts(headers: tuple[bytes | None, ...]) -> tuple[list[str | None], str | None]:
+def _texts(headers: tuple[bytes | None, ...]) -> tuple[Sequence[str | None], str | None]:
     """remora's headers as texts, and what is wrong with them; one that is no text, or too long, is left out."""
+    if headers == _NO_HEADERS:
+        return _NO_TEXTS, None
     told: list[str | None] = []
     problem = None
     for name, header in zip(HEADERS.values(), headers, strict=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
@@ -17,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-_OverArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+FILE = "file binary"
+"""The column of rows that tell of files."""
 
 _MOST_BYTES = 1 << 27
 """Rows that a task holds before it writes files."""
@@ -25,65 +27,84 @@ _MOST_BYTES = 1 << 27
 
 @dataclass(frozen=True)
 class FileSelection:
-    """What is read of files: columns by the table's names, and the rows that pass a condition."""
+    """What is read of files: columns by the table's names, and the rows that pass a condition.
+
+    With `objects`, which are object_ids, only their rows.
+    """
 
     columns: StructType
     condition: BooleanExpression = field(default_factory=AlwaysTrue)
+    objects: pa.Array | None = None
 
 
-def write(frame: DataFrame, table: Table) -> list[DataFile]:
-    """Write the rows of a frame as files for a table; they belong to it once they are committed.
-
-    What a task that failed has written is in no answer, and so in no table.
-    """
-    rows = frame.mapInArrow(_writer(table.metadata.model_dump_json(), dict(table.io.properties)), "file binary")
-    return [pickle.loads(row["file"]) for row in rows.collect()]  # noqa: S301 - made by our own tasks
+def object_ids(rows: pa.RecordBatch | pa.Table) -> pa.Array:
+    """A text for each row that says of which object it is. Any of the three names may hold any character."""
+    names = [pc.fill_null(rows[name].cast(pa.string()), "") for name in ("tenant", "bucket", "key")]
+    lengths = [pc.binary_length(name).cast(pa.string()) for name in names[:2]]
+    return pc.binary_join_element_wise(*lengths, *names, " ")
 
 
-def _writer(metadata: str, properties: dict[str, str]) -> _OverArrow:
-    def write_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = TableMetadataUtil.parse_raw(metadata)
-        store = load_file_io(properties, table.location)
+class TableInTasks:
+    """A table as Spark's tasks know it, which have no catalog."""
+
+    def __init__(self, table: Table) -> None:
+        self._metadata, self._properties = table.metadata.model_dump_json(), dict(table.io.properties)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write rows as files for the table; gives rows of FILE."""
+        table = TableMetadataUtil.parse_raw(self._metadata)
+        store = load_file_io(self._properties, table.location)
         for part in _parts(batches):
             files = _dataframe_to_data_files(table, part, store)
             yield pa.RecordBatch.from_pydict({"file": [pickle.dumps(file) for file in files]})
 
-    return write_files
+    def read(self, files: Iterable[bytes], part: FileSelection) -> Iterator[pa.RecordBatch]:
+        """Some of the rows of some files, as rows of FILE have them."""
+        table = TableMetadataUtil.parse_raw(self._metadata)
+        columns = to_arrow_schema(part.columns, timezone="UTC")
+        wanted = table.schema().select(*columns.names)
+        scan = ArrowScan(table, load_file_io(self._properties, table.location), wanted, part.condition)
+        for file in files:
+            for found in scan.to_record_batches([FileScanTask(pickle.loads(file))]):  # noqa: S301 - made by us
+                rows = pa.RecordBatch.from_arrays(
+                    [found[each.name].cast(each.type) for each in columns], schema=columns
+                )
+                yield rows if part.objects is None else rows.filter(pc.is_in(object_ids(rows), part.objects))
 
 
-def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-        if sum(each.nbytes for each in held) > _MOST_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+def write(frame: DataFrame, table: Table) -> list[DataFile]:
+    """Write the rows of a frame as files for a table; they belong to it once they are committed."""
+    return told_files(frame.mapInArrow(TableInTasks(table).write, FILE))
+
+
+def told_files(rows: DataFrame) -> list[DataFile]:
+    """The files that rows of FILE tell of. What a task that failed has written is in none, and so in no table."""
+    return [pickle.loads(row["file"]) for row in rows.collect()]  # noqa: S301 - made by our own tasks
 
 
 def read(spark: SparkSession, table: Table, found: Sequence[DataFile], part: FileSelection) -> DataFrame:
     """Some of the rows of some files, by the table's columns of today."""
     if not found:
         return spark.createDataFrame([], part.columns)
-    tasks = [(pickle.dumps(FileScanTask(file)),) for file in found]
-    reader = _reader(table.metadata.model_dump_json(), dict(table.io.properties), part)
-    return spark.createDataFrame(tasks, "task binary").repartition(len(tasks)).mapInArrow(reader, part.columns)
-
-
-def _reader(metadata: str, properties: dict[str, str], part: FileSelection) -> _OverArrow:
-    schema, condition = to_arrow_schema(part.columns, timezone="UTC"), part.condition
+    files = [(pickle.dumps(file),) for file in found]
+    of_table = TableInTasks(table)
 
     def read_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = TableMetadataUtil.parse_raw(metadata)
-        wanted = table.schema().select(*schema.names)
-        scan = ArrowScan(table, load_file_io(properties, table.location), wanted, condition)
         for batch in batches:
-            for task in batch.column(0).to_pylist():
-                for found in scan.to_record_batches([pickle.loads(task)]):  # noqa: S301 - made by our own driver
-                    yield pa.RecordBatch.from_arrays(
-                        [found[each.name].cast(each.type) for each in schema], schema=schema
-                    )
+            yield from of_table.read(batch.column(0).to_pylist(), part)
 
-    return read_files
+    return spark.createDataFrame(files, FILE).repartition(len(files)).mapInArrow(read_files, part.columns)
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    nbytes = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            nbytes += batch.nbytes
+        if nbytes > _MOST_BYTES:
+            yield pa.Table.from_batches(held)
+            held, nbytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)

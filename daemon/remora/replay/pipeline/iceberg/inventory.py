@@ -12,39 +12,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import StringType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.pipeline.columns import EVENT, OBJECT
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, made, told_as
 from remora.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
-from remora.replay.pipeline.iceberg.files import FileSelection, read, write
+from remora.replay.pipeline.iceberg.files import FileSelection, object_ids, read, write
+from remora.replay.pipeline.iceberg.renewal import IS_THERE, PART, part_of, renewed
 from remora.replay.pipeline.iceberg.tables import (
     EVENTS,
     FORMS,
     INVENTORY,
-    KEY_PARTS,
     as_landed,
     by_lake_names,
     lake_rows,
 )
 from remora.replay.pipeline.spark import writing
-from remora.replay.session import session
+from remora.replay.session import AGAIN, session
 
 _KEY = "remora.inventory"
 _OBJECT = ("tenant", "bucket", "key")
 
 _MOST_CHANGED = 100_000
-"""Keys that are looked up one by one; with more of them all objects are found anew."""
+"""Objects that are looked up one by one; with more of them all objects are found anew."""
+
+_MOST_BUCKETS = 200
+"""Buckets whose files are looked for; pyiceberg compares no more of them with what a file has."""
 
 _NEEDED = StructType(
     [
@@ -87,24 +89,18 @@ def take_in_lake(
         return LakeInventory(_objects(inventory), is_new=False)
     added = None if said is None or whole else _added(journal, head, _position(said).journal)
     with (
-        session("pipeline inventory", master=master, settings={"spark.driver.memory": memory}) as spark,
+        session("pipeline inventory", master=master, settings=AGAIN | {"spark.driver.memory": memory}) as spark,
         writing(spark),
         told_as(lake.uri),
     ):
-        changed = None
-        if added is not None:
-            columns = StructType([each for each in EVENT.fields if each.name in _OBJECT])
-            keys = read(spark, journal, added, FileSelection(columns)).select(*_OBJECT).distinct()
-            named = [(row[0], row[1], row[2]) for row in keys.limit(_MOST_CHANGED + 1).collect()]
-            changed = named if len(named) <= _MOST_CHANGED else None
+        changed = None if added is None else _changed(spark, journal, added)
         old = [task.file for task in inventory.scan().plan_files()]
         if changed is None:
             new = write(_found(spark, journal, AlwaysTrue()), inventory)
         else:
-            part_of = BucketTransform(KEY_PARTS).transform(StringType())
             touched = {part_of(key) for _, _, key in changed}
             old = [file for file in old if file.partition[0] in touched]
-            new = write(_renewed(spark, journal, inventory, old, changed), inventory)
+            new = renewed(_of_changed(spark, journal, changed), inventory, old) if changed else []
         _replace(inventory, FileChange(new, old), said, InventoryPosition(head.snapshot_id))
     return LakeInventory(_objects(inventory), is_new=True, changed=None if changed is None else len(changed))
 
@@ -145,30 +141,41 @@ def _of_snapshot(journal: Table, snapshot: Snapshot) -> list[DataFile]:
     ]
 
 
-def _found(spark: SparkSession, journal: Table, condition: BooleanExpression) -> DataFrame:
-    """Current objects by the events that pass a condition, as rows of the inventory."""
+def _changed(spark: SparkSession, journal: Table, added: Sequence[DataFile]) -> list[tuple[str, str, str]] | None:
+    """The objects that some files name; None where it is better to take all."""
+    columns = StructType([each for each in EVENT.fields if each.name in _OBJECT])
+    keys = read(spark, journal, added, FileSelection(columns)).select(*_OBJECT).distinct()
+    named = [(row[0], row[1], row[2]) for row in keys.limit(_MOST_CHANGED + 1).collect()]
+    return named if len(named) <= _MOST_CHANGED else None
+
+
+def _found(
+    spark: SparkSession, journal: Table, condition: BooleanExpression, objects: pa.Array | None = None
+) -> DataFrame:
+    """Current objects, by the events that pass a condition and are of some objects, as rows of the inventory."""
     files = [task.file for task in journal.scan(row_filter=condition).plan_files()]
-    events = read(spark, journal, files, FileSelection(by_lake_names(_NEEDED), condition))
+    events = read(spark, journal, files, FileSelection(by_lake_names(_NEEDED), condition, objects))
     return lake_rows(current_objects(as_landed(events).withColumn("bucket_dir", F.lit(None).cast("string"))), OBJECT)
 
 
-def _renewed(
-    spark: SparkSession,
-    journal: Table,
-    inventory: Table,
-    old: Sequence[DataFile],
-    changed: Sequence[tuple[str, str, str]],
-) -> DataFrame:
-    """The rows of the touched files: those of changed objects found anew, all others as they were."""
-    keys = spark.createDataFrame(list(changed), StructType([each for each in OBJECT.fields if each.name in _OBJECT]))
-    names = by_lake_names(OBJECT)
-    is_changed = In("key", {key for _, _, key in changed})  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
-    found = _found(spark, journal, is_changed)
-    others = read(spark, inventory, old, FileSelection(names)).join(
-        F.broadcast(keys), on=list(_OBJECT), how="left_anti"
+def _of_changed(spark: SparkSession, journal: Table, changed: Sequence[tuple[str, str, str]]) -> DataFrame:
+    """A row for each changed object, with its part: as a row of the inventory where `is_there`, else its names only.
+
+    Files of other buckets, and without a key between the first and the last one, are not read.
+    """
+    named = StructType([StructField(PART, IntegerType()), *[each for each in OBJECT.fields if each.name in _OBJECT]])
+    keys = [(part_of(key), tenant, bucket, key) for tenant, bucket, key in changed]
+    texts = [pa.array(each, pa.string()) for each in zip(*changed, strict=True)]
+    may_have: BooleanExpression = And(
+        GreaterThanOrEqual("key", min(key for _, _, key in changed)),  # type: ignore[call-arg, arg-type, misc]
+        LessThanOrEqual("key", max(key for _, _, key in changed)),  # type: ignore[call-arg, arg-type, misc]
     )
-    ours = found.join(F.broadcast(keys), on=list(_OBJECT), how="left_semi")
-    return others.select(*names.names).union(ours.select(*names.names))
+    if len(buckets := {bucket for _, bucket, _ in changed}) <= _MOST_BUCKETS:
+        may_have = And(may_have, In("bucket", buckets))  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
+    found = _found(spark, journal, may_have, object_ids(pa.Table.from_arrays(texts, names=list(_OBJECT))))
+    return spark.createDataFrame(keys, named).join(
+        found.withColumn(IS_THERE, F.lit(True)), on=list(_OBJECT), how="left"
+    )
 
 
 def _replace(inventory: Table, change: FileChange, before: str | None, position: InventoryPosition) -> None:

@@ -27,9 +27,9 @@ from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed
 from remora.replay.pipeline.iceberg.files import write
 from remora.replay.pipeline.iceberg.offsets import gone, next_offsets
 from remora.replay.pipeline.iceberg.tables import ASIDE, EVENTS, FORMS, journal_rows, lake_rows
-from remora.replay.pipeline.land import AGAIN, PATIENCE_S, hearing_signals
+from remora.replay.pipeline.land import PATIENCE_S, hearing_signals
 from remora.replay.pipeline.spark import writing
-from remora.replay.session import reason, session
+from remora.replay.session import AGAIN, reason, session
 from remora.replay.topic_identity import TopicIdentity, identify
 
 _TOPIC, _TOPIC_ID, _CLUSTER = "remora.topic", "remora.topic-id", "remora.cluster"

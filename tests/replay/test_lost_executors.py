@@ -1,0 +1,68 @@
+"""What jobs ask of a cluster that may lose an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.replay.pipeline import inventory, reconcile
+from remora.replay.pipeline.directory import LandedDirectory
+from remora.replay.pipeline.iceberg import inventory as lake_inventory
+from remora.replay.pipeline.iceberg.commits import LandedOffsets, append
+from remora.replay.pipeline.inventory import InventoryPlan, take
+from remora.replay.pipeline.reconcile import ReconcilePlan
+from remora.replay.session import AGAIN
+from replay.lakes import event, files, lake, table
+
+
+class Asked(Exception):
+    """A session was asked for."""
+
+
+def of_folder(folder: Path) -> None:
+    """An inventory of a landing in a folder."""
+    landing = LandedDirectory(folder / "landed")
+    landing.path.mkdir()
+    landing.bind(folder / "checkpoint", "t", None, None)
+    take(InventoryPlan(landing.path, folder / "inventory"))
+
+
+def of_lake(folder: Path) -> None:
+    """An inventory of a journal."""
+    journal = table(folder, "events")
+    append(journal, files(journal, event(0)), LandedOffsets(), LandedOffsets(0, {0: 1}, 1))
+    lake_inventory.take_in_lake(lake(folder))
+
+
+def of_bucket(folder: Path) -> None:
+    """A reconcile."""
+    plan = ReconcilePlan(bucket="photos", out=folder / "out", inventory=None, listing=folder / "listing.json")
+    reconcile.reconcile(plan)
+
+
+@pytest.mark.parametrize(
+    ("place", "job"),
+    [(inventory, of_folder), (lake_inventory, of_lake), (reconcile, of_bucket)],
+    ids=lambda each: each.__name__,
+)
+def test_a_task_is_tried_again(
+    place: Any, job: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that only reads, and writes files, asks for a session that tries a task again which fails."""
+    asked: list[Mapping[str, str]] = []
+
+    @contextmanager
+    def recorded(_name: str, *, settings: Mapping[str, str] | None = None, **_rest: object) -> Iterator[None]:
+        asked.append(settings or {})
+        raise Asked
+        yield
+
+    monkeypatch.setattr(place, "session", recorded)
+    with pytest.raises(Asked):
+        job(tmp_path)
+
+    assert [{key: settings.get(key) for key in AGAIN} for settings in asked] == [AGAIN]
