@@ -51,7 +51,7 @@ def test_parts_written_anew(tmp_path: Path) -> None:
     now = changed(thing("k1", 2), {"tenant": "", "bucket": "photos", "key": "k2", "size": None}, thing("new", 3))
     parts = {part_of(key) for key in ("k1", "k2", "new")}
     old = [task.file for task in inventory.scan().plan_files() if task.file.partition[0] in parts]
-    of_parts = {number: [pickle.dumps(each) for each in old if each.partition[0] == number] for number in parts}
+    of_parts = {n: [pickle.dumps(each) for each in old if each.partition[0] == n] for n in parts if n is not None}
 
     renewal = PartRenewal(TableInTasks(inventory), of_parts)
     new = [pickle.loads(file) for told in renewal.write([now]) for file in told.column(0).to_pylist()]

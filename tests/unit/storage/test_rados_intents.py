@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, filled, _split
+from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _split, filled
 from remora.storage.rados.intent_log import Intent, IntentPart, new_intent
 from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
 
