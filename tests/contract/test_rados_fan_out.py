@@ -108,6 +108,24 @@ async def test_a_repeat_keeps_the_topics_of_its_first_try(store: RadosStore, set
     assert await there(store, c) == by_shard(c, spread(c, 3))
 
 
+async def test_two_first_tries_at_once(store: RadosStore, settings: RadosSettings) -> None:
+    """Of two requests of one key that match different topics at once, one is stored and both have its answer."""
+    given = await topics(store, "a", "b", "c", "d")
+    other = FannedOut(9, 0, {"c": 9, "d": 9})
+    async with reached(settings) as beside:
+        answers = await asyncio.gather(
+            store.ingest.fan_out(copies_for(given[:2]), ANSWER, ONCE),
+            beside.ingest.fan_out(copies_for(given[2:]), other, ONCE),
+        )
+
+    assert answers[0].topics == answers[1].topics
+    assert not all(each.repeated for each in answers)
+    stored = given[:2] if answers[0].topics == ANSWER.topics else given[2:]
+    assert [await there(store, each) for each in given] == [
+        whole(each) if each in stored else [[]] * SHARDS for each in given
+    ]
+
+
 @pytest.mark.parametrize("place", [0, 1])
 async def test_one_topic_refuses_the_whole_request(store: RadosStore, place: int) -> None:
     """Where one topic is closed, gone or full nothing is stored anywhere, the topic is named, and no room is kept."""

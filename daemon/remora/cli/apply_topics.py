@@ -129,8 +129,7 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
     an earlier change of it is not delivered. Applied again, nothing changes. A topic that the file does not name stays
     without --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
 
-    A table [[notification]] says where events go whose sender names no topic, with the embedded store only. See
-    `remora notification create`.
+    A table [[notification]] says where events go whose sender names no topic. See `remora notification create`.
 
     \b
     A file:

@@ -81,7 +81,7 @@ class AskedEvent:
 def notification() -> None:
     """Say what events of a bucket go to what topics, for senders that name no topic (POST /v1/events).
 
-    With the embedded store only: the buckets of a radosgw have notifications of their own, through its API.
+    To topics of remora's own: the buckets of a radosgw have notifications through its API.
     `remora topic apply` makes them from a file.
 
     \b

@@ -11,12 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-import time
 from collections.abc import Callable, Sequence
 
 from remora.model.errors import OnceConflict, StoreError, StoreUnavailable
 from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
-from remora.policy.stages import EventStage
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.ingest import RadosIngest, demands_of, filled, payloads_of
@@ -51,10 +49,15 @@ class RadosFanOut(RadosIngest):
             for each in copies:
                 await self.publish(each.topic, each.events)
             return answer
+        if not copies:
+            return await self._stored(copies, answer, once)
+        return await self._observed(copies[0].topic, copies[0].events, self._stored(copies, answer, once))
+
+    async def _stored(self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None) -> FannedOut:
+        """Store the copies by an envelope, unless there is one of this key."""
         name = _name(once) if once else f"~any-{secrets.token_hex(16)}"
         if once is not None and (before := await self.fanned_out(once)) is not None:
             return before
-        began = time.monotonic()
         intents = await self._reserve_copies(copies, repeated=once is not None)
         envelope = FanOutEnvelope(
             FanOutEnvelope.VERSION, now := now_ms(), intents, once is not None, now, once.digest if once else b"",
@@ -66,7 +69,6 @@ class RadosFanOut(RadosIngest):
             if once is not None and (before := await self.fanned_out(once)) is not None:
                 return before
             raise StoreUnavailable("an earlier request of this key was just being deleted") from exc
-        self.meter.stage_took(EventStage.COMMIT, "rados", time.monotonic() - began)
         return answer
 
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:

@@ -15,8 +15,8 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
 from remora.storage.rados.schedule import completion, expiry
+
+T = TypeVar("T")
 
 _TRIES = 5
 
@@ -74,11 +76,15 @@ class RadosIngest:
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
     ) -> PublishResult:
         """Store events; returns when they are durable."""
+        return await self._observed(topic, events, self._published(topic, events, once))
+
+    async def _observed(self, topic: Topic, events: Sequence[RoutedEvent], storing: Awaitable[T]) -> T:
+        """Trace and time the storing of a request, of several topics by its first one."""
         context = context_of(events[0].payload) if events else b""
         span = self.tracer.begin(Work.COMMIT, topic.name, {}, links=[context] if context else [])
         began = time.monotonic()
         try:
-            result = await self._published(topic, events, once)
+            result = await storing
         except StoreError as exc:
             span.end(str(exc))
             raise
