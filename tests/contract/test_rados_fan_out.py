@@ -14,7 +14,6 @@ from devkit.clusters.ceph import reached
 from devkit.waits import PATIENT_S, until
 from remora.config import RadosSettings
 from remora.model.errors import (
-    NotificationRefused,
     OnceConflict,
     QueueFull,
     StoreUnavailable,
@@ -23,7 +22,6 @@ from remora.model.errors import (
     TopicUnknown,
 )
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
-from remora.model.notification import EventFilter, Notification
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
 from remora.storage.rados.schedule import DueAction, ScheduleEntry
@@ -254,62 +252,3 @@ def _due_now(entry: ScheduleEntry) -> ScheduleEntry:
 
 async def _is_gone(store: RadosStore) -> bool:
     return await store.ingest.fanned_out(ONCE) is None
-
-
-# --------------------------------------------------------------------------------------------- notifications
-
-FULL = Notification(
-    "thumbnails", ("thumbs", "audit"), ("raw-*",), ("s3:ObjectCreated:*",),
-    EventFilter("é/", ".jpg", "a+", 0, 9, (("a", "b"),), (("c", "d"),)),
-)  # fmt: skip
-PLAIN = Notification("plain", ("audit",))
-
-
-async def test_notifications_are_seen_by_all(store: RadosStore, settings: RadosSettings) -> None:
-    """What one store has made another one sees as it was given; it is read anew only when something has changed."""
-    async with reached(settings) as other:
-        assert (await other.notifications.definitions()).notifications == ()
-        await store.notifications.change(None, FULL)
-        await store.notifications.change(None, PLAIN)
-        found = await other.notifications.definitions()
-
-        assert found.notifications == (PLAIN, FULL)
-        assert await other.notifications.definitions() is found
-        await store.notifications.change(PLAIN, None)
-        assert (await other.notifications.definitions()).notifications == (FULL,)
-        await store.notifications.change(FULL, None)
-        assert (await other.notifications.definitions()).notifications == ()
-
-
-async def test_notifications_are_changed_by_comparison(
-    store: RadosStore, settings: RadosSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A change of what is not as the caller believes is refused, and one too many; of two at once none is lost."""
-    other = replace(FULL, topics=("thumbs",))
-    with pytest.raises(NotificationRefused, match="there is no notification thumbnails"):
-        await store.notifications.change(FULL, other)
-    await store.notifications.change(None, FULL)
-    for before, why in ((None, "already"), (other, "changed meanwhile")):
-        with pytest.raises(NotificationRefused, match=why):
-            await store.notifications.change(before, replace(FULL, topics=("x",)))
-    await store.notifications.change(FULL, other)
-    async with reached(settings) as beside:
-        some = [replace(PLAIN, id=f"n{number}") for number in range(4)]
-        await asyncio.gather(
-            *(each.notifications.change(None, one) for each, one in zip((store, beside) * 2, some, strict=True))
-        )
-        at_once = await asyncio.gather(
-            *(
-                each.notifications.change(other, replace(FULL, buckets=(name,)))
-                for each, name in ((store, "x"), (beside, "y"))
-            ),
-            return_exceptions=True,
-        )
-    assert {type(each) for each in at_once} == {type(None), NotificationRefused}
-    *found, other = (await store.notifications.definitions()).notifications
-    assert found == some
-
-    monkeypatch.setattr("remora.storage.rados.notifications.MOST_NOTIFICATIONS", 5)
-    with pytest.raises(NotificationRefused, match="5 notifications"):
-        await store.notifications.change(None, PLAIN)
-    await store.notifications.change(other, FULL)

@@ -8,7 +8,6 @@ other notifications.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable, Sequence
@@ -17,23 +16,21 @@ from remora.model.errors import OnceConflict, StoreError, StoreUnavailable
 from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.ingest import RadosIngest, demands_of, filled, payloads_of
-from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
+from remora.storage.rados.ingest import RadosIngest, clearest_of, demands_of, filled, payloads_of
+from remora.storage.rados.intent_log import Intent, IntentState, now_ms
 from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError
-from remora.storage.rados.schedule import completion
 
 
 class RadosFanOut(RadosIngest):
-    """Ingest, and events for several topics at once; see `ports.FanningOut`. `requests` and `fan_outs` are the logs of
-    those of one topic and of several."""
+    """Ingest, and events for several topics at once; see `ports.FanningOut`. `fan_outs` is the log of such requests."""
 
     def __init__(
         self, log: RequestLog[Intent], queues: OwnQueues, topics: RadosOwnTopics, fan_outs: RequestLog[FanOutEnvelope]
     ) -> None:
         super().__init__(log, queues, topics)
-        self.requests, self.fan_outs = log, fan_outs
+        self.fan_outs = fan_outs
 
     def fan_out_soon(
         self, copies: Sequence[TopicCopies], answer: FannedOut, done: Callable[[FannedOut | Exception], None]
@@ -49,9 +46,8 @@ class RadosFanOut(RadosIngest):
             for each in copies:
                 await self.publish(each.topic, each.events)
             return answer
-        if not copies:
-            return await self._stored(copies, answer, once)
-        return await self._observed(copies[0].topic, copies[0].events, self._stored(copies, answer, once))
+        topic, events = (copies[0].topic.name, copies[0].events) if copies else ("", ())
+        return await self._observed(topic, events, self._stored(copies, answer, once))
 
     async def _stored(self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None) -> FannedOut:
         """Store the copies by an envelope, unless there is one of this key."""
@@ -64,7 +60,7 @@ class RadosFanOut(RadosIngest):
             answer.accepted, answer.unmatched, dict(answer.topics),
         )  # fmt: skip
         try:
-            await self._commit_envelope(name, envelope)
+            await self._commit(self.fan_outs, name, envelope)
         except ExistsError as exc:
             if once is not None and (before := await self.fanned_out(once)) is not None:
                 return before
@@ -73,7 +69,7 @@ class RadosFanOut(RadosIngest):
 
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
         """The answer that a request with this key had before, when every topic has its copies."""
-        known: LoggedIntent[FanOutEnvelope] | None = await self.fan_outs.intents.load(name := _name(once))
+        known = await self.fan_outs.intents.load(name := _name(once))
         if known is None:
             return None
         if known.intent.digest != once.digest:
@@ -93,30 +89,10 @@ class RadosFanOut(RadosIngest):
 
         found = await each_of(range(len(copies)), reserve)
         intents = [each for each in found if not isinstance(each, StoreError)]
-        if errors := [each for each in found if isinstance(each, StoreError)]:
-            await self._give_back_all(intents)
-            errors.sort(key=lambda error: isinstance(error, StoreUnavailable))  # a certain refusal says more
-            raise errors[0]
+        if (error := clearest_of(found)) is not None:
+            await each_of(intents, self._finisher.give_back)
+            raise error
         return [intent.committed(filled(intent, of), b"") for intent, of in zip(intents, payloads, strict=True)]
-
-    async def _give_back_all(self, intents: Sequence[Intent]) -> None:
-        await each_of(intents, self._finisher.give_back)
-
-    async def _commit_envelope(self, name: str, envelope: FanOutEnvelope) -> None:
-        """Log an envelope as committed, then complete it. Raises ExistsError when there is one of this name."""
-        entry, (_, envelopes, schedule, finisher) = completion(name, envelope), self.fan_outs
-        try:
-            await schedule.add(entry)
-            await envelopes.create(name, envelope, IntentState.COMMITTED)
-        except StoreUnavailable:
-            raise  # it may have been created, and recovery completes it
-        except StoreError as exc:
-            await self._give_back_all(envelope.intents)
-            if not isinstance(exc, ExistsError):  # decided in the same millisecond, it has this very entry
-                with contextlib.suppress(StoreError):
-                    await schedule.replace([entry], None)
-            raise
-        await finisher.complete(name, envelope)
 
 
 def _name(once: IdempotencyKey) -> str:

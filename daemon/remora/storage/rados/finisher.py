@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L, Logged
 from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.part_commits import CommittedIntent, PartCommits, seconds
 from remora.storage.rados.registry import Registry, as_topic
@@ -76,15 +76,17 @@ class Finisher(Generic[L]):
     async def abort(self, name: str, request: L) -> None:
         """Abort a prepared request and give its room back. Raises MismatchError when it is not prepared any more."""
         await self._intents.change(name, request.slim(), IntentState.PREPARED, IntentState.ABORTED)
-        for _, intent in request.members:
-            await self.give_back(intent)
+        await self.give_back(request)
         await self.retain(name, request)
 
-    async def give_back(self, intent: Intent) -> None:
+    async def give_back(self, request: Logged) -> None:
         """End the queues' reservations; one that cannot be ended now expires."""
-        await each_of(
-            intent.parts, lambda part: self._queues.abort(intent.shard(part), intent.topic_id, part.reservation)
-        )
+        reserved = [
+            (intent.shard(part), intent.topic_id, part.reservation)
+            for _, intent in request.members
+            for part in intent.parts
+        ]
+        await each_of(reserved, lambda each: self._queues.abort(*each))
 
     async def delete(self, entries: Sequence[ScheduleEntry]) -> None:
         """Delete intents that are completed or aborted; first the marks that they left in queues."""

@@ -37,7 +37,7 @@ from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER
 from remora.ports.tracing import NO_TRACER, Work
 from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, LoggedIntent, new_intent
+from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, L, LoggedIntent, new_intent
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
@@ -62,10 +62,11 @@ class _Demand(NamedTuple):
 
 
 class RadosIngest:
-    """Publishes, reserves, commits and aborts."""
+    """Publishes, reserves, commits and aborts. `requests` is the log of requests of one topic."""
 
     def __init__(self, log: RequestLog[Intent], queues: OwnQueues, topics: RadosOwnTopics) -> None:
-        self._intents, self._schedule, self._finisher = log.intents, log.schedule, log.finisher
+        self.requests = log
+        _, self._intents, self._schedule, self._finisher = log
         self._queues = queues
         self._topics = topics
         self.tracer, self.meter = NO_TRACER, NO_METER
@@ -76,12 +77,12 @@ class RadosIngest:
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
     ) -> PublishResult:
         """Store events; returns when they are durable."""
-        return await self._observed(topic, events, self._published(topic, events, once))
+        return await self._observed(topic.name, events, self._published(topic, events, once))
 
-    async def _observed(self, topic: Topic, events: Sequence[RoutedEvent], storing: Awaitable[T]) -> T:
+    async def _observed(self, topic: str, events: Sequence[RoutedEvent], storing: Awaitable[T]) -> T:
         """Trace and time the storing of a request, of several topics by its first one."""
         context = context_of(events[0].payload) if events else b""
-        span = self.tracer.begin(Work.COMMIT, topic.name, {}, links=[context] if context else [])
+        span = self.tracer.begin(Work.COMMIT, topic, {}, links=[context] if context else [])
         began = time.monotonic()
         try:
             result = await storing
@@ -104,7 +105,7 @@ class RadosIngest:
         if known is None:
             intent = await self._reserve(topic, demands_of(payloads))
             try:
-                await self._commit(name, intent.committed(filled(intent, payloads), once.digest))
+                await self._commit(self.requests, name, intent.committed(filled(intent, payloads), once.digest))
             except ExistsError:
                 known = await self._intents.load(name)
             else:
@@ -118,7 +119,8 @@ class RadosIngest:
         intent = await self._reserve(topic, demands_of(payloads), repeated=False)
         parts = filled(intent, payloads)
         if len(parts) > 1:
-            await self._commit(f"{topic.name}.any-{secrets.token_hex(16)}", intent.committed(parts, b""))
+            name = f"{topic.name}.any-{secrets.token_hex(16)}"
+            await self._commit(self.requests, name, intent.committed(parts, b""))
             return
         for part in parts:
             try:
@@ -131,22 +133,22 @@ class RadosIngest:
                     raise await self._topics.refusal(topic) from exc
                 raise
 
-    async def _commit(self, name: str, intent: Intent) -> None:
-        """Log a new intent as committed, then complete it. Raises ExistsError when there is one of this name."""
-        entry, began = completion(name, intent), time.monotonic()
+    async def _commit(self, log: RequestLog[L], name: str, request: L) -> None:
+        """Log a new request as committed, then complete it. Raises ExistsError when there is one of this name."""
+        entry, began = completion(name, request), time.monotonic()
         try:
-            await self._schedule.add(entry)
-            await self._intents.create(name, intent, IntentState.COMMITTED)
+            await log.schedule.add(entry)
+            await log.intents.create(name, request, IntentState.COMMITTED)
             self.meter.stage_took(EventStage.REGISTER, "rados", time.monotonic() - began)
         except StoreUnavailable:
             raise  # it may have been created, and recovery completes it
         except StoreError as exc:
-            await self._finisher.give_back(intent)
+            await log.finisher.give_back(request)
             if not isinstance(exc, ExistsError):  # decided in the same millisecond, it has this very entry
                 with contextlib.suppress(StoreError):
-                    await self._schedule.replace([entry], None)
+                    await log.schedule.replace([entry], None)
             raise
-        await self._finisher.complete(name, intent)
+        await log.finisher.complete(name, request)
 
     async def _repeat(self, topic: Topic, name: str, known: LoggedIntent[Intent], digest: bytes) -> PublishResult:
         """The answer to a request that was committed before, once it is completed."""
@@ -257,14 +259,18 @@ class RadosIngest:
             if isinstance(answer, int)
         ]
         intent = new_intent(topic, parts, rooms, repeated=repeated)
-        if errors := [answer for answer in answers if isinstance(answer, StoreError)]:
+        if (error := clearest_of(answers)) is not None:
             await self._finisher.give_back(intent)
-            # A certain refusal says more than an unknown outcome.
-            errors.sort(key=lambda error: isinstance(error, StoreUnavailable))
-            if isinstance(errors[0], (MismatchError, ShardGone)):
-                raise await self._topics.refusal(topic) from errors[0]
-            raise errors[0]
+            if isinstance(error, (MismatchError, ShardGone)):
+                raise await self._topics.refusal(topic) from error
+            raise error
         return intent
+
+
+def clearest_of(answers: Iterable[object]) -> StoreError | None:
+    """The first error, one of a certain refusal before those of an unknown outcome; None where none is there."""
+    errors = [answer for answer in answers if isinstance(answer, StoreError)]
+    return min(errors, key=lambda error: isinstance(error, StoreUnavailable), default=None)
 
 
 def payloads_of(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, list[bytes]]:

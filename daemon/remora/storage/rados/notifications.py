@@ -11,8 +11,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from remora.model.errors import NotificationRefused, StoreError, StoreUnavailable
+from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.notification import MOST_NOTIFICATIONS, Definitions, Notification
+from remora.policy.notification_change import check_replacement
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
@@ -59,7 +60,8 @@ class RadosNotifications(RadosPart):
                 known = await self._read()
             except MissingError:
                 known = _NONE
-            _check(given.id, known, before)
+            there = next((each for each in known.notifications if each.id == given.id), None)
+            check_replacement(given.id, there, before, len(known.notifications))
             operation = WriteOp()
             if known.version < 0:
                 operation.create(exclusive=True)
@@ -85,17 +87,6 @@ class RadosNotifications(RadosPart):
 
     async def _run(self, operation: ObjectOperation) -> int:
         return await self._connection.run(operation, _OBJECT, f"looking into {_OBJECT}", _CHANGED, self._own)
-
-
-def _check(name: str, known: Definitions, before: Notification | None) -> None:
-    """Raise NotificationRefused where one is not as the caller believes, or would be too many."""
-    there = next((each for each in known.notifications if each.id == name), None)
-    if there != before:
-        if there is None:
-            raise NotificationRefused(f"there is no notification {name}")
-        raise NotificationRefused(f"notification {name} {'was changed meanwhile' if before else 'is there already'}")
-    if before is None and len(known.notifications) >= MOST_NOTIFICATIONS:
-        raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")
 
 
 def _decoded(name: str, definition: bytes) -> Notification:

@@ -6,8 +6,9 @@ import sqlite3
 
 import msgspec
 
-from remora.model.errors import NotificationRefused, StoreError
-from remora.model.notification import MOST_NOTIFICATIONS, Definitions, Notification
+from remora.model.errors import StoreError
+from remora.model.notification import Definitions, Notification
+from remora.policy.notification_change import check_replacement
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
 
@@ -51,13 +52,8 @@ class StoredNotifications(SqlitePart):
 
         def change(connection: sqlite3.Connection) -> None:
             row = connection.execute(_ONE, (name,)).fetchone()
-            if (None if row is None else _decoded(name, *row)) != before:
-                if row is None:
-                    raise NotificationRefused(f"there is no notification {name}")
-                why = "was changed meanwhile" if before else "is there already"
-                raise NotificationRefused(f"notification {name} {why}")
-            if before is None and connection.execute(_COUNT).fetchone()[0] >= MOST_NOTIFICATIONS:
-                raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")
+            (count,) = connection.execute(_COUNT).fetchone()
+            check_replacement(name, None if row is None else _decoded(name, *row), before, count)
             if after is None:
                 connection.execute(_DELETE, (name,))
             else:
