@@ -60,7 +60,7 @@ KINDS: dict[str, Callable[[int], EventFilter]] = {
     ),
     "regular expression": lambda number: EventFilter(prefix=f"photos/{number:02}/", regex="photos/.*[.]jpg"),
 }
-"""What makes a hundred notifications differ, of which an event matches one."""
+"""What makes a hundred notifications differ. An event matches one of them."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class FannedLoad:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The costs and the rates; printed, too."""
-    print(f"codec: {IMPLEMENTATION}; {options.notifications} notifications, of which an event matches one")
+    print(f"codec: {IMPLEMENTATION}; {options.notifications} notifications, and an event matches one of them")
     costs = {}
     for kind, make in KINDS.items():
         notifications = [
@@ -96,7 +96,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             what = f"batches of {batch}" if batch > 1 else "single events"
             print(
                 f"{kind:24} {what:15} by name {cost.by_name_us:6.2f} us an event, without a topic "
-                f"{cost.more_us:5.2f} us more, of which matching {cost.matching_us:5.2f} us",
+                f"{cost.more_us:5.2f} us more, {cost.matching_us:5.2f} us for matching",
                 flush=True,
             )
     rates = asyncio.run(_rates(options))

@@ -1,6 +1,6 @@
 """Commits beside a backlog that is listed from the same OSDs: the case `store` of `scripts/bench shaping`.
 
-One daemon on RADOS takes single events in at a steady pace, each of which is a commit. Its clients' times are
+One daemon on RADOS takes single events in at a steady pace. Each one is a commit. Its clients' times are
 compared: without anything else to do; beside a backlog that is delivered as fast as it goes; and beside one whose
 listings a scope of the store limits. The ratio is the median of those of the rounds: OSDs, broker, daemon and this
 program share this host's processors. Credit comes once a second, so that listings are few and large: for an OSD, and

@@ -70,7 +70,7 @@ def _scale() -> float:
 def pytest_collection() -> Generator[None, Any, Any]:
     """Leaves what is collected to the process for good: ten thousand tests and their modules are no garbage.
 
-    Every process collects them all, and each search for garbage, of which tests make many, would go through them.
+    Every process collects them all. Tests make many searches for garbage, and each one would go through them.
     """
     gc.disable()
     try:

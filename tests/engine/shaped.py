@@ -12,7 +12,7 @@ import pytest
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
-from engine.runs import a_topic, a_worker, running
+from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, ShapingSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.worker import Worker
@@ -63,6 +63,16 @@ class Shaped:
 
     def metric(self, name: str, **labels: str) -> float:
         return sample_value(self.telemetry.registry, name, labels) or 0.0
+
+    async def backlog_took(self) -> tuple[float, int]:
+        """Deliver a backlog of 600 entries, all of it; the seconds that the first 500 took, and their bytes."""
+        self.make("t", 600, padding=1_000)
+        async with self.running():
+            began = asyncio.get_running_loop().time()
+            await until(lambda: len(self.endpoint.arrived) >= 500)
+            took_s = asyncio.get_running_loop().time() - began
+            await drained(self.store)
+        return took_s, sum(len(each.body) for each in self.sent()[:500])
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from devkit.clock import in_virtual_time
-from engine.runs import drained, until
+from engine.runs import drained
 from engine.shaped import BOTH, MUCH, Shaped
 from remora.config import MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
 from remora.model.topic import Delivery
@@ -25,13 +25,7 @@ async def test_listings_and_removals_of_a_backlog_keep_the_rate_of_the_store(mod
     that a backlog is delivered at half of its rate; all of it arrives in order."""
     low = a_meter(100_000, 10_000, 100_000)
     it = Shaped(of_store(max=MUCH, client_high=MUCH, client_normal=MUCH, client_low=low), mode)
-    it.make("t", 600, padding=1_000)
-    async with it.running():
-        began = asyncio.get_running_loop().time()
-        await until(lambda: len(it.endpoint.arrived) >= 500)
-        took_s = asyncio.get_running_loop().time() - began
-        nbytes = sum(len(each.body) for each in it.sent()[:500])
-        await drained(it.store)
+    took_s, nbytes = await it.backlog_took()
 
     assert it.endpoint.events() == [b"id-%d" % i for i in range(600)]
     assert nbytes / 50_000 * 0.6 <= took_s <= nbytes / 50_000 * 1.4

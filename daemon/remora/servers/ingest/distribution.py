@@ -71,7 +71,7 @@ class Matching:
         self._send(part.events, places)
 
     def _check_rights(self) -> None:
-        """Refuse events of buckets that the sender may not send; nothing is told of what they match."""
+        """Refuse events of buckets that the sender may not send, and keep back what such events match."""
         if self._sender is ANYBODY:
             return
         for bucket in (*self.sent, *self.filtered):

@@ -90,8 +90,8 @@ class Logged(Protocol):
         ...
 
     def slim(self, moved: frozenset[str] = frozenset()) -> Self:
-        """The request without payloads and rooms: what is retained of one that is completed or aborted. `moved` are the
-        members of which a part was stored in a later layout."""
+        """The request without payloads and rooms: what is retained of one that is completed or aborted. `moved` has
+        the members with a part in a later layout."""
         ...
 
 

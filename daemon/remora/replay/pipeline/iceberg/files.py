@@ -38,7 +38,7 @@ class FileSelection:
 
 
 def object_ids(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """A text for each row that says of which object it is. Any of the three names may hold any character."""
+    """Name the object of each row by a text. Any of the three names may hold any character."""
     names = [pc.fill_null(rows[name].cast(pa.string()), "") for name in ("tenant", "bucket", "key")]
     lengths = [pc.binary_length(name).cast(pa.string()) for name in names[:2]]
     return pc.binary_join_element_wise(*lengths, *names, " ")

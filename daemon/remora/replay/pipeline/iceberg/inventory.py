@@ -46,7 +46,7 @@ _MOST_CHANGED = 100_000
 """Objects that are looked up one by one; with more of them all objects are found anew."""
 
 _MOST_BUCKETS = 200
-"""Buckets whose files are looked for; pyiceberg compares no more of them with what a file has."""
+"""With more buckets than these no file is left out for its buckets: pyiceberg would not compare them."""
 
 _NEEDED = StructType(
     [
