@@ -1,35 +1,42 @@
 """The daemon against a program that somebody would use instead: the same bodies to the same broker, in turns.
 
-`kcat` (librdkafka, C) reads a file of keys and bodies and sends it with `acks=all`, as an idempotent producer, with the
-daemon's compression and size of batches. The daemon delivers a backlog of the embedded store that has these bodies, in
-each of its modes. So kcat reads no queue, removes nothing, and remembers nothing: that is to its advantage.
+A peer reads a file of keys and bodies and sends it with `acks=all`, as an idempotent producer, with the daemon's
+compression and size of batches. The daemon delivers a backlog of the embedded store that has these bodies, in each of
+its modes. So a peer reads no queue, removes nothing, and remembers nothing: that is to its advantage. Peers are `kcat`
+(librdkafka, C), and `confluent-kafka` (the same from Python, with an acknowledgement of each record, and once more in
+transactions).
 
-Rates count a whole run of kcat, and of the daemon the interval from the first entry that is seen to have left until
+Rates count a whole run of a peer, and of the daemon the interval from the first entry that is seen to have left until
 none is there. Processor time is that of sender and broker, memory the sender's most. In a last turn of each the sender
-gets SIGKILL when half of the records have arrived, and is started again: kcat with its whole file. Every topic is read
-back; each object was written many times, so that a record behind a later one of its object shows.
+gets SIGKILL when half of the records have arrived, and is started again: a peer with its whole file. Every topic is
+read back; each object was written many times, so that a record behind a later one of its object shows.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import confluent_kafka
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from devkit.bench import confluent_sender
 from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import committed, kafka_topics
@@ -39,9 +46,12 @@ from devkit.processes.processes import cpu_s
 from remora.config import KafkaSettings
 from remora.model.topic import Delivery, Target
 
-TITLE = "against: a backlog beside what another program sends (kcat)"
+TITLE = "against: a backlog beside what another program sends (kcat, confluent-kafka)"
 
-KCAT = "kcat"
+KCAT, CONFLUENT = "kcat", "confluent-kafka"
+TRANSACTION = 10_000
+"""Records of one transaction of confluent-kafka's; the daemon's have about as many here."""
+
 OBJECTS = 990
 """Objects that are written again and again; as many in each of the shards and buckets."""
 
@@ -101,7 +111,9 @@ class Row:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench against` understands."""
-    parser.add_argument("peer", choices=[KCAT], help="the program (Debian's package of this name)")
+    parser.add_argument(
+        "peer", choices=[KCAT, CONFLUENT], help="Debian's package, or Python's (which the tests install)"
+    )
     parser.add_argument("--entries", type=int, default=300_000, help="of each turn (default: 300,000)")
     parser.add_argument("--payload", type=int, default=1000, help="bytes of a body (default: 1000)")
     parser.add_argument("--workers", type=int, default=2, help="processes of the daemon (default: 2)")
@@ -110,27 +122,68 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
-    program = shutil.which(options.peer)
-    if program is None:
-        raise BenchError(f"{options.peer} is missing: install Debian's package of this name")
+    peer = _Kcat() if options.peer == KCAT else _Confluent()
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
         running_clusters(options.name, options.keep, ["kafka"]) as clusters,
     ):
-        turns, arrived = asyncio.run(_Comparison(clusters, Path(folder), program, options).run())
+        turns, arrived = asyncio.run(_Comparison(clusters, Path(folder), peer, options).run())
     rows = [row(sender, each, arrived[sender]) for sender, each in turns.items()]
     print_table(rows)
     return {
-        "version": _version(program),
+        "version": peer.version,
         "turns": {sender: [asdict(turn) for turn in each] for sender, each in turns.items()},
         "rows": [asdict(each) for each in rows],
     }
 
 
-def _version(program: str) -> str:
-    """What kcat says of itself and of its librdkafka."""
-    said = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout
-    return next((line for line in said.splitlines() if line.startswith("Version")), said)
+class _Peer(Protocol):
+    """A program, and the ways in which it sends."""
+
+    @property
+    def version(self) -> str:
+        """The program's, and its library's."""
+        ...
+
+    @property
+    def senders(self) -> Sequence[str]:
+        """The names of the ways."""
+        ...
+
+    def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
+        """What sends the file's records to the topic; `properties` are librdkafka's."""
+        ...
+
+
+class _Kcat:
+    senders = (KCAT,)
+
+    def __init__(self) -> None:
+        program = shutil.which(KCAT)
+        if program is None:
+            raise BenchError(f"{KCAT} is missing: install Debian's package of this name")
+        self._program = program
+        said = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout
+        self.version = next((line for line in said.splitlines() if line.startswith("Version")), said)
+
+    def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
+        """See `_Peer`."""
+        given = [word for each in properties.items() for word in ("-X", "{}={}".format(*each))]
+        return [self._program, "-q", "-P", "-t", topic, "-K", "\t", "-l", str(file), *given]
+
+
+class _Confluent:
+    senders = (CONFLUENT, f"{CONFLUENT}, transactions")
+
+    def __init__(self) -> None:
+        self.version = f"{version(CONFLUENT)} with librdkafka {confluent_kafka.libversion()[0]}"
+
+    def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
+        """See `_Peer`."""
+        argv = [sys.executable, confluent_sender.__file__, str(file), topic]
+        if sender == CONFLUENT:
+            return [*argv, json.dumps(dict(properties))]
+        return [*argv, json.dumps({**properties, "transactional.id": topic}), str(TRANSACTION)]
 
 
 def row(sender: str, turns: Sequence[Sent], arrived: Arrivals) -> Row:
@@ -167,8 +220,8 @@ def print_table(rows: Sequence[Row]) -> None:
 class _Comparison:
     """One run of the benchmark."""
 
-    def __init__(self, clusters: Clusters, folder: Path, program: str, options: argparse.Namespace) -> None:
-        self._clusters, self._folder, self._program, self._options = clusters, folder, program, options
+    def __init__(self, clusters: Clusters, folder: Path, peer: _Peer, options: argparse.Namespace) -> None:
+        self._clusters, self._folder, self._peer, self._options = clusters, folder, peer, options
         self._address, self._broker = clusters.kafka["bootstrap"], clusters.kafka["pids"]["broker.1"]
         self._shapes = {
             f"remora, {mode}": Shape(
@@ -180,16 +233,17 @@ class _Comparison:
     async def run(self) -> tuple[dict[str, list[Sent]], dict[str, Arrivals]]:
         """The turns of each sender, and what stood in its topic after a SIGKILL."""
         file = self._write_file()
-        turns: dict[str, list[Sent]] = {KCAT: [], **{sender: [] for sender in self._shapes}}
+        turns: dict[str, list[Sent]] = {sender: [] for sender in (*self._peer.senders, *self._shapes)}
         for _ in range(self._options.rounds):
-            turns[KCAT].append(await self._kcat(file))
-            _print_turn(KCAT, turns[KCAT][-1])
+            for sender in self._peer.senders:
+                turns[sender].append(await self._turn_of_peer(sender, file))
+                _print_turn(sender, turns[sender][-1])
             for sender, shape in self._shapes.items():
                 async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
                     turns[sender].append(await self._remora(stored))
                     self._check(sender, await self._arrivals(stored.name))
                 _print_turn(sender, turns[sender][-1])
-        arrived = {KCAT: await self._killed_kcat(file)}
+        arrived = {sender: await self._killed_peer(sender, file) for sender in self._peer.senders}
         for sender, shape in self._shapes.items():
             async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
                 arrived[sender] = await self._killed_remora(stored)
@@ -205,30 +259,29 @@ class _Comparison:
                 lines.write(b"".join([record.key + b"\t" + record.body + b"\n" for record in made]))
         return file
 
-    async def _kcat(self, file: Path) -> Sent:
+    async def _turn_of_peer(self, sender: str, file: Path) -> Sent:
         name = f"bench-{uuid.uuid4().hex[:8]}"
         async with kafka_topics(self._address, [name], PARTITIONS):
             before, began = cpu_s(self._broker), time.monotonic()
-            process = self._started(name, file)
+            process = self._started(sender, name, file)
             _, status, used = await asyncio.to_thread(os.wait4, process.pid, 0)
             seconds, broker_s = time.monotonic() - began, cpu_s(self._broker) - before
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode:
-                raise BenchError(f"kcat ended with {process.returncode}")
-            self._check(KCAT, await self._arrivals(name))
+                raise BenchError(f"{sender} ended with {process.returncode}")
+            self._check(sender, await self._arrivals(name))
         per_event = 1e6 / self._options.entries
         cpu_us = {"sender": (used.ru_utime + used.ru_stime) * per_event, "broker": broker_s * per_event}
         return Sent(self._options.entries / seconds, cpu_us, used.ru_maxrss * 1024)
 
-    def _started(self, name: str, file: Path) -> subprocess.Popen[bytes]:
+    def _started(self, sender: str, topic: str, file: Path) -> subprocess.Popen[bytes]:
         ours = KafkaSettings()
-        properties = {
-            "acks": "all", "enable.idempotence": "true", "compression.codec": ours.compression,
-            "batch.size": ours.max_batch_bytes, "message.max.bytes": ours.max_batch_bytes, "linger.ms": 5,
+        properties: dict[str, str | int] = {
+            "bootstrap.servers": self._address, "acks": "all", "enable.idempotence": "true",
+            "compression.codec": ours.compression, "batch.size": ours.max_batch_bytes,
+            "message.max.bytes": ours.max_batch_bytes, "linger.ms": 5,
         }  # fmt: skip
-        argv = [self._program, "-q", "-P", "-b", self._address, "-t", name, "-K", "\t", "-l", str(file)]
-        given = [word for each in properties.items() for word in ("-X", "{}={}".format(*each))]
-        return subprocess.Popen([*argv, *given], stdin=subprocess.DEVNULL)
+        return subprocess.Popen(self._peer.command(sender, file, topic, properties), stdin=subprocess.DEVNULL)
 
     async def _remora(self, stored: Backlog) -> Sent:
         with remora_on(stored.embedded) as process:
@@ -237,18 +290,18 @@ class _Comparison:
         cpu_us = {"sender": turn.daemon_cpu_s_per_1000 * 1e3, "broker": turn.broker_cpu_s_per_1000 * 1e3}
         return Sent(turn.rate, cpu_us, turn.peak_rss_bytes)
 
-    async def _killed_kcat(self, file: Path) -> Arrivals:
+    async def _killed_peer(self, sender: str, file: Path) -> Arrivals:
         name = f"bench-{uuid.uuid4().hex[:8]}"
         async with kafka_topics(self._address, [name], PARTITIONS):
-            process = self._started(name, file)
+            process = self._started(sender, name, file)
             try:
                 await self._half_arrived(name)
             finally:
                 process.kill()
             if process.wait() != -signal.SIGKILL:
-                raise BenchError("kcat had ended before it was killed: take more --entries")
-            if await asyncio.to_thread(self._started(name, file).wait):
-                raise BenchError("kcat failed")
+                raise BenchError(f"{sender} had ended before it was killed: take more --entries")
+            if await asyncio.to_thread(self._started(sender, name, file).wait):
+                raise BenchError(f"{sender} failed")
             return await self._arrivals(name)
 
     async def _killed_remora(self, stored: Backlog) -> Arrivals:
