@@ -79,7 +79,9 @@ class _Peak:
         self._thread.join()
 
     def _look(self) -> None:
-        while not self._over.wait(0.1):
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(0.1)
             self.most_bytes = max(self.most_bytes, memory_bytes(os.getpid())[0])
 
 

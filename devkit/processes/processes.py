@@ -128,7 +128,8 @@ def memory_bytes(pid: int) -> tuple[int, int]:
 
 def _memory_bytes(pid: int) -> tuple[int, int]:
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
+    now, most = (int(lines.get(name, "0 kB").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))  # the dead have none
+    return now, most
 
 
 def spent(pids: Mapping[str, int]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from devkit.processes.programs import program
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.full("the package is a release's"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full("the package is a release's"), pytest.mark.timeout(3600)]
 
 STEPS = 22
 """How many things scripts/try-package looks at."""

@@ -137,7 +137,7 @@ async def test_killed_fifty_times(kafka: Kafka, spark: SparkSession, tmp_path: P
         process = started(command, env, said)
         wanted = landed_in(table(tmp_path, "events")).batch + draw.randrange(1, 4)
         try:
-            await until(partial(is_time, tmp_path, wanted, sent), "batches land", within_s=600)
+            await until(partial(is_time, tmp_path, wanted, sent), "batches land", within_s=3600)
             await asyncio.sleep(draw.random() * 0.5)  # anywhere within a batch
         finally:
             (os.killpg if draw.random() < 0.5 else os.kill)(process.pid, signal.SIGKILL)
