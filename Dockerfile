@@ -6,6 +6,7 @@
 # no topic logs in to Kafka with Kerberos.
 #
 #   docker build --build-arg DEBIAN_RELEASE=forky -t remora .
+#   docker build --target pipeline --build-context spark-jars="$(scripts/dev/spark-jars)" -t remora-pipeline .
 #   docker run -p 127.0.0.1:9750:9750 -v remora:/var/lib/remora -v remora-sockets:/run/remora remora
 #   docker run -p 127.0.0.1:9750:9750 -v /etc/ceph:/etc/ceph:ro -v ./remora.toml:/etc/remora/remora.toml:ro remora
 ARG DEBIAN_RELEASE=bookworm
@@ -34,7 +35,7 @@ RUN /opt/pip/bin/pip install --no-cache-dir pip==26.1 \
     && /opt/pip/bin/pip --python /opt/remora/bin/python install --no-deps --no-index /wheel/*.whl \
     && /opt/pip/bin/pip --python /opt/remora/bin/python check
 
-FROM debian:${DEBIAN_RELEASE}-slim
+FROM debian:${DEBIAN_RELEASE}-slim AS daemon
 LABEL org.opencontainers.image.title="remorad" \
       org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka, HTTP, AMQP or NATS" \
       org.opencontainers.image.licenses="Apache-2.0"
@@ -70,3 +71,36 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=3 \
     CMD ["/opt/remora/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9750/-/live', timeout=4)"]
 ENTRYPOINT ["/opt/remora/bin/remora"]
 CMD ["run", "-c", "/etc/remora/remora.toml"]
+
+# `remora replay` and `remora pipeline`: their packages, a Java, and Spark's Kafka connector, which no container fetches.
+FROM build AS pipeline-build
+COPY deploy/pipeline-constraints.txt ./
+RUN export SOURCE_DATE_EPOCH=315532800 PIP_BUILD_CONSTRAINT=/src/build-constraints.txt PIP_NO_CACHE_DIR=1 \
+    && /opt/pip/bin/pip --python /opt/remora/bin/python install --no-deps --require-hashes \
+        --requirement pipeline-constraints.txt \
+    && /opt/pip/bin/pip --python /opt/remora/bin/python check
+
+FROM debian:${DEBIAN_RELEASE}-slim AS pipeline
+LABEL org.opencontainers.image.title="remorad-pipeline" \
+      org.opencontainers.image.description="Lands bucket notifications in tables and reconciles them with what buckets hold, by Spark" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN apt-get update \
+    && SOURCE_DATE_EPOCH=315532800 apt-get install -y --no-install-recommends ca-certificates default-jre-headless procps python3 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=pipeline-build /opt/remora /opt/remora
+COPY --from=spark-jars . /opt/remora/spark-kafka/
+# Hadoop, which Spark stands on, wants a name for the user.
+RUN useradd --uid 10001 --user-group --home-dir /tmp --shell /usr/sbin/nologin remora
+# All that a job writes beside its tables lies below /tmp: with a volume there the file system may be read-only.
+ENV PATH=/opt/remora/bin:$PATH \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    REMORA_SPARK_JARS=/opt/remora/spark-kafka
+USER 10001:10001
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/opt/remora/bin/remora"]
+CMD ["pipeline", "--help"]
+
+# What a build without --target gives.
+FROM daemon

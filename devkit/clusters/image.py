@@ -22,21 +22,21 @@ from devkit.waits import until
 
 _DEV_IMAGE = SCRIPTS / "dev/image"
 
-HARDENED = (
-    "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", "512m",
-    "--pids-limit", "100", "--tmpfs", "/tmp",
-)  # fmt: skip
+HARDENED = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 MEMORY_BYTES = 512 << 20
 
-_HERE = ("--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
+_LIMITED = ("--memory", str(MEMORY_BYTES), "--pids-limit", "100", "--tmpfs", "/tmp")
+
+HERE = ("--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
 """Health checks need systemd. The limits are named, since podman asks for more than some hosts may give."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """The image `localhost/remora:bookworm` in a folder of podman's."""
+    """An image in a folder of podman's."""
 
     folder: Path
+    name: str
 
     async def podman(self, *args: str, stdin: bytes = b"") -> Ended:
         """Run podman on the folder; crun takes no hybrid cgroups, runc takes all."""
@@ -100,9 +100,9 @@ async def running_container(
     given = {"REMORA_SUPERVISOR_WORKERS": "1", "REMORA_ADMIN_LISTEN": f"0.0.0.0:{port}", **environment}
     container = Container(image, name, f"127.0.0.1:{port}")
     done = await image.podman(
-        "run", "--detach", "--name", name, *HARDENED, *_HERE, "--user", user, *options,
+        "run", "--detach", "--name", name, *HARDENED, *_LIMITED, *HERE, "--user", user, *options,
         *_each("--volume", [f"{path}:{place}" for path, place in volumes.items()]),
-        *_each("--env", [f"{variable}={value}" for variable, value in given.items()]), "localhost/remora:bookworm",
+        *_each("--env", [f"{variable}={value}" for variable, value in given.items()]), image.name,
     )  # fmt: skip
     try:
         assert done.code == 0, done.err
@@ -131,11 +131,22 @@ def memory_limit(pid: int) -> int:
     raise AssertionError(f"process {pid} has no control group of memory")
 
 
+def _built(name: str, *options: str) -> Image:
+    """An image of the Dockerfile as it stands."""
+    for tool in ("buildah", "podman", "runc", "debootstrap"):
+        program(tool, tool)
+    done = subprocess.run([_DEV_IMAGE, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Image(Path(done.stdout.strip()), f"localhost/{name}:bookworm")
+
+
 @pytest.fixture(scope="session")
 def image() -> Image:
-    """The image of the Dockerfile as it stands."""
-    for name in ("buildah", "podman", "runc", "debootstrap"):
-        program(name, name)
-    done = subprocess.run([_DEV_IMAGE], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Image(Path(done.stdout.strip()))
+    """The daemon's image."""
+    return _built("remora")
+
+
+@pytest.fixture(scope="session")
+def pipeline_image() -> Image:
+    """The image with Spark."""
+    return _built("remora-pipeline", "--pipeline")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.clusters.image import MEMORY_BYTES, Container, Image, image, memory_limit, running_container
+from devkit.clusters.image import HERE, MEMORY_BYTES, Container, Image, image, memory_limit, running_container
 from devkit.clusters.kafka import Kafka, create_topic
 from devkit.readers.consumer import read_until
 from remora.model.exits import Exit
@@ -103,9 +103,7 @@ async def test_the_image_delivers_on_a_kubelets_volumes(
 async def python(image: Image, script: str) -> str:
     """What a script prints that the image's Python runs."""
     done = await image.podman(
-        "run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096",
-        "--ulimit", "nproc=4096:4096", "--entrypoint", "/opt/remora/bin/python", "localhost/remora:bookworm",
-        "-c", script,
+        "run", "--rm", *HERE, "--entrypoint", "/opt/remora/bin/python", image.name, "-c", script,
     )  # fmt: skip
     assert done.code == 0, done.err
     return done.out.decode()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import kubernetes_validate
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from cryptography import x509
 
 from devkit.processes.programs import program
 from remora import config
+from remora.cli import group
 from remora.config import Settings
 from remora.servers import tokens
 
@@ -75,8 +77,10 @@ def only(objects: list[Object], kind: str) -> Object:
 
 
 def pods(objects: list[Object]) -> Iterator[Object]:
-    """The specification of each pod: of the workload, and of the test."""
+    """The specification of each pod: of the workload, of the pipeline, and of the test."""
     for each in objects:
+        if each["kind"] == "CronJob":
+            yield each["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         if each["kind"] == "Pod":
             yield each["spec"]
         elif each["kind"] in ("StatefulSet", "Deployment"):
@@ -326,6 +330,8 @@ def test_topics_are_made_before_the_daemon_starts(helm: str, tmp_path: Path) -> 
         (("--set", "kind=rados"), "ceph"),
         (("--set", "config.kafka.compression=null,config.kafka.sizes[0]=1"), "config"),
         (("--set", "terminationGracePeriodSeconds=5"), "terminationGracePeriodSeconds"),
+        (("--set", "pipeline.enabled=true"), "land"),
+        (("--set", "pipeline.trigger=soon"), "trigger"),
     ],
 )
 def test_wrong_values_are_refused(helm: str, options: tuple[str, ...], named: str) -> None:
@@ -389,3 +395,79 @@ def test_kustomize_gives_what_kubernetes_takes(name: str) -> None:
     settings = settings_of(objects)
     assert settings.store.kind == ("rados" if name == "rados" else "sqlite")
     assert settings.delivery.mode == ("exactly-once" if name == "example" else "at-least-once")
+
+
+def pipeline_pods(objects: list[Object]) -> dict[str, Object]:
+    """The specification of each pod of the pipeline, by its workload's kind and name."""
+    templates = {
+        f"{each['kind']}/{each['metadata']['name']}": each["spec"].get("jobTemplate", each)["spec"]["template"]
+        for each in objects
+        if each["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "remora-pipeline"
+    }
+    return {name: template["spec"] for name, template in templates.items()}
+
+
+def assert_taken(container: Object, secret: Path) -> None:
+    """The command line takes the container's arguments; `secret` is the folder of the Secret's files."""
+    command: click.Command = group
+    args = [each.replace("/etc/remora/pipeline", str(secret)) for each in container["args"]]
+    while isinstance(command, click.Group):
+        name, *args = args
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, name
+        command = found
+    command.make_context(command.name, args)
+
+
+def test_a_schedule_lands_and_then_brings_up_the_inventory(helm: str, tmp_path: Path) -> None:
+    """The CronJob runs one landing at a time, the inventory behind it, with arguments that the command line takes."""
+    (tmp_path / "catalog").write_text("token=secret\n")
+    objects = rendered(helm, "--values", ROOT / "deploy/helm/values/pipeline.yaml")
+
+    job = only(objects, "CronJob")["spec"]
+    (spec,) = pipeline_pods(objects).values()
+
+    assert (job["concurrencyPolicy"], job["jobTemplate"]["spec"]["backoffLimit"]) == ("Forbid", 0)
+    containers = [*spec["initContainers"], *spec["containers"]]
+    assert [each["args"][:2] for each in containers] == [["pipeline", "land"], ["pipeline", "inventory"]]
+    for each in containers:
+        assert_taken(each, tmp_path)
+        assert each["image"].startswith("registry.example.com/remora-pipeline:")
+        assert {mount["mountPath"] for mount in each["volumeMounts"]} == {"/tmp", "/etc/remora/pipeline"}
+
+
+def test_a_trigger_lands_without_end(helm: str, tmp_path: Path) -> None:
+    """With a trigger one pod lands, and is gone before another one starts; the schedule is the inventory's alone."""
+    values = tmp_path / "values.yaml"
+    (tmp_path / "landed").mkdir()
+    land = ["--bootstrap", "b:9092", "--topic", "t", "--out", str(tmp_path / "landed")]
+    inventory = [str(tmp_path / "landed"), "--out", str(tmp_path / "inventory")]
+    given = {"enabled": True, "trigger": "1m", "land": land, "inventory": inventory, "claim": "lake"}
+    values.write_text(yaml.safe_dump({"pipeline": given}))
+
+    objects = rendered(helm, "--values", values)
+
+    assert_valid(objects)
+    assert_hardened(objects)
+    found = pipeline_pods(objects)
+    assert set(found) == {"Deployment/remora-land", "CronJob/remora-inventory"}
+    assert only(objects, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    (landing,), (taking,) = (spec["containers"] for spec in found.values())
+    assert landing["args"] == ["pipeline", "land", *land, "--trigger", "1m"]
+    assert taking["args"] == ["pipeline", "inventory", *inventory]
+    for each in (landing, taking):
+        assert_taken(each, tmp_path)
+        assert "/var/lib/remora-lake" in {mount["mountPath"] for mount in each["volumeMounts"]}
+
+
+def test_no_service_leads_to_the_pods_of_the_pipeline(helm: str) -> None:
+    """What selects the daemon's pods selects none of the pipeline's, and without a value there are none."""
+    objects = rendered(helm, "--values", ROOT / "deploy/helm/values/pipeline.yaml")
+    labels = only(objects, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+
+    selectors = [each["spec"]["selector"] for each in objects if each["kind"] == "Service"]
+    selectors += [each["spec"]["podSelector"]["matchLabels"] for each in objects if each["kind"] == "NetworkPolicy"]
+
+    assert selectors
+    assert not any(selector.items() <= labels.items() for selector in selectors)
+    assert pipeline_pods(rendered(helm)) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -213,16 +214,21 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
 
 
-def final_stage() -> list[tuple[str, str]]:
-    """The instructions that make the image itself."""
+def stage(name: str) -> list[tuple[str, str]]:
+    """The instructions of a stage."""
     found = instructions()
-    last = max(i for i, (name, _) in enumerate(found) if name == "FROM")
-    return found[last:]
+    first = found.index(("FROM", f"debian:${{DEBIAN_RELEASE}}-slim AS {name}"))
+    return list(itertools.takewhile(lambda each: each[0] != "FROM", found[first + 1 :]))
 
 
-def arguments(name: str) -> list[str]:
-    """What one kind of instruction says in the final stage."""
-    return [argument for each, argument in final_stage() if each == name]
+def arguments(name: str, of: str = "daemon") -> list[str]:
+    """What one kind of instruction says in a stage."""
+    return [argument for each, argument in stage(of) if each == name]
+
+
+def debian_packages(of: str) -> set[str]:
+    """What a stage installs first."""
+    return set(shlex.split(arguments("RUN", of)[0].partition("--no-install-recommends")[2].partition("&&")[0]))
 
 
 def test_every_instruction_of_the_image_is_one() -> None:
@@ -234,19 +240,22 @@ def test_every_instruction_of_the_image_is_one() -> None:
 
 
 def test_every_build_argument_is_used() -> None:
-    """The Debian release decides both stages, so that the copied environment fits its Python."""
+    """The Debian release decides each stage, so that the copied environment fits its Python. A build without a target
+    gives the daemon."""
     found = instructions()
     declared = {argument.partition("=")[0] for name, argument in found if name == "ARG"}
     bases = [argument.split()[0] for name, argument in found if name == "FROM"]
 
     assert declared == {"DEBIAN_RELEASE", "CEPH_PACKAGES", "KERBEROS_PACKAGES"}
-    assert bases == ["debian:${DEBIAN_RELEASE}-slim"] * 2
+    debian = "debian:${DEBIAN_RELEASE}-slim"
+    assert bases == [debian, debian, "build", debian, "daemon"]
     assert {"CEPH_PACKAGES", "KERBEROS_PACKAGES"} <= set(arguments("ARG")), "a stage must say so to know it"
 
 
-def test_the_image_runs_as_nobody_in_particular() -> None:
+@pytest.mark.parametrize("of", ["daemon", "pipeline"])
+def test_the_image_runs_as_nobody_in_particular(of: str) -> None:
     """The user is a number other than root's, which an orchestrator can check."""
-    (user,) = arguments("USER")
+    (user,) = arguments("USER", of)
 
     assert re.fullmatch(r"[1-9][0-9]+:[1-9][0-9]+", user)
 
@@ -264,6 +273,16 @@ def test_the_image_starts_the_daemon_without_a_shell() -> None:
     assert f"http://{Settings().admin.listen}/-/live" in script
 
 
+def test_the_image_of_the_pipeline_has_java_and_spark_and_no_build_tools() -> None:
+    """It starts the command line without a shell, has a Java's runtime, and brings Spark's connector along."""
+    (entry,), (command,) = arguments("ENTRYPOINT", "pipeline"), arguments("CMD", "pipeline")
+
+    assert debian_packages("pipeline") == {"ca-certificates", "default-jre-headless", "procps", "python3"}
+    assert (json.loads(entry), json.loads(command)) == ([INSTALLED], ["pipeline", "--help"])
+    (jars,) = [each for each in arguments("COPY", "pipeline") if each.startswith("--from=spark-jars")]
+    assert f"REMORA_SPARK_JARS={jars.split()[-1].rstrip('/')}" in arguments("ENV", "pipeline")[0].split()
+
+
 def test_what_the_image_exposes_can_be_reached() -> None:
     """The exposed port is that of a listener on all of the container's addresses; the default is its loopback."""
     (given,) = [each for each in arguments("ENV") if each.startswith("REMORA_ADMIN_LISTEN=")]
@@ -275,17 +294,16 @@ def test_what_the_image_exposes_can_be_reached() -> None:
 
 def test_the_image_has_librados_if_wanted_and_no_build_tools() -> None:
     """The image installs Python, the libraries of Ceph and Kerberos unless left out, and nothing that compiles."""
-    installed = set(shlex.split(arguments("RUN")[0].partition("--no-install-recommends")[2].partition("&&")[0]))
     defaults = [argument for name, argument in instructions() if name == "ARG"]
 
-    assert installed == {"ca-certificates", "python3", "${CEPH_PACKAGES}", "${KERBEROS_PACKAGES}"}
+    assert debian_packages("daemon") == {"ca-certificates", "python3", "${CEPH_PACKAGES}", "${KERBEROS_PACKAGES}"}
     assert "CEPH_PACKAGES=librados2" in defaults
     assert "KERBEROS_PACKAGES=python3-gssapi" in defaults
     assert not [argument for argument in arguments("RUN") if "pip" in argument]
-    assert ("COPY", "--from=build /opt/remora /opt/remora") in final_stage()
+    assert "--from=build /opt/remora /opt/remora" in arguments("COPY")
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "build-constraints.txt"])
+@pytest.mark.parametrize("name", ["constraints.txt", "build-constraints.txt", "pipeline-constraints.txt"])
 def test_packages_from_the_index_are_pinned_by_the_digests_of_their_files(name: str) -> None:
     """Each package has one version and digests, and neither image nor Debian package takes another file."""
     entries = re.split(r"\n(?=\w)", (ROOT / "deploy" / name).read_text())[1:]
