@@ -151,16 +151,16 @@ def days(*events: int, shards: int = 2) -> list[HourPeak]:
             days(45_000, 45_000, 9, 31_000, 48_000, 40_000, 40_000),
             7,
             (
-                "too many events for one queue on 6 of the last 7 days (peak 48,000 events/s a shard on {4} at 14:00 UTC);"
-                " now is a good time: remora topic set orders --shards 7"
+                "too many events for one queue on 6 of the last 7 days (peak 48,000 events/s a shard on {4} at 14:00"
+                " UTC); now is a good time: remora topic set orders --shards 7"
             ),
         ),
         (
             days(9, 45_000),
             6,
             (
-                "too many events for one queue on 1 of 2 days that are kept (peak 45,000 events/s a shard on {1} at 14:00"
-                " UTC); now is a good time: remora topic set orders --shards 6"
+                "too many events for one queue on 1 of 2 days that are kept (peak 45,000 events/s a shard on {1} at"
+                " 14:00 UTC); now is a good time: remora topic set orders --shards 6"
             ),
         ),
         (days(9), 2, "no queue is too busy; 1 day of history"),

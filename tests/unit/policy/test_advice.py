@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.peaks import KEPT_HOURS, HourPeak, merged
@@ -23,10 +23,10 @@ HOURS = st.builds(
 )
 HISTORIES = st.builds(
     lambda hours, days: History(NOW, merged(*hours, *(HourPeak(NOW - 24 * day, 1, 0, 0) for day in range(days)))),
-    st.lists(HOURS, max_size=5),
+    st.lists(HOURS, max_size=3),
     st.integers(0, 7),
 )
-PEAKS = st.lists(st.builds(Peak, st.integers(0, 200_000), st.integers(0, 10**9)), max_size=3)
+PEAKS = st.lists(st.builds(Peak, st.integers(0, 200_000), st.integers(0, 10**9)), max_size=1)
 BOUNDS = st.builds(
     ShardBounds, st.just(MOST), st.integers(1, MOST_SHARDS) | st.integers(1, 16), st.sampled_from([0.0, 0.001, 0.02])
 )
@@ -77,6 +77,7 @@ def test_bytes_are_a_reason_of_their_own() -> None:
     assert advise(4, [Peak(75_000, 250_000_000)], ShardBounds(MOST)) == Advice(20, "events")
 
 
+@settings(max_examples=60)
 @given(shards=st.integers(1, MOST_SHARDS), peaks=PEAKS, bounds=BOUNDS, history=HISTORIES)
 def test_whoever_follows_the_advice_is_given_none(
     shards: int, peaks: list[Peak], bounds: ShardBounds, history: History
