@@ -8,10 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from remora.engine.catalogue import Catalogue
+from remora.engine.peaks import PeakKeeper
+from remora.metrics import Telemetry
+from remora.model.ledger import Tally
 from remora.model.peaks import KEPT_HOURS, HourPeak
-from remora.model.shard import Origin
+from remora.model.shard import LockToken, Origin
 from remora.model.topic import Topic
-from support.stores import Bench, own_topic
+from support.stores import QUIET_S, Bench, own_topic, spread
 
 NOW = 494_000
 """The hour of the tests; others of the same store may be before or after."""
@@ -100,3 +104,31 @@ async def test_a_topic_of_a_radosgw_has_peaks_too(bench: Bench) -> None:
 
     assert list(await bench.store.peaks.kept(theirs, NOW)) == [HourPeak(NOW, 1, 5, 5)]
     assert list(await bench.store.peaks.kept(own, NOW)) == [HourPeak(NOW, 1, 6, 6)]
+
+
+async def test_a_worker_keeps_what_its_ledgers_show(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed to a shard that a worker holds is kept as its topic's peak once the hour is over, whether or
+    not it was delivered meanwhile."""
+    monkeypatch.setattr("remora.engine.peaks.WINDOW_S", 0.0)
+    store = bench.store
+    topic = await store.own_topics.create(fresh(2))
+    token = await store.locks.acquire(topic.shard(1), "remora/h/b/w1", QUIET_S)
+    assert isinstance(token, LockToken)
+    catalogue = Catalogue(store, Telemetry(), 1.0)
+    await catalogue.refresh()
+    keeper = PeakKeeper(store, catalogue, Telemetry())
+    keeper.wall = lambda: NOW * 3600
+    await keeper.keep_due()
+
+    keeper.count(await store.ledger.balances([token]))
+    await store.ingest.publish(topic, spread(topic, 40))
+    keeper.weigh(await store.inspection.backlog([token.shard]))
+    page = await store.queue.read(token, b"", 100)
+    await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
+    keeper.count(await store.ledger.balances([token]))
+    keeper.wall = lambda: (NOW + 1) * 3600
+    await keeper.keep_due()
+
+    (peak,) = await store.peaks.kept(topic, NOW)
+    assert (peak.hour, peak.shards) == (NOW, 2)
+    assert peak.bytes > peak.events > 0
