@@ -110,20 +110,24 @@ async def test_what_the_store_does_not_take_is_tried_again() -> None:
 
 @in_virtual_time
 async def test_a_worker_keeps_an_hour_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker at work writes one row an hour for a topic, within half a minute of the hour's end."""
+    """A worker at work writes one row for a topic within half a minute of the hour's end, and none until the next."""
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(time, "time", lambda: HOUR * 3600 + loop.time())
+    monkeypatch.setattr(time, "time", lambda: (HOUR + 1) * 3600 - 200 + loop.time())
     store = FakeStore(tells=True)
     store.make("t")
     store.metadata["t"] = a_topic()
 
     async with running(a_worker(store, FakeEndpoint())) as task:
-        for _ in range(2):
-            await asyncio.sleep(1800)
-            store.queues["t"].append(*[b"entry"] * 600)
-            await asyncio.sleep(1800 + 30)
+        await asyncio.sleep(100)
+        store.queues["t"].append(*[b"entry"] * 600)
+        await asyncio.sleep(99)
+        assert not store.hours
+        await asyncio.sleep(31)
+        assert len(store.hours) == 1
+        await asyncio.sleep(100)
         task.cancel()
 
-    (hours,) = store.hours.values()
-    assert [(each.hour, each.shards) for each in hours] == [(HOUR, 1), (HOUR + 1, 1)]
-    assert all(8 <= each.events <= 10 for each in hours)
+    ((hour,),) = store.hours.values()
+    assert (hour.hour, hour.shards) == (HOUR, 1)
+    assert 8 <= hour.events <= 10
+    assert store.calls["keep_peaks"] == 1

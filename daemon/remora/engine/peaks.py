@@ -53,11 +53,13 @@ class PeakKeeper:
         self._mean_bytes = {shard: mean for shard, mean in self._mean_bytes.items() if shard in after}
         looks: dict[Shard, tuple[Looks, Looks]] = {}
         for shard in self._before.keys() & after.keys():
-            if (first := self._first_of(shard)) is not None:
-                before_after = looks.setdefault(first, ({}, {}))
-                before_after[0][shard.queue], before_after[1][shard.queue] = self._before[shard], after[shard]
-        for first, (before, then) in looks.items():
-            self._observed.setdefault(first, Observed()).add(before, then, now - self._before_at)
+            before, then, first = self._before[shard], after[shard], self._first_of(shard)
+            is_news = before.entries != then.entries or first not in self._observed
+            if first is not None and is_news:  # that nothing came is known once
+                of_topic = looks.setdefault(first, ({}, {}))
+                of_topic[0][shard.queue], of_topic[1][shard.queue] = before, then
+        for first, of_topic in looks.items():
+            self._observed.setdefault(first, Observed()).add(*of_topic, now - self._before_at)
         self._before, self._before_at = after, now
 
     async def keep_due(self) -> None:
