@@ -228,6 +228,7 @@ async def test_letters_from_before(configured: SqliteSettings) -> None:
         "ALTER TABLE queues DROP COLUMN settled",
         "DROP TABLE recent",
         *(f"DROP TABLE {each}" for each in ("notifications", "decisions", "taken", "former_queues", "announcements")),
+        "DROP TABLE peaks",
         *(f"ALTER TABLE topics DROP COLUMN {each}" for each in ("generation", "former")),
         *(f"ALTER TABLE queues DROP COLUMN {each}" for each in ("handover", "step", "next_step")),
         "ALTER TABLE reservations DROP COLUMN generation",

@@ -16,6 +16,7 @@ from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed, RoutedEvent
+from remora.model.peaks import HourPeak
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore, schema, topics
@@ -238,6 +239,16 @@ async def test_capacity_of_a_topic_in_place_of_the_configured_one(store: SqliteS
 async def capacities(store: SqliteStore, topic: Topic) -> list[ShardStats]:
     """The figures of the queues that take events."""
     return [await store.inspection.stats(shard) for shard in topic.open_shards()]
+
+
+async def test_nothing_stays_of_the_peaks_of_a_topic_that_is_removed(store: SqliteStore) -> None:
+    """Ids of topics are never used again, so that rows of one that is gone would stay for ever: they go with it."""
+    topic = await store.own_topics.create(own_topic("t"))
+    await store.peaks.keep({topic: HourPeak(494_000, 3, 5, 5)})
+    await store.own_topics.remove(topic, discard=False)
+
+    with closing(sqlite3.connect(store._files.file_of("t").path)) as connection:
+        assert connection.execute("SELECT * FROM peaks").fetchall() == []
 
 
 async def test_closed_store(settings: SqliteSettings) -> None:

@@ -29,6 +29,7 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreMisconfigured
 from remora.model.exits import Exit
 from remora.model.ingest import ReservedRoom
+from remora.model.peaks import HourPeak
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
@@ -159,6 +160,7 @@ async def test_what_can_be_read_is_salvaged_and_delivered(
         target.execute("UPDATE settled SET data = x'00' WHERE id = ?", (queue << 40 | head + 4,))
         target.execute("UPDATE meta SET value = 1 WHERE key = 'files'")
         target.execute("UPDATE meta SET value = 0 WHERE key = 'number'")
+        target.execute("INSERT INTO peaks SELECT id, 494000, 1, 2, 3 FROM topics WHERE name = 't'")
         target.commit()
     before = damaged.read_bytes()
 
@@ -173,6 +175,9 @@ async def test_what_can_be_read_is_salvaged_and_delivered(
     async with SqliteStore(replace(configured, directory=str(new.parent), files=1), lambda *_: None) as again:
         read = [data async for _, data in again.inspection.dump(Shard("t", own_topic("t", 1).origin))]
         letters = [each async for each in again.letters.stored("t")]
+        topic = await again.own_topics.find("t")
+        assert topic is not None
+        assert list(await again.peaks.kept(topic, 494_000)) == [HourPeak(494_000, 1, 2, 3)]
     assert [i for i, data in enumerate(read) if isinstance(data, CorruptBytes)] == [2, 4]
     assert [data for i, data in enumerate(read) if i not in (2, 4)] == [
         data for i, data in enumerate(entries) if i not in (2, 4)

@@ -27,6 +27,7 @@ from remora.model.hold import TopicHold
 from remora.model.layout import FormerQueue
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
+from remora.model.peaks import HourPeak
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
 from remora.model.room import Mend, QueueRoom
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
@@ -116,6 +117,8 @@ class FakeStore:
         self.catalog = self.releases = self.holds = self.locks = self.members = self.queue = self.attempts = self
         self.arrivals = self.letters = self.inspection = self.ledger = self.mends = self
         self.spill: Spilling = NoSpill()
+        self.peaks = self
+        self.hours: dict[Topic, list[HourPeak]] = defaultdict(list)
         self.held_back: dict[str, str] = {}
         self.ends: dict[str, bytes] = {}
         self.forgets: list[Topic] = []
@@ -332,6 +335,16 @@ class FakeStore:
         told = [Shard(queue) for queue in news]
         news.clear()
         return told
+
+    # -------------------------------------------------------------------------------------- peaks
+
+    async def keep(self, peaks: Mapping[Topic, HourPeak]) -> None:
+        async with self._call("keep_peaks"):
+            for topic, peak in peaks.items():
+                self.hours[topic].append(peak)
+
+    async def kept(self, topic: Topic, since: int) -> Sequence[HourPeak]:
+        return [each for each in self.hours[topic] if each.hour >= since]
 
     # ------------------------------------------------------------------------------- dead letters
 

@@ -289,4 +289,4 @@ async def _carry_out(kind: str, directory: Path, killer: Killer) -> None:
 
 
 if __name__ == "__main__":
-    die_at_each_step(_carry_out, 100)
+    die_at_each_step(_carry_out, 200)

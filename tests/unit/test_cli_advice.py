@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,21 @@ import pytest
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import write_config
 from remora import app
-from remora.cli.advice import MOST, advice
+from remora.cli.advice import ArrivalWatch, _why, advice
 from remora.cli.rows import row_named
-from remora.config import load
+from remora.config import Settings, load
 from remora.model.exits import Exit
+from remora.model.peaks import HourPeak
 from remora.model.shard import Origin, Shard
 from remora.policy.advice import Committed, Observed, Peak, key_that_makes_it
 from remora.ports.store import ShardStore
+from remora.storage.sqlite import SqliteStore
 from support.commands import Run, config, remora
 
 __all__ = ["config", "remora"]
+
+HOUR = 494_006
+"""2026-05-10, 14:00 UTC."""
 
 
 @pytest.fixture
@@ -44,13 +51,16 @@ async def commit(store: ShardStore, queue: str, *keys: str) -> None:
     await store.two_phase.commit(shard, reservation, entries)
 
 
-def watched(config: Path, minutes: list[dict[str, list[str]]], window_s: float) -> dict[str, Any]:
-    """What is advised where in each window these keys come into these queues."""
+def watched(
+    config: Path, minutes: list[dict[str, list[str]]], window_s: float, kept: Sequence[HourPeak] = ()
+) -> dict[str, Any]:
+    """What is advised where in each window these keys come into these queues, and these peaks are kept."""
 
     async def run() -> dict[str, Any]:
         now, left = [0.0], list(minutes)
 
-        async with app.store_of(load(config), make=True) as store:
+        settings = load(config)
+        async with app.store_of(settings, make=True) as store:
 
             async def pause(_: float) -> None:
                 for queue, keys in left.pop(0).items():
@@ -58,7 +68,11 @@ def watched(config: Path, minutes: list[dict[str, list[str]]], window_s: float) 
                 now[0] += window_s
 
             row = await row_named(store, "orders", None)
-            (found,) = await advice(store, [row], 60.0 * len(minutes), pause, lambda: now[0])
+            assert row.topic is not None
+            for each in kept:
+                await store.peaks.keep({row.topic: each})
+            watch = ArrivalWatch(60.0 * len(minutes), HOUR, pause, lambda: now[0])
+            (found,) = await advice(store, [row], settings, watch)
         assert not left
         return found
 
@@ -122,4 +136,91 @@ def test_a_key_needs_most_of_many() -> None:
     assert key_that_makes_it(["a"] * 51 + ["b"] * 49) == "a"
     assert key_that_makes_it(["a"] * 50 + ["b"] * 50) is None
     assert key_that_makes_it(["a"] * 99) is None
-    assert Peak(30_000, 100_000_000) == MOST
+    assert (Settings().advice.events, Settings().advice.bytes) == (30_000, 100_000_000)
+
+
+def days(*events: int, shards: int = 2) -> list[HourPeak]:
+    """A peak at 14:00 on each of the last days, the last one first."""
+    return [HourPeak(HOUR - 24 * day, shards, each, 700 * each) for day, each in enumerate(events)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "shards", "why"),
+    [
+        (
+            days(45_000, 45_000, 9, 31_000, 48_000, 40_000, 40_000),
+            7,
+            (
+                "too many events for one queue on 6 of the last 7 days (peak 48,000 events/s a shard on {4} at 14:00"
+                " UTC); now is a good time: remora topic set orders --shards 7"
+            ),
+        ),
+        (
+            days(9, 45_000),
+            6,
+            (
+                "too many events for one queue on 1 of 2 days that are kept (peak 45,000 events/s a shard on {1} at"
+                " 14:00 UTC); now is a good time: remora topic set orders --shards 6"
+            ),
+        ),
+        (days(9), 2, "no queue is too busy; 1 day of history"),
+        (days(9, 9, 9), 2, "no queue is too busy; 3 days of history"),
+        (days(*[9] * 7), 2, "no queue is too busy"),
+    ],
+)
+def test_days_that_are_kept_count(
+    topic: Callable[..., Any], config: Path, kept: list[HourPeak], shards: int, why: str
+) -> None:
+    """The last days count beside what is watched, and the advice says on how many of them it was too much; with fewer
+    than seven it says how many there are."""
+    found = watched(config, [{"orders": ["a"]}], 60.0, kept)
+
+    dates = [datetime.fromtimestamp((HOUR - 24 * day) * 3600, UTC).date() for day in range(7)]
+    assert (found["advised_shards"], _why(found)) == (shards, why.format(*dates))
+    assert found["days_known"] == len(kept)
+
+
+def test_fewer_shards_are_advised_after_a_quiet_week(remora: Run, topic: Callable[..., Any], config: Path) -> None:
+    """Of a topic with many shards in which little came for a week it is said that fewer would do, never below
+    `topics.default_shards`; after six days nothing is said."""
+    assert topic("set", "orders", "--shards", "64").code == Exit.OK
+    quiet = days(*[90] * 7, shards=64)
+    assert watched(config, [{}], 60.0, quiet[:6])["because"] == ""
+
+    found = watched(config, [{}], 60.0, quiet)
+
+    assert (found["because"], found["advised_shards"]) == ("quiet", 11)
+    assert found["command"] == "remora topic set orders --shards 11"
+    assert _why(found) == (
+        "fewer would do, by 7 days and more (peak 90 events/s a shard on 2026-05-10 at 14:00 UTC): "
+        "remora topic set orders --shards 11"
+    )
+    assert topic("set", "orders", "--shards", "11", "--wait").code == Exit.OK
+    assert watched(config, [{}], 60.0, quiet)["because"] == ""
+
+
+def test_thresholds_are_options(topic: Callable[..., Any], config: Path) -> None:
+    """`advice.events` and `advice.bytes` say what is too much for one shard."""
+    written = tomllib.loads(config.read_text())
+    keys = [f"k{number}" for number in range(60)]
+    assert watched(config, [{"orders": keys}], 1.0)["because"] == ""
+
+    write_config(config, {**written, "advice": {"events": 50}})
+    assert watched(config, [{"orders": keys}], 1.0)["because"] == "events"
+    write_config(config, {**written, "advice": {"bytes": "64KiB"}})
+    assert watched(config, [{"orders": keys * 10}], 1.0)["because"] == "bytes"
+
+
+def test_commits_count_on_rados_alone(topic: Callable[..., Any], config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each shard commits for itself nobody is advised to have fewer than single requests need at the latency of
+    `advice.commit_latency`."""
+    assert topic("set", "orders", "--shards", "64").code == Exit.OK
+    quiet = days(*[50] * 7, shards=64)
+    assert watched(config, [{}], 60.0, quiet)["advised_shards"] == 11
+    monkeypatch.setattr(SqliteStore, "kind", "rados")
+    assert watched(config, [{}], 60.0, quiet)["because"] == ""
+
+    written = tomllib.loads(config.read_text())
+    write_config(config, {**written, "advice": {"commit_latency": "1ms"}})
+
+    assert watched(config, [{}], 60.0, quiet)["advised_shards"] == 26

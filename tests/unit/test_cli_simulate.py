@@ -283,6 +283,20 @@ def test_rates_may_be_fractions() -> None:
     assert advised["results"] == [{"shards": 25, "because": "bytes", "off_peak": True}]
 
 
+def test_fewer_shards_by_days() -> None:
+    """Where the peaks hold for a week fewer are advised, never less than `fewest` or than single requests take."""
+    step = {"op": "advise", "shards": 64, "peaks": [{"events": 50, "bytes": 0}], "now": 0, "peak": 1}
+    steps = [{**step, "days": days} for days in (6, 7)]
+
+    def advised(**config: float) -> list[tuple[int, str]]:
+        found = json.loads(run({"version": 1, "model": "advice", "config": config, "steps": steps}).stdout)
+        return [(each["shards"], each["because"]) for each in found["results"]]
+
+    assert advised() == [(64, ""), (1, "quiet")]
+    assert advised(fewest=11) == [(64, ""), (11, "quiet")]
+    assert advised(commit_latency=0.001) == [(64, ""), (26, "quiet")]
+
+
 def test_shuffled_orders_depend_on_the_seed_alone() -> None:
     """The same seed visits the members in the same orders, and another one in others."""
     spend = [{"member": member, "bucket": "max", "bytes": "all"} for member in (0, 1)]

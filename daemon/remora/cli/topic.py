@@ -183,7 +183,7 @@ def _line(value: object) -> object:
 @topic.command("stats")
 @click.argument("name", required=False)
 @click.option("--exact", is_flag=True, help="List and count entries where the OSDs keep no count.")
-@click.option("--advice", is_flag=True, help="Watch what comes in, and say how many shards it would take.")
+@click.option("--advice", is_flag=True, help="Say how many shards what comes in would take, now and by the last days.")
 @click.option("--watch", callback=seconds, default="1m", show_default=True, help="How long --advice watches.")
 @origin_option
 @config_option
@@ -198,13 +198,13 @@ def stats_command(
     known where the daemon of this host holds the queues. A count with a ~ is estimated from the bytes, on RADOS;
     --exact lists the queue and counts.
 
-    With --advice it watches for a while, a minute unless --watch says otherwise, and shows how many shards the
-    busiest minute would take; --watch should span the hours of a day's peak. Nothing is changed.
+    With --advice it watches for a minute, or as long as --watch says, and shows how many shards the busiest minute
+    would take, of those watched and of those that daemons have kept of the last 30 days. Nothing is changed.
 
     \b
     Examples:
       remora topic stats orders --json | jq .[0].entries
-      remora topic stats orders --advice --watch 24h
+      remora topic stats orders --advice
     """
     exact = asked.exact
     if asked.advice:

@@ -20,7 +20,7 @@ from remora.config.delivery import (
 from remora.config.ingest import IngestSettings
 from remora.config.sequencer import SequencerSettings
 from remora.config.spill import SpillSettings
-from remora.config.topics import TopicsSettings
+from remora.config.topics import AdviceSettings, TopicsSettings
 from remora.config.traffic import ShapingSettings
 from remora.config.workers import (
     AdminSettings,
@@ -58,6 +58,7 @@ class Settings(Checked):
     destinations: DestinationsSettings = field(default_factory=DestinationsSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     topics: TopicsSettings = field(default_factory=TopicsSettings)
+    advice: AdviceSettings = field(default_factory=AdviceSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
@@ -144,6 +145,7 @@ class Settings(Checked):
 
 
 LIVE = frozenset({
+    "advice.bytes", "advice.commit_latency", "advice.events",
     "balance.difference", "balance.grace", "balance.history", "balance.interval",
     "balance.memory_limit", "balance.min_throughput", "balance.network_bytes", "balance.overload",
     "balance.strategy", "balance.threshold", "balance.weights",

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from remora.engine.admission.gate import Gate, QueueFill
 from remora.engine.catalogue import Catalogue
+from remora.engine.peaks import PeakKeeper
 from remora.engine.rooms import Rooms
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
@@ -96,6 +97,7 @@ class BacklogMonitor:
         self._labelled: Mapping[Shard, Topic] = {}
         self._labels: dict[Shard, str] = {}
         self.rooms = Rooms(store, telemetry, heal, self.label)
+        self.peaks = PeakKeeper(store, catalogue, telemetry)
 
     async def run(self) -> None:
         """Poll again and again until cancelled."""
@@ -113,6 +115,7 @@ class BacklogMonitor:
         seen = await self._poll_ledgers(tokens)
         seen |= {shard: room for shard, room in (await self._poll_backlogs()).items() if seen.get(shard) is None}
         await self.rooms.look(tokens, seen)
+        await self.peaks.keep_due()
 
     async def _poll_ledgers(self, tokens: Sequence[LockToken]) -> dict[Shard, QueueRoom | None]:
         """Show each topic's balance, of those of its shards that answered; returns the room of these, where told."""
@@ -120,6 +123,7 @@ class BacklogMonitor:
             found = await self._store.ledger.balances(tokens)
         except (StoreError, CodecError):
             return {}
+        self.peaks.count(found)
         topics: dict[str, list[Balance]] = {}
         for each in found:
             topics.setdefault(self.label(each.shard), []).append(each)
@@ -138,6 +142,7 @@ class BacklogMonitor:
             found = await self._store.inspection.backlog(shards)
         except (StoreError, CodecError):
             return {}
+        self.peaks.weigh(found)
         self._ownership.notify([each.shard for each in found if each.entries])
         if self._gate.is_on:
             self._gate.surveyed({each.shard: _fill_of(each) for each in found if each.entries or each.capacity_bytes})

@@ -57,6 +57,12 @@ class StoreEvents(EventGroup):
             logging.WARNING, "discovery_failed", "discovery", "queues and topics could not be read", reason=why
         )
 
+    def peaks_not_kept(self, why: str) -> None:
+        """The peaks of an hour could not be written to the store; they are tried again for an hour."""
+        self._say_seldom(
+            logging.WARNING, "peaks_not_kept", "peaks", "an hour of what came in is not kept for advice", reason=why
+        )
+
     def layout_delivered(self, topic: str, generations: Sequence[int]) -> None:
         """The last entry of a topic's former layouts is delivered, and their queues are gone."""
         say(

@@ -19,6 +19,7 @@ from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.ports.mends import Mending
 from remora.ports.orders import Holds, Releases
+from remora.ports.peaks import Peaks
 from remora.ports.spill import Spilling
 
 MOST_ATTEMPTS = 1024
@@ -252,3 +253,5 @@ class DeliveryStore(Protocol):
     def mends(self) -> Mending: ...
     @property
     def spill(self) -> Spilling: ...
+    @property
+    def peaks(self) -> Peaks: ...

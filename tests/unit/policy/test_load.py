@@ -13,7 +13,6 @@ from remora.model.member import Member
 from remora.model.traffic import Priority
 from remora.policy import balance
 from remora.policy.admission import ReadAhead, Shortage, turn_back
-from remora.policy.advice import MOST_SHARDS, Peak, advise
 from remora.policy.intake import Intake
 from remora.policy.quarantine import Quarantine, QuarantineOptions, owners
 from remora.policy.retry import read_limit
@@ -259,14 +258,3 @@ def test_a_quarantine_that_is_switched_off_ends_with_its_window() -> None:
 def test_owners_are_enough() -> None:
     """Where too few workers are free of a quarantine, others fill up by name, after those."""
     assert owners({"c": False, "b": True, "a": True}, 2) == ["c", "a"]
-
-
-@given(shards=st.integers(1, 2_000), events=st.integers(0, 10**7) | st.floats(0, 1e7))
-def test_advice_halves_the_hottest(shards: int, events: float) -> None:
-    """With the advised shards the hottest one is at half of its limit at most, unless that takes too many."""
-    found = advise(shards, [Peak(events, 0)], Peak(30_000, 1))
-
-    assert found.shards >= shards
-    assert bool(found.because) == (events > 30_000)
-    if found.because and found.shards < MOST_SHARDS:
-        assert events * shards <= found.shards * 15_000

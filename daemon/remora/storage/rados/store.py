@@ -32,6 +32,7 @@ from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
 from remora.storage.rados.parents import Parents
+from remora.storage.rados.peaks import RadosPeaks
 from remora.storage.rados.queue import QueueParts
 from remora.storage.rados.recovery import Recovery
 from remora.storage.rados.redriving import RadosLetters
@@ -98,6 +99,7 @@ class RadosStore:
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
         self.locks = RadosLocks(connection, self.catalog, old_heads, self.queue.taken, on_seam)
         self.arrivals, self.notifications = NoArrivals(), RadosNotifications(connection)
+        self.peaks = RadosPeaks(connection)
         requests, fan_outs = (
             request_log(connection, Intent, own_queues, registry),
             request_log(connection, FanOutEnvelope, own_queues, registry),

@@ -34,7 +34,7 @@ _WHOLE = ("meta", "topics")
 
 _ROWS = (
     "letters", "letter_totals", "once", "logs", "leftovers", "former_queues", "notifications", "decisions", "taken",
-    "announcements",
+    "announcements", "peaks",
 )  # fmt: skip
 _SOME = {"reservations": "state <> 'open'", "log_entries": "log > 0"}
 """Of the ballast, an entry of no log, nothing is lost."""

@@ -300,6 +300,19 @@ CREATE TABLE announcements (
 );
 """
 
+_PEAKS = """
+-- The highest means over a minute that the busiest of a topic's `shards` had in an hour, counted from 1970; events and
+-- bytes a second, each for itself.
+CREATE TABLE peaks (
+    topic INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
+    shards INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (topic, hour, shards)
+) WITHOUT ROWID;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -362,6 +375,7 @@ MIGRATIONS: Sequence[Migration] = (
     _keep_layouts,
     lambda connection: None,  # a store may have several directories: an earlier remora would not see the others
     lambda connection: run_script(connection, _ANNOUNCEMENTS),
+    lambda connection: run_script(connection, _PEAKS),
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

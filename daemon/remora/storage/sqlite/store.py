@@ -21,6 +21,7 @@ from remora.storage.sqlite.logs import SqliteLogs
 from remora.storage.sqlite.members import SqliteMembers
 from remora.storage.sqlite.mends import NoMends
 from remora.storage.sqlite.notifications import StoredNotifications
+from remora.storage.sqlite.peaks import SqlitePeaks
 from remora.storage.sqlite.queue import SqliteQueue
 from remora.storage.sqlite.redriving import SqliteLetters
 from remora.storage.sqlite.spills import NoSpills
@@ -65,7 +66,7 @@ class SqliteStore:
             SqliteTwoPhase(files),
             AnnouncedIngest(files, tracer, meter),
         )
-        self.notifications, self.logs = StoredNotifications(files), SqliteLogs(files)
+        self.notifications, self.logs, self.peaks = StoredNotifications(files), SqliteLogs(files), SqlitePeaks(files)
         self._finisher = DecisionFinisher(files, self.ingest)
         self._watch = Watch(files, self._begin)
 

@@ -46,6 +46,7 @@ _REMOVE = (
     "DELETE FROM reservations WHERE topic = ? AND state = 'open'",
     "DELETE FROM queues WHERE topic = ?",
     "DELETE FROM former_queues WHERE topic = ?",
+    "DELETE FROM peaks WHERE topic = ?",
     "DELETE FROM topics WHERE id = ?",
 )
 
