@@ -77,7 +77,7 @@ def what_is_wrong(shown: dict[str, Any]) -> list[str]:
     """A line for each thing that keeps the daemon from taking events in or from delivering; none where all is well."""
     failing = [each for each in shown["topics"] if each.get("state") and State.named(each["state"]).is_failing]
     return [
-        *(f"not ready: {each}" for each in shown["reasons"]),
+        *(f"not ready: {each}" for each in shown["reasons"] if not shown["ready"]),
         *(f"damaged: {each}" for each in shown["store"]["damaged"]),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
         *(f"worker {each['number']} does not answer" for each in shown["workers"] if not each["answers"]),
