@@ -424,13 +424,16 @@ def _log(connection: sqlite3.Connection, report: FileReport) -> None:
 
 
 def _references(connection: sqlite3.Connection, report: FileReport) -> None:
-    """What is kept of queues and topics is of some that are there."""
+    """What is kept of queues and topics is of some that are there.
+
+    Ended reservations and remembered requests (`once`) outlive their topic, whose id no other one gets: they are
+    forgotten when they are old enough.
+    """
     for table, column, of in (
         ("locks", "queue", "queues"),
         ("attempts", "queue", "queues"),
         ("queue_reservations", "queue", "queues"),
-        ("reservations", "topic", "topics"),
-        ("once", "topic", "topics"),
+        ("reservations", "state = 'open' AND topic", "topics"),
         ("former_queues", "topic", "topics"),
     ):
         sql = f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {of})"  # noqa: S608 - names above
