@@ -102,7 +102,7 @@ async def test_a_store_is_good_when_its_topics_are_removed(store: SqliteStore, c
         (
             "UPDATE queues SET reserved_bytes = 0 WHERE name = 't'",
             "queue t",
-            "1 open reservations for 1 entries of 100",
+            "1 open reservation for 1 entry of 100",
         ),
         ("UPDATE topics SET sequence = 1 WHERE name = 'numbered'", "queue numbered", "and the topic has given 1"),
         ("UPDATE topics SET shards = 3 WHERE name = 'numbered'", "topic numbered", "it has 3 queues, and the numbers"),

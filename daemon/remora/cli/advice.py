@@ -10,13 +10,14 @@ from typing import Any
 
 from remora import app
 from remora.cli.ledger import balances
-from remora.cli.output import duration, print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import Row, complain, look_at, row_named, rows_of
 from remora.codec.event_entry import decode
 from remora.config import Settings
 from remora.model.errors import CodecError, ShardGone
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
+from remora.model.words import duration
 from remora.policy.advice import Committed, Observed, Peak, advise, is_off_peak, key_that_makes_it
 from remora.ports.store import ShardStore
 from remora.replay.steps import told

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
-from remora.cli.options import config_file_option
+from remora.cli.options import CONFIG_FILE, config_file_option
 from remora.cli.output import run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
@@ -63,7 +63,7 @@ async def _description(settings: Settings) -> str:
 
 
 @click.command("check-config")
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=CONFIG_FILE)
 @config_file_option("The same as FILE, as other commands take it.")
 @click.option("--store", "asks_store", is_flag=True, help="Open the store, too, and say which one it is.")
 @click.option("--user", help="Look at files as this user would, as whom the daemon runs.  [default: who runs this]")
