@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +18,7 @@ from devkit.processes.mounts import TMPFS, ext4, mounted
 from devkit.receivers.http_sink import http_sink
 from devkit.testing.cases import cases
 from remora.model.exits import Exit
+from remora.storage.sqlite.directories import place_of
 from support.crowded_disk import Crowd
 from support.ingest import records
 
@@ -65,6 +67,50 @@ async def test_a_store_that_goes_and_comes_back(folder: Path) -> None:
         assert await daemon.metric("remora_store_connected") == 1
 
 
+async def test_a_directory_that_is_unmounted(folder: Path) -> None:
+    """A further directory whose file system goes is named by readiness, status and metric. Its host stays ready and
+    serves the topic in the other. When it is mounted again, nothing is named and its topic has what it had."""
+    first, further = folder / "queues", folder / "disk"
+    further.mkdir()
+    (folder / "aside").mkdir()
+    sections: dict[str, Mapping[str, object]] = {
+        "sqlite": {"directories": [str(first), str(further)], "files": 1},
+        "ingest": {"listen": f"unix:{folder}/ingest"},
+    }
+    with mounted(TMPFS.format(megabytes=64), further) as (enter, _):
+        async with http_sink() as sink, running_daemon(folder, sections, command=[*enter, *REMORA]) as daemon:
+            await sink.open()
+            here, gone = (name_in(number) for number in (0, 1))
+            for topic, endpoint in ((here, sink.url), (gone, NOBODY)):
+                done = await daemon.command("topic", "create", topic, "--endpoint", endpoint)
+                assert done.code == Exit.OK, done.err
+            assert await stored(daemon, "a", topic=gone) == 1
+            lost = f"directory {further} is lost"
+
+            async def names(is_lost: bool) -> bool:
+                code, text = await daemon.get("/-/ready")
+                return code == 200 and (lost in text) is is_lost
+
+            await move(enter, further, folder / "aside")
+            await daemon.until(lambda: names(True), "the directory's name")
+            for question in ("/-/ready/ingest", "/-/ready/delivery"):
+                code, text = await daemon.get(question)
+                assert (code, lost in text) == (200, True), text
+            assert lost in str((await daemon.status())["store"]["damaged"])
+            assert lost in (await daemon.command("status", "--check")).out.decode()
+            assert await daemon.metric("remora_store_part_lost", path=str(further)) == 1
+            assert await is_failing(daemon, "directory")
+            assert await stored(daemon, "b", topic=here) == 1
+            await sink.until(1)
+
+            await move(enter, folder / "aside", further)
+            await daemon.until(lambda: names(False), "the disk")
+            assert await daemon.metric("remora_store_part_lost", path=str(further)) == 0
+            assert await stored(daemon, "c", topic=gone) == 1
+            listed = json.loads((await daemon.command("shard", "list", "--json")).out)
+            assert sum(each["entries"] for each in listed if each["queue"].startswith(gone)) == 2
+
+
 async def test_all_files_are_damaged(folder: Path) -> None:
     """Where every file is damaged requests get 500, and readiness, status and metrics say that the store is of no
     use."""
@@ -90,14 +136,25 @@ async def test_all_files_are_damaged(folder: Path) -> None:
         assert not (await daemon.status())["store"]["connected"]
 
 
-async def stored(daemon: Daemon, *keys: str) -> int:
+async def stored(daemon: Daemon, *keys: str, topic: str = "t") -> int:
     """How many events of these keys the daemon has taken."""
     connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
     async with (
         aiohttp.ClientSession(connector=connector) as session,
-        session.post("http://remora/v1/topics/t/events", json=records(*keys)) as answer,
+        session.post(f"http://remora/v1/topics/{topic}/events", json=records(*keys)) as answer,
     ):
         return int((await answer.json())["stored"])
+
+
+def name_in(directory: int) -> str:
+    """A topic that lies in this directory of two with one file each."""
+    return next(name for name in "abcdefgh" if place_of(name, 1)[1] % 2 == directory)
+
+
+async def move(enter: Sequence[str], mounted_at: Path, to: Path) -> None:
+    """Have a mount lie elsewhere; who uses its files keeps them."""
+    moving = await asyncio.create_subprocess_exec(*enter, "mount", "--move", mounted_at, to)
+    assert await moving.wait() == 0
 
 
 async def is_failing(daemon: Daemon, cause: str = "gone") -> bool:

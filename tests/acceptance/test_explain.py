@@ -151,7 +151,7 @@ async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_p
             daemon, "POST", f"/v1/topics/{topic}/reservations", {"events": [{"bucket": "b", "object": "l"}]}
         )
         assert reserved.status < 300, reserved.body
-        assert "whether it is one of 1 reservations that are open" in await not_known("id-later")
+        assert "whether it is in 1 open reservation:" in await not_known("id-later")
 
         done = await daemon.command("explain", "id-k", "--topic", topic, "--bootstrap", "127.0.0.1:1")
         assert (done.code, done.err.count("\n")) == (Exit.FAILURE, 1)

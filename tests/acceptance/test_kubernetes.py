@@ -162,6 +162,26 @@ def test_the_embedded_store_has_a_volume_of_its_own(helm: str) -> None:
     assert workload["serviceName"] in [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
 
 
+def test_further_directories_have_claims_of_their_own(helm: str) -> None:
+    """Each is a claim that outlives the release, in a pod that knows it behind the first directory."""
+    names = ("b", "a")
+    objects = rendered(helm, *(f"--set=persistence.directories.{name}.size=20Gi" for name in names))
+    spec, container = daemon(objects)
+    claims = {each["metadata"]["name"]: each for each in objects if each["kind"] == "PersistentVolumeClaim"}
+    volumes = {each["name"]: each.get("persistentVolumeClaim") for each in spec["volumes"]}
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+
+    assert settings_of(objects).sqlite.places == (
+        "/var/lib/remora/queues", "/srv/remora/a/queues", "/srv/remora/b/queues",
+    )  # fmt: skip
+    for name in names:
+        assert volumes[mounts[f"/srv/remora/{name}"]] == {"claimName": f"remora-{name}"}
+        assert claims[f"remora-{name}"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert claims[f"remora-{name}"]["spec"]["resources"] == {"requests": {"storage": "20Gi"}}
+    assert_valid(objects)
+    assert_hardened(objects)
+
+
 def test_pods_on_a_cluster_hand_over_before_they_stop(helm: str) -> None:
     """Several pods: one more is started before one stops, and that gives its queues away within its time."""
     options = ("--values", VALUES[[each.stem for each in VALUES].index("rados")])
@@ -332,6 +352,8 @@ def test_topics_are_made_before_the_daemon_starts(helm: str, tmp_path: Path) -> 
         (("--set", "terminationGracePeriodSeconds=5"), "terminationGracePeriodSeconds"),
         (("--set", "pipeline.enabled=true"), "land"),
         (("--set", "pipeline.trigger=soon"), "trigger"),
+        (("--set", "persistence.directories.disk2.storageClassName=x"), "size"),
+        (("--set", "persistence.directories.a_b.size=1Gi"), "a_b"),
     ],
 )
 def test_wrong_values_are_refused(helm: str, options: tuple[str, ...], named: str) -> None:

@@ -261,7 +261,7 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     assert (queue[1].code, queue[1].out.decode()) == (Exit.OK, f"{name} was free already\n")
     assert [(each["origin"], each["entries"]) for each in stats] == [("radosgw", 3), ("remora", 1)]
     assert refused.code == Exit.FAILURE
-    assert "1 entries" in refused.err
+    assert "1 entry" in refused.err
     assert changed.code == Exit.OK, changed.err
     assert removed.out.decode() == f"topic {name} is removed with 3 shards; 1 entry was given up\n"
     assert [(each["topic"], each["origin"]) for each in left] == [(name, "radosgw")]

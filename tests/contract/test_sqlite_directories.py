@@ -257,7 +257,7 @@ async def test_a_directory_is_removed_when_nothing_lies_in_it(settings: SqliteSe
     first, second = folder(settings, 0), folder(settings, 1)
     async with SqliteStore(settings) as store:
         last = await one_in(store, "two")
-        with pytest.raises(StoreError, match="has 1 topics with 0 entries"):
+        with pytest.raises(StoreError, match="has 1 topic with 0 entries"):
             await asyncio.to_thread(directories.remove, first, second, discard=False)
         await store._watch.look()
         assert {lies_in(store, f"n{i}") for i in range(20)} == {"one"}

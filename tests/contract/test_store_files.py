@@ -28,7 +28,7 @@ from remora.cli import group
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreMisconfigured
 from remora.model.exits import Exit
-from remora.model.ingest import ReservedRoom
+from remora.model.ingest import IdempotencyKey, ReservedRoom
 from remora.model.peaks import HourPeak
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
@@ -78,6 +78,17 @@ async def test_a_store_that_is_in_use_is_good(store: SqliteStore, configured: Sq
     assert sum(each.entries for each in reports) > ENTRIES
 
 
+async def test_a_store_is_good_when_its_topics_are_removed(store: SqliteStore, configured: SqliteSettings) -> None:
+    """What is remembered of requests outlives a topic for a while, and is right; so is what waits to be swept."""
+    await filled(store)
+    for name in ("t", "numbered"):
+        topic = await store.own_topics.find(name)
+        assert topic is not None
+        await store.ingest.publish(topic, spread(topic, 1), IdempotencyKey("key", b"digest"))
+        await store.own_topics.remove(topic, discard=True)
+        assert problems(configured) == []
+
+
 @pytest.mark.parametrize(
     ("sql", "what", "text"),
     [
@@ -92,11 +103,16 @@ async def test_a_store_that_is_in_use_is_good(store: SqliteStore, configured: Sq
         (
             "UPDATE queues SET reserved_bytes = 0 WHERE name = 't'",
             "queue t",
-            "1 open reservations for 1 entries of 100",
+            "1 open reservation for 1 entry of 100",
         ),
         ("UPDATE topics SET sequence = 1 WHERE name = 'numbered'", "queue numbered", "and the topic has given 1"),
         ("UPDATE topics SET shards = 3 WHERE name = 'numbered'", "topic numbered", "it has 3 queues, and the numbers"),
         ("DELETE FROM topics WHERE name = 't'", "queue t", "its topic is not there"),
+        (
+            "UPDATE reservations SET topic = 99 WHERE state = 'open'",
+            "reservations",
+            "2 rows are of topics that are ",
+        ),
         ("UPDATE letters SET letter = x'00'", "dead letter of t at ", "its letter has changed"),
         ("UPDATE letters SET position = 999, checksum = NULL", "dead letter of t at ", "has no entry there"),
     ],

@@ -164,8 +164,8 @@ def test_jobs_say_what_they_would_read(tmp_path: Path) -> None:
         return done.output
 
     columns = ["--ts-col", "when", "--ts-unit", "s", "--op-col", "cmd", "--key-col", "lbn", "--bucket", "v"]
-    assert "would read 1 files" in said("replay", "prepare", tmp_path / "logs.csv", *columns)
-    assert "would send 1 events of 1 keys to null" in said("replay", "run", prepared.path, "--null")
+    assert "would read 1 file," in said("replay", "prepare", tmp_path / "logs.csv", *columns)
+    assert "would send 1 event of 1 key to null" in said("replay", "run", prepared.path, "--null")
     assert "up to batch 4; 1,234 in all" in said("pipeline", "inventory", landed)
     assert "events of b up to batch 4" in said("pipeline", "inventory", landed, "--bucket", "b")
     listing = tmp_path / "logs.csv"

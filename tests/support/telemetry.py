@@ -76,7 +76,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.lost("t", "somebody else has it")
     telemetry.released("t")
     telemetry.store_state(True, "a cluster")
-    telemetry.store_failing({"gone": "it is away"})
+    telemetry.store_failing({"gone": "it is away"}, {"/srv/disk2": "it is lost"})
     telemetry.catalogue_failed("no answer")
     telemetry.reloaded("remora.toml", ["log.level"], ["rados.pool"])
     telemetry.reload_failed("log.level: no")

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from devkit.entries.entries import raw_entry
 from remora import __version__, supervisor
 from remora.cli import group
-from remora.cli.output import duration, size
+from remora.cli.output import size
 from remora.cli.shard import as_json_row
 from remora.cli.status import destination_lines, left_rows, room_lines, status_lines, status_rows, what_is_wrong
 from remora.config import DEFAULT_FILE, document
@@ -38,8 +38,11 @@ from remora.model.errors import (
 )
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import LockHolder, Shard, ShardStats
+from remora.model.words import duration, several
 from remora.policy.hosts import owner_text
 from support.commands import Run, config, remora, subcommands
+
+COMMANDS = Path(__file__).parents[2] / "daemon/remora/cli"
 
 __all__ = ["config", "remora"]
 
@@ -350,12 +353,14 @@ def test_a_check_of_the_status_names_what_is_wrong() -> None:
     """Each reason not to be ready, silent worker and failing queue is a line; where all is well there is none."""
     topics = [_topic("a", "delivering"), _topic("b"), _topic("c", "shaped", reason="turn")]
     well = {
-        "reasons": [], "store": {"damaged": []}, "workers": [{"number": 1, "answers": True}], "ready_to_deliver": {},
+        "ready": True, "reasons": [], "store": {"damaged": []}, "workers": [{"number": 1, "answers": True}],
+        "ready_to_deliver": {},
         "shards": [_shard(each["topic"]) for each in topics],
         "topics": [*topics, {"topic": "f", "room": {"advice": "full in 3 h", "leaks": False}}],
     }  # fmt: skip
     ill = {
-        "reasons": ["the store is away"], "store": {"damaged": ["f"]}, "workers": [{"number": 2, "answers": False}],
+        "ready": False, "reasons": ["the store is away"], "store": {"damaged": ["f"]},
+        "workers": [{"number": 2, "answers": False}],
         "ready_to_deliver": {"reasons": ["the store is away", "all destinations fail"]},
         "topics": [
             *(_topic(name, "stopped", reason="no such topic") for name in "ab"),
@@ -365,6 +370,8 @@ def test_a_check_of_the_status_names_what_is_wrong() -> None:
     }  # fmt: skip
 
     assert what_is_wrong(well) == []
+    lost = well | {"reasons": ["store: f is lost"], "store": {"damaged": ["f is lost"]}}
+    assert what_is_wrong(lost) == ["damaged: f is lost"]
     assert what_is_wrong(ill) == [
         "not ready: the store is away",
         "damaged: f",
@@ -485,6 +492,24 @@ def test_decode_refuses_what_is_no_entry(remora: Run, options: list[str], tmp_pa
 def test_durations(seconds: float | None, text: str) -> None:
     """Durations are printed for people."""
     assert duration(seconds) == text
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    """One is singular, every other count is plural, and long ones are in groups of three digits."""
+    assert [several(count, "shard") for count in (0, 1, 2)] == ["0 shards", "1 shard", "2 shards"]
+    assert several(12_345, "entry", "entries") == "12,345 entries"
+
+
+def test_no_command_counts_without_agreement() -> None:
+    """Between a figure and its noun in the plural stands `several`, save where the figure is a constant or a rate."""
+    nouns = (
+        "entries|events|topics|queues|shards|letters|records|keys|files|objects|rows|reservations|directories|batches"
+    )
+    figure = re.compile(rf"\{{(?!several)[a-z_][^{{}}]*\}} (?:[a-z]+ )?(?:{nouns})\b(?!/s)")
+
+    places = {path.name: figure.findall(path.read_text()) for path in COMMANDS.glob("*.py")}
+
+    assert {name: found for name, found in places.items() if found} == {"explain.py": ["{asked.what} in queues"]}
 
 
 @pytest.mark.parametrize(

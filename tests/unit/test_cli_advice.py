@@ -114,6 +114,7 @@ def test_the_command_changes_nothing(topic: Callable[..., Any], config: Path) ->
 
     assert table.out.decode().splitlines()[1].split()[:3] == ["orders", "2", "2"]
     assert "no queue is too busy" in table.out.decode()
+    assert table.err == "remora: 00:00 watching what comes in, for 10ms\n"
     assert (found["advised_shards"], found["because"], found["peak_events_per_second"]) == (2, "", 0)
     assert topic("show", "orders", "--json").json == before
     assert topic("stats", "orders", "--advice", "--watch", "soon").code == Exit.USAGE

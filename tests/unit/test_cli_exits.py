@@ -25,9 +25,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root may read all files,
 @pytest.fixture
 def nobody() -> Iterator[None]:
     """This process is a user without rights, for as long as the test runs."""
-    os.setresuid(-1, 65534, 0)
+    os.setresuid(65534, 65534, 0)  # the real one, too: that is what access(2) goes by
     yield
-    os.setresuid(-1, 0, 0)
+    os.setresuid(0, 0, 0)
 
 
 @as_root
@@ -40,10 +40,29 @@ def test_a_configuration_that_may_not_be_read_is_a_permission(
     config.parent.chmod(0o755)
     request.getfixturevalue("nobody")
 
-    done = remora("check-config", config)
+    for command in (["check-config", config], ["status", "-c", config]):
+        done = remora(*command)
+        assert done.code == Exit.NO_PERMISSION
+        assert f"{config}: Permission denied" in done.err
+
+
+@as_root
+def test_a_store_that_may_not_be_read_is_a_permission(
+    remora: Run, config: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its check ends with 77 and the reason; it does not take the store for one that has lost its files."""
+    store = tmp_path / "queues"
+    store.mkdir(mode=0o700)
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(store)}})
+    for each in (config.parent, *config.parent.parents, *tmp_path.parents, tmp_path):
+        if each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o011)
+    request.getfixturevalue("nobody")
+
+    done = remora("store", "check", "-c", config)
 
     assert done.code == Exit.NO_PERMISSION
-    assert str(config) in done.err
+    assert done.err.endswith(f"remora: {store} cannot be read by this user\n")
 
 
 @as_root

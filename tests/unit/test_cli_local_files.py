@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from devkit.processes.mounts import with_mount
 from remora.cli.local_files import Named, User, problems
 from remora.model.exits import Exit
 from support.commands import Run, config, remora
@@ -63,6 +66,30 @@ def test_check_config_names_wrong_paths(remora: Run, config: Path, tmp_path: Pat
     lines = done.out.decode().splitlines()
     assert f"remark: ingest.tokens: {tmp_path}/tokens: missing" in lines
     assert lines[-1].startswith("not looked at: ")
+
+
+def test_directories_on_one_file_system_are_told(remora: Run, config: Path, tmp_path: Path) -> None:
+    """A further directory whose disk is not mounted lies where another one lies; one on a disk of its own does not."""
+    config.write_text(f'[sqlite]\ndirectories = ["{tmp_path}/a", "/proc", "{tmp_path}/none/b"]\n')
+
+    told = [line for line in remora("check-config", config).out.decode().splitlines() if "same file system" in line]
+
+    assert told == [
+        f"remark: sqlite.directories: {tmp_path}/none/b: on the same file system as {tmp_path}/a: is its disk mounted?"
+    ]
+
+
+def test_a_read_only_directory_is_told(config: Path, tmp_path: Path) -> None:
+    """Whatever its mode says, one that is there and one that would have to be made cannot be written to."""
+    config.write_text(f'[sqlite]\ndirectories = ["{tmp_path}/a", "{tmp_path}/disk", "{tmp_path}/disk/made"]\n')
+    (tmp_path / "disk").mkdir()
+    command = [sys.executable, "-m", "remora", "check-config", str(config)]
+    mount = 'mount -t tmpfs -o ro,mode=0777 tmpfs "$0"'
+
+    done = subprocess.run(with_mount(mount, tmp_path / "disk", command), capture_output=True, text=True, check=True)
+
+    for path in ("disk", "disk/made"):
+        assert f"remark: sqlite.directories: {tmp_path}/{path}: on a read-only file system" in done.stdout
 
 
 def test_the_user_can_be_named(remora: Run, config: Path) -> None:

@@ -46,6 +46,15 @@ def with_config(**config: Any) -> dict[str, Any]:
     return {**SCRIPT, "config": {**SCRIPT["config"], **config}}
 
 
+def test_a_table_names_what_the_script_names() -> None:
+    """Each row has the words of a script, and none of the program's own; a script without steps is a sentence."""
+    table = CliRunner().invoke(group, ["simulate", "-"], input=json.dumps(SCRIPT)).stdout.splitlines()
+
+    assert table[-1].split() == ["2", "tick", "levels.host[0].client_low", "6000"]
+    empty = CliRunner().invoke(group, ["simulate", "-"], input=json.dumps({**SCRIPT, "steps": []})).stdout
+    assert empty == "shaping:\nthe script has no steps\n"
+
+
 def test_a_file_is_answered_as_standard_input(tmp_path: Path) -> None:
     """A script in a file and on standard input gives the same bytes, again and again."""
     file = tmp_path / "script.json"

@@ -181,4 +181,6 @@ def test_the_budget_left_is_that_of_the_topics_own_series() -> None:
     assert both.slo == SloFigures(objective="90% < 5s over 28d", good=20, total=40, budget_left=-4.0)
     shown = {"objective": "99% < 5s over 28d", "good": 99, "total": 100, "budget_left": 0.0}
     (line,) = slo_lines([{"topic": "orders", "slo": shown}, {"topic": "x", "slo": None}, {"topic": "y"}])
-    assert line.startswith("slo: topic orders: 99% < 5s over 28d: 0.0% of the budget is left, 1 of 100 events")
+    assert line.startswith(
+        "slo: topic orders: 99% < 5s over 28d: 0.0% of the budget is left, late or dead letters: 1 of 100 events"
+    )

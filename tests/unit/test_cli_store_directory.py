@@ -49,7 +49,7 @@ def test_a_directory_is_added_listed_and_removed(run: Callable[..., Any], tmp_pa
     assert "takes no topics from now on" in kept.err
     assert (first.code, "first directory" in first.err) == (Exit.NO_PERMISSION, True)
     assert run("store", "directory", "list").out.decode().splitlines()[1:] == [
-        f"{tmp_path / 'one'}  yes         1 topics with 0 entries, 0 dead letters"
+        f"{tmp_path / 'one'}  yes         1 topic with 0 entries, 0 dead letters"
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.processes.daemon import write_config
 from remora.cli.send import WaitNotice
 from remora.model.exits import Exit
 from support.commands import Run, config, remora
@@ -24,6 +25,23 @@ def test_a_wait_is_told_at_once_and_then_every_ten_seconds(capsys: pytest.Captur
     assert capsys.readouterr().err.splitlines() == [
         f"remora: waiting, unix:/i: cannot connect: No such file or directory ({at} s of 60 s)" for at in (0, 10, 20)
     ]
+
+
+def test_a_claim_says_what_it_waits_for(
+    remora: Run, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no worker takes what is claimed a line stands on standard error, and each queue has its own failure."""
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "queues"), "files": 1}})
+    assert remora("topic", "create", "t", "--endpoint", "http://h", "--shards", "2", "-c", config).code == Exit.OK
+    monkeypatch.setattr("remora.cli.which.SILENT_S", 0.0)
+    monkeypatch.setattr("remora.engine.claims.CLAIM_S", 0.01)
+
+    done = remora("shard", "claim", "t", "t.1", "-c", config)
+
+    waits, *failures = done.err.splitlines()
+    assert waits == "remora: 00:00 waiting for a worker to take what is claimed, for up to 20 s a queue"
+    assert len(failures) == 2
+    assert done.code != Exit.OK
 
 
 def test_sending_without_a_daemon_says_what_it_waits_for(remora: Run, config: Path, folder: Path) -> None:

@@ -292,11 +292,20 @@ def test_the_store_is_reported_when_it_comes_and_goes(
 
 def test_why_the_store_cannot_be_used(telemetry: Telemetry) -> None:
     """Each cause that there is, or was, has a figure of its own."""
-    telemetry.store_failing({"gone": "it is away", "damaged": "a page is"})
-    telemetry.store_failing({"damaged": "a page is"})
+    telemetry.store_failing({"gone": "it is away", "damaged": "a page is"}, {})
+    telemetry.store_failing({"damaged": "a page is"}, {})
 
     assert value(telemetry, "remora_store_failing", cause="gone") == 0
     assert value(telemetry, "remora_store_failing", cause="damaged") == 1
+
+
+def test_which_parts_of_the_store_are_lost(telemetry: Telemetry) -> None:
+    """Each part that is lost, or was, has a figure of its own, by its path."""
+    telemetry.store_failing({"directory": "both are lost"}, {"/one": "one is lost", "/two": "two is lost"})
+    telemetry.store_failing({"directory": "two is lost"}, {"/two": "two is lost"})
+
+    assert value(telemetry, "remora_store_part_lost", path="/one") == 0
+    assert value(telemetry, "remora_store_part_lost", path="/two") == 1
 
 
 def test_what_the_configuration_may_not_mean_is_logged(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:

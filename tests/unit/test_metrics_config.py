@@ -162,8 +162,8 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
     """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner, a lost
-    lock, a log that is not served or changes its epoch, a change by command that lasts for an hour and a landing
-    that is behind are seen."""
+    lock, a log that is not served or changes its epoch, a change by command that lasts for an hour, a landing
+    that is behind and a lost directory are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -190,6 +190,8 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_owned_shards{job="remora",instance="y"}', "2x10 1x20"),
             series('remora_lock_losses_total{instance="x"}', "0x5 1x30"),
             series('remora_ledger_unaccounted_entries{topic="a",instance="x"}', "0x5 2x30"),
+            series('remora_store_part_lost{path="/srv/disk2",job="remora",instance="x"}', "0x5 1x30"),
+            series('remora_store_part_lost{path="/srv/disk3",job="remora",instance="x"}', "1 0x30"),
             series('remora_topic_held{topic="held",instance="x"}', "1x1500"),
             series('remora_topic_held{topic="short",instance="x"}', "1x600 _x900"),
             series('remora_backlog_oldest_age_seconds{topic="held",instance="x"}', "400x1500"),
@@ -223,6 +225,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             quiet(18, "RemoraEntriesParked"),
             quiet(4, "RemoraLocksLost"),
             quiet(4, "RemoraEntriesUnaccounted"),
+            quiet(5, "RemoraStorePartLost"),
             quiet(8, "RemoraQueuesWithoutOwner"),
             quiet(4, "RemoraEventsOld"),
             quiet(30, "RemoraTopicFailing"),
@@ -263,6 +266,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             },
             fires(8, "RemoraSequencerLogNotServed", "critical", 'instance="x",job="remora-sequencer"'),
             fires(9, "RemoraSequencerEpochsChange", "warning", 'instance="x",job="remora-sequencer",log="p/a"'),
+            fires(8, "RemoraStorePartLost", "critical", 'instance="x",path="/srv/disk2"'),
             fires(1450, "RemoraTopicHeld", "warning", 'topic="held"'),
             fires(68, "RemoraShapingOverridden", "warning", 'instance="x",scope="uplink"'),
             fires(22, "RemoraEntriesParked", "warning", 'cause="refused",topic="a"'),

@@ -65,6 +65,25 @@ def test_systemd_accepts_the_unit(tmp_path: Path, unit: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_directory_on_another_disk_takes_the_drop_in_of_the_docs(tmp_path: Path) -> None:
+    """The lines of docs/directories.md are those of the unit's own comment, and systemd accepts them."""
+    block = re.search(r"```ini\n(.*?)```", (ROOT / "docs/directories.md").read_text(), re.DOTALL)
+    assert block is not None
+    lines = [line.strip() for line in block[1].splitlines() if line.strip()]
+    assert "".join(f"#   {line}\n" for line in lines) in UNIT.read_text()
+    (tmp_path / UNIT.name).write_text(UNIT.read_text().replace(INSTALLED, sys.executable))
+    (tmp_path / f"{UNIT.name}.d").mkdir()
+    (tmp_path / f"{UNIT.name}.d" / "override.conf").write_text("\n".join(lines))
+
+    done = subprocess.run(
+        [program("systemd-analyze", "systemd"), "verify", "--man=no", str(tmp_path / UNIT.name)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert {"ReadWritePaths", "RequiresMountsFor"} <= {line.partition("=")[0] for line in lines}
+
+
 @UNITS
 def test_the_unit_exposes_little(unit: Path) -> None:
     """The exposure that systemd computes is 2.0 or less, of 10."""

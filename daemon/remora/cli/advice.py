@@ -15,7 +15,7 @@ from typing import Any
 
 from remora import app
 from remora.cli.ledger import balances
-from remora.cli.output import duration, print_json, print_table, run_async, several, size
+from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import Row, complain, look_at, row_named, rows_of
 from remora.codec.event_entry import decode
 from remora.config import Settings
@@ -23,6 +23,7 @@ from remora.model.errors import CodecError, ShardGone
 from remora.model.peaks import KEPT_HOURS
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
+from remora.model.words import duration, several
 from remora.policy.advice import (
     WEEK_DAYS,
     WINDOW_S,

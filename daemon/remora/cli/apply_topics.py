@@ -14,7 +14,7 @@ from remora.cli.apply_notifications import NotificationStep, planned_notificatio
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, DeclaredFile, load_declared
 from remora.cli.options import FILE, config_option
-from remora.cli.output import run_async, several
+from remora.cli.output import run_async
 from remora.cli.topic_test import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings, show_size
@@ -23,6 +23,7 @@ from remora.model.exits import Exit, exit_code
 from remora.model.notification import Notification
 from remora.model.shard import Origin
 from remora.model.topic import Topic
+from remora.model.words import several
 from remora.policy.notification_rules import overlaps
 from remora.ports.store import ShardStore
 
@@ -45,14 +46,14 @@ class TopicChange:
         """The step for a person, without what is secret."""
         if self.was is None and self.to is not None:
             of_kafka = f"Kafka topic {self.to.target.topic} at " if self.to.target.scheme == "kafka" else ""
-            yield f"+ {self.name}: {several(self.to.shards, 'shard', 'shards')}, to {of_kafka}{self.to.target.redacted}"
+            yield f"+ {self.name}: {several(self.to.shards, 'shard')}, to {of_kafka}{self.to.target.redacted}"
             said_above = {"endpoint", "kafka-topic", "shards"}
             shown = _shown(self.to).items()
             yield from (
                 f"    {name}: {value}" for name, value in shown if name not in said_above and value != "default"
             )
         elif self.to is None and self.was is not None:
-            yield f"- {self.name}: {several(self.was.shards, 'shard', 'shards')}"
+            yield f"- {self.name}: {several(self.was.shards, 'shard')}"
         elif self.was is not None and self.to is not None:
             yield f"~ {self.name}"
             before, after = _shown(self.was), _shown(self.to)

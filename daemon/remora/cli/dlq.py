@@ -15,7 +15,7 @@ from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
-from remora.cli.output import LETTERS, print_json, print_table, run_async, several, size
+from remora.cli.output import LETTERS, print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -25,6 +25,7 @@ from remora.model.errors import CodecError, RemoraError
 from remora.model.exits import Exit
 from remora.model.record import CorruptLetter, DeadLetter
 from remora.model.shard import Origin
+from remora.model.words import several
 from remora.ports.store import ShardStore
 
 MOST_NAMED = 10

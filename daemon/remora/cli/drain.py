@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import click
 
-from remora.cli.output import several
 from remora.model.errors import TopicRefused
 from remora.model.ingest import Removed
 from remora.model.topic import Topic
+from remora.model.words import several
 from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
 
@@ -64,8 +64,8 @@ async def _waiting(store: ShardStore, topic: Topic) -> int:
 async def _what_waits(store: ShardStore, topic: Topic) -> str:
     found = await store.inspection.backlog(topic.all_shards())
     entries, reservations = sum(each.entries for each in found), sum(each.reservations for each in found)
-    waits = f"{several(entries, 'entry', 'entries')} and {several(reservations, 'reservation', 'reservations')}"
-    text = f"{waits} wait in {len(found)} of {several(topic.shards, 'queue', 'queues')}"
+    waits = f"{several(entries, 'entry', 'entries')} and {several(reservations, 'reservation')}"
+    text = f"{waits} wait in {len(found)} of {several(topic.shards, 'queue')}"
     if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):
         return f"{text}, some of which no worker holds: does a daemon run?"
     return f"{text}; `remora status` says why"

@@ -34,6 +34,7 @@ from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.shard import Shard
+from remora.model.words import several
 from remora.policy.hosts import names_of
 from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
@@ -185,7 +186,8 @@ def _print(asked: Asked, answer: EventFindings) -> None:
         lines = topic_lines(asked.what, answer.queues)
     else:
         lines = bucket_lines(answer.bucket) if answer.bucket is not None else []
-        lines += [f"event {asked.what}: looked at {answer.looked_at} waiting entries"]
+        looked = several(answer.looked_at, "waiting entry", "waiting entries")
+        lines += [f"{'  events' if lines else f'event {asked.what}'}: looked at {looked}"]
         lines += [line for each in answer.places for line in event_lines(each, answer.queues)]
         lines += [f"  in Kafka: {each.shown}" for each in answer.delivered]
         if not answer.is_found:

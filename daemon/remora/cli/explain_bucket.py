@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from remora.cli.explained import DaemonAnswer
-from remora.cli.output import duration
 from remora.model.notification import Definitions
+from remora.model.words import duration
 from remora.policy.bucket_news import next_for_silence, why_silent
 from remora.policy.matcher import takes_bucket
 from remora.ports.store import ShardStore

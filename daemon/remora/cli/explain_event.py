@@ -19,6 +19,7 @@ from remora.codec.rendering_plain import created_ns, key
 from remora.model.errors import CodecError, ShardGone, StoreDamaged
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
+from remora.model.words import several
 from remora.ports.store import ShardStore
 
 MOST_FOUND = 100
@@ -184,10 +185,12 @@ async def not_known(
         lines.append(f"whether Kafka had it before {since:%Y-%m-%d %H:%M:%S} UTC (--since)")
     if reservations:
         lines.append(
-            f"whether it is one of {reservations} reservations that are open: they have no content before commit"
+            f"whether it is in {several(reservations, 'open reservation')}: none has content before its commit"
         )
     else:
         lines.append("whether it was ever committed: no reservation is open, so it does not wait for its commit now")
     if answer.is_cut:
-        lines.append(f"what stands behind the oldest {asked.limit} entries of each queue (--limit)")
+        lines.append(
+            f"what stands behind the oldest {several(asked.limit, 'entry', 'entries')} of each queue (--limit)"
+        )
     return lines

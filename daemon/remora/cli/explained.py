@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remora.cli.output import duration, several, size
+from remora.cli.output import size
 from remora.cli.rows import Row
 from remora.cli.status import some
 from remora.metrics.stages import slow_lines
@@ -18,6 +18,7 @@ from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
 from remora.model.shard import LockHolder, ShardStats
+from remora.model.words import duration, several
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
 from remora.policy.holds import hold_text
@@ -206,7 +207,7 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     endpoints = sorted(
         {each.row.topic.target.redacted for each in views if each.row.topic and each.row.topic.target.uri}
     )
-    counted = f"{several(len(views), 'queue', 'queues')}, {tilde}{several(entries, 'entry', 'entries')}"
+    counted = f"{several(len(views), 'queue')}, {tilde}{several(entries, 'entry', 'entries')}"
     lines = [
         f"topic {name}: {counted}, oldest {duration(max(ages, default=None))}",
         *_topic_state_lines(views),
@@ -266,9 +267,7 @@ def event_lines(place: EventPlace, views: Sequence[QueueView]) -> list[str]:
     """One place of an event."""
     what = f"{place.event_name} of {place.key}, id {place.event_id}, {duration(time.time() - place.created)} old"
     if place.cause:
-        parked = (
-            f"{duration(time.time() - place.parked_at)} ago, after {several(place.attempts, 'attempt', 'attempts')}"
-        )
+        parked = f"{duration(time.time() - place.parked_at)} ago, after {several(place.attempts, 'attempt')}"
         return [
             f"  {what}",
             f"    dead letter of queue {place.queue} for {place.cause}, {parked}: {place.reason}",
@@ -319,7 +318,7 @@ def _lock(holder: LockHolder | None, names: Names) -> str:
 
 def _waiting(stats: ShardStats) -> str:
     tilde = "" if stats.entries_exact else "~"
-    reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
+    reserved = f", {several(stats.reservations, 'open reservation')}" if stats.reservations else ""
     room = f", {size(stats.leaked_bytes)} leaked, room for {size(stats.room.room_bytes)}" if stats.leaked_bytes else ""
     entries = f"{tilde}{several(stats.entries, 'entry', 'entries')}"
     waits = f"{entries}, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}"

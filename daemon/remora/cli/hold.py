@@ -12,7 +12,7 @@ import click
 from remora import app
 from remora.cli import admin_client
 from remora.cli.options import config_option, gathered_into, instant, seconds
-from remora.cli.output import duration, run_async
+from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, origin_option, row_named
 from remora.cli.trace import myself, trace
 from remora.config import Settings
@@ -20,6 +20,7 @@ from remora.model.errors import DaemonNotReachable, RemoraError
 from remora.model.hold import TopicHold
 from remora.model.shard import Origin
 from remora.model.topic import Topic
+from remora.model.words import duration
 from remora.policy.holds import deaf_hosts, hold_text, in_force
 from remora.ports.store import ShardStore
 

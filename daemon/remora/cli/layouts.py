@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remora.cli.output import several
 from remora.cli.rows import Row
 from remora.model.errors import TopicRefused
 from remora.model.ledger import Balance
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, shard_of
+from remora.model.words import several
 from remora.ports.store import ShardStore
 from remora.replay.steps import SILENT_S, told
 
@@ -53,7 +53,7 @@ async def resharded(store: ShardStore, topic: Topic, asked: ReshardAsked) -> tup
             await asyncio.sleep(LOOK_INTERVAL_S)
     entries = sum(each.entries for each in await store.inspection.backlog(changed.former_shards()))
     first = f"; {several(entries, 'entry', 'entries')} of the former ones come first" if entries else ""
-    shards = several(changed.shards, "shard", "shards")
+    shards = several(changed.shards, "shard")
     return changed, f"topic {topic.name} has {shards} now, of generation {changed.generation}{first}"
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from remora.config import KafkaSettings, Settings
 
+_READ_ONLY = "on a read-only file system, as all are for the unit that no ReadWritePaths= of a drop-in names"
+
 NOT_LOOKED_AT = "not looked at: what is in these files, those that topics name, brokers, receivers and the cluster"
 
 
@@ -95,12 +97,31 @@ def _why(named: Named, user: User) -> str:
     except FileNotFoundError:
         if not named.is_made:
             return "missing"
-        return "" if user.may(path.parent.stat(), 3) else f"missing, and {user.name} may not make it in {path.parent}"
+        if not user.may(path.parent.stat(), 3):
+            return f"missing, and {user.name} may not make it in {path.parent}"
+        return _READ_ONLY if _is_read_only(path.parent) else ""
     except OSError as exc:
         return f"cannot be looked at: {exc.strerror}"
     if stat.S_ISDIR(status.st_mode) != named.is_directory:
         return "not a directory" if named.is_directory else "not a file"
-    return "" if user.may(status, named.wanted) else f"{user.name} may not {_verb(named)} it"
+    if not user.may(status, named.wanted):
+        return f"{user.name} may not {_verb(named)} it"
+    return _READ_ONLY if named.wanted & 2 and _is_read_only(path) else ""
+
+
+def shared(directories: Sequence[str]) -> Iterator[str]:
+    """Each of the store's directories that lies on the file system of one before it, in a sentence."""
+    first_on: dict[int, str] = {}
+    for each in directories:
+        path = Path(each)
+        is_or_will_be_in = next(folder for folder in (path, *path.parents) if folder.exists())
+        before = first_on.setdefault(is_or_will_be_in.stat().st_dev, each)
+        if before != each:
+            yield f"sqlite.directories: {each}: on the same file system as {before}: is its disk mounted?"
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _verb(named: Named) -> str:

@@ -18,6 +18,7 @@ from remora.config import Settings
 from remora.log import Log, LogTimes, NotAppended, open_log
 from remora.model.errors import StoreUnavailable
 from remora.model.log import MOST_POSITION, MOST_WIDTH, Cell, LogKind, LogName, Projection, Token
+from remora.model.words import several
 from remora.ports.log import Logs
 
 T = TypeVar("T")
@@ -100,6 +101,8 @@ def list_command(settings: Settings, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    if not rows:
+        click.echo("there is no log")
     for row in rows:
         served = (
             f"epoch {row['epoch']} at {row['address']}" if row["address"] else f"epoch {row['epoch']}, no sequencer"
@@ -133,7 +136,9 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
         }
         row["remark"] = ""
         if figures.advised_keys and figures.keys > figures.advised_keys:
-            row["remark"] = f"a stripe holds {figures.keys} keys, more than {figures.advised_keys}: trim the log"
+            row["remark"] = (
+                f"a stripe holds {several(figures.keys, 'key')}, more than {figures.advised_keys}: trim the log"
+            )
         try:
             addresses = dict.fromkeys(filter(None, (projection.address, settings.sequencer.listen)))
             async with SequencerClient([*addresses], timeout_s=2.0) as client:

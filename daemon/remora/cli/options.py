@@ -15,6 +15,9 @@ import click
 from remora import config
 from remora.model.errors import ConfigError
 
+CONFIG_FILE = click.Path(dir_okay=False, readable=False, path_type=Path)
+"""A configuration. Whether it may be read is for its reader to find out: click would call that wrong usage."""
+
 
 def config_file_option(
     text: str, default: str = f"{config.DEFAULT_FILE}, or built-in defaults without it"
@@ -24,7 +27,7 @@ def config_file_option(
         "-c",
         "--config",
         "config_file",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=CONFIG_FILE,
         envvar="REMORA_CONFIG",
         help=f"{text}  [env: REMORA_CONFIG; default: {default}]",
     )

@@ -40,23 +40,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: 
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds for a person: `850ms`, `12.3s`, `4m05s`, `3h20m`, `2d04h`; `-` for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02}s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours}h{minutes:02}m"
-    return f"{hours // 24}d{hours % 24:02}h"
-
-
 def size(nbytes: float) -> str:
     """Bytes for a person: `512B`, `3.4MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -64,8 +47,3 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.0f}B" if unit == "B" else f"{nbytes:.1f}{unit}"
         nbytes /= 1024
     raise AssertionError("unreachable")
-
-
-def several(count: int, one: str, more: str) -> str:
-    """A number with its noun."""
-    return f"{count} {one if count == 1 else more}"

@@ -29,7 +29,7 @@ from remora.cli.drain import drained
 from remora.cli.hold import hold_of
 from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
-from remora.cli.output import run_async, several
+from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.cli.topic_test import check_option, require_ways
 from remora.config import DeliverySettings, Settings
@@ -38,6 +38,7 @@ from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
+from remora.model.words import several
 from remora.policy.holds import hold_text
 from remora.ports.store import ShardStore
 
@@ -123,7 +124,7 @@ def create_command(
     topic, is_new = run_async(work())
     of_kafka = f"Kafka topic {topic.target.topic} at " if topic.target.scheme == "kafka" else ""
     numbered = ", numbered" if topic.is_sequenced else ""
-    where = f"{several(topic.shards, 'shard', 'shards')}{numbered}, to {of_kafka}{topic.target.redacted}"
+    where = f"{several(topic.shards, 'shard')}{numbered}, to {of_kafka}{topic.target.redacted}"
     click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
 
@@ -259,7 +260,7 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
     if removed is None:
         sys.exit(Exit.DRAIN_TIMEOUT)
     given_up = f"; {several(removed.entries, 'entry was', 'entries were')} given up" if discard else ""
-    click.echo(f"topic {name} is removed with {several(removed.shards, 'shard', 'shards')}{given_up}")
+    click.echo(f"topic {name} is removed with {several(removed.shards, 'shard')}{given_up}")
 
 
 def checked_target(target: Target, settings: Settings) -> list[str]:

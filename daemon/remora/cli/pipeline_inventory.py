@@ -12,6 +12,7 @@ import msgspec
 from remora.cli.lake import lake_options
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
 from remora.cli.output import print_json
+from remora.model.words import several
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.inventory import InventoryPlan, take
 from remora.replay.spark_stages import running_stage
@@ -86,7 +87,7 @@ def inventory(asked: _InventoryOptions, lake: LakeAddress | None) -> None:
     if asked.as_json:
         print_json(msgspec.to_builtins(found) | {"new": is_new})
         return
-    what = f"{found.objects:,} objects by the events up to batch {found.batch}"
+    what = f"{several(found.objects, 'object')} by the events up to batch {found.batch}"
     click.echo(f"{asked.out}: {what}" if is_new else f"{asked.out}: nothing has landed since; {what}")
 
 
@@ -108,5 +109,5 @@ def _take_in_lake(asked: _InventoryOptions, lake: LakeAddress) -> None:
         return
     how = "nothing has landed since"
     if found.is_new:
-        how = "from all events" if found.changed is None else f"{found.changed:,} objects looked up"
-    click.echo(f"{lake.named('inventory')}: {found.objects:,} objects; {how}")
+        how = "from all events" if found.changed is None else f"{several(found.changed, 'object')} looked up"
+    click.echo(f"{lake.named('inventory')}: {several(found.objects, 'object')}; {how}")

@@ -17,6 +17,7 @@ from remora.cli.options import NEW_FOLDER, gathered_into, json_option, kafka_con
 from remora.cli.output import print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
+from remora.model.words import several
 from remora.replay import properties
 from remora.replay.errors import ReplayError
 from remora.replay.job_telemetry import JobTelemetry, LandingState
@@ -192,7 +193,8 @@ class _Telling:
         """A batch has landed."""
         if self._asked.interval_s is not None:
             click.echo(
-                f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True
+                f"batch {commit.batch}: {several(commit.events, 'event')} and {_bad(commit.bad)} in all",
+                err=True,
             )
         self._export()
 
@@ -240,9 +242,13 @@ def _say_what_would_land(state: LandingState, *, as_json: bool) -> None:
     if as_json:
         print_json({"topic": state.topic, "records": state.lag, "offsets": spans})
         return
-    click.echo(f"{state.topic}: {state.lag:,} records would land")
+    click.echo(f"{state.topic}: {several(state.lag, 'record')} would land")
     for number, (first, end) in spans.items():
         click.echo(f"  partition {number}: offsets {first} to {end - 1}")
+
+
+def _bad(count: int) -> str:
+    return several(count, "bad record")
 
 
 def _note(text: str) -> None:
@@ -259,6 +265,7 @@ def _report(out: str, before: _Totals, after: _Totals, *, as_json: bool) -> None
         print_json(new | {"events_in_all": after.events, "bad_in_all": after.bad, "last_batch": after.batch})
         return
     click.echo(
-        f"{out}: landed {new['events']:,} events and {new['bad']:,} bad records in {new['batches']:,} batches;"
+        f"{out}: landed {several(new['events'], 'event')} and {_bad(new['bad'])} in"
+        f" {several(new['batches'], 'batch', 'batches')};"
         f" {after.events:,} and {after.bad:,} in all"
     )

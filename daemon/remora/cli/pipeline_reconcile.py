@@ -29,6 +29,7 @@ from remora.cli.options import (
 from remora.cli.output import print_json, print_table
 from remora.client import IngestClient
 from remora.model.exits import Exit
+from remora.model.words import several
 from remora.replay.pipeline.emit import Emission, EmitProgress, emit
 from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission
 from remora.replay.pipeline.reconcile import reconcile as run
@@ -218,5 +219,5 @@ def _report(found: Reconcile, sent: EmitProgress | None, asked: _ReconcileOption
         + [["left out, as changing" if kind == "changing" else kind, f"{n:,}"] for kind, n in found.counts.items()],
     )
     if sent is not None:
-        click.echo(f"sent {sent.sent:,} events to {asked.topic}; left out {sent.changed:,} objects that have changed")
+        click.echo(f"sent {several(sent.sent, 'event')} to {asked.topic}; left out as changed: {sent.changed:,}")
     click.echo(f"page: {asked.out / 'index.html'}")

@@ -11,10 +11,11 @@ import click
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option, token_file_option
-from remora.cli.output import duration, print_json, print_table, run_async
+from remora.cli.output import print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
+from remora.model.words import duration
 from remora.policy.quarantine import is_meant
 
 

@@ -14,7 +14,8 @@ import click
 import msgspec
 
 from remora.cli.options import gathered_into, json_option, length_of_time, master_option
-from remora.cli.output import duration, print_json, print_table, size
+from remora.cli.output import print_json, print_table, size
+from remora.model.words import duration, several
 from remora.replay.layout import Trace
 from remora.replay.prepare.column_map import ISO, READS, UNITS_NS, Mapping
 from remora.replay.prepare.entry import iso_us
@@ -225,7 +226,9 @@ def prepare_command(files: tuple[Path, ...], asked: _PrepareAsked) -> None:
         given = inspect(files, asked.out, options)
         if asked.is_dry:
             nbytes = size(sum(each.nbytes for each in given.files))
-            click.echo(f"{given.name}: would read {len(given.files):,} files, {nbytes}, as {given.format.title}")
+            click.echo(
+                f"{given.name}: would read {several(len(given.files), 'file')}, {nbytes}, as {given.format.title}"
+            )
             _print_unread({str(each.path): each.reason for each in given.unread})
             return
         tell("starting Spark, then reading the logs")
@@ -241,8 +244,8 @@ def _print(prepared: Prepared, out: Path) -> None:
     trace = prepared.trace
     length_s = (trace.last_us - trace.first_us) / 1e6
     click.echo(
-        f"{out}: {trace.events:,} events of {trace.keys:,} keys in {trace.buckets:,} "
-        f"bucket{'s' if trace.buckets > 1 else ''} ({prepared.title})"
+        f"{out}: {several(trace.events, 'event')} of {several(trace.keys, 'key')} in "
+        f"{several(trace.buckets, 'bucket')} ({prepared.title})"
     )
     click.echo(f"{_time(trace.first_us)} to {_time(trace.last_us)}, {duration(length_s)}")
     operations = ", ".join(f"{count:,} {op}" for op, count in sorted(trace.operations.items(), key=lambda o: -o[1]))

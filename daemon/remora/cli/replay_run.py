@@ -26,6 +26,7 @@ from remora.cli.options import (
     seconds,
 )
 from remora.cli.output import print_json
+from remora.model.words import several
 from remora.replay.errors import ReplayError
 from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
 from remora.replay.prepared import buckets as buckets_of
@@ -229,7 +230,9 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
         job.refuse_used(run)
     if asked.is_dry:
         where = " ".join(filter(None, (target, address)))
-        click.echo(f"{prepared}: would send {trace.events:,} events of {trace.keys:,} keys to {where}")
+        click.echo(
+            f"{prepared}: would send {several(trace.events, 'event')} of {several(trace.keys, 'key')} to {where}"
+        )
         return
     buckets = buckets_of(source) if target == S3 else set()
     copies = COPY in trace.operations
@@ -305,11 +308,13 @@ def _report(run_id: str, trace: Trace, reading: Reading, punctuality: job.Punctu
         return
     figures = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
     if counts.limited:
-        figures += f"; waited {counts.limited:,} times for a rate limit, {_milliseconds(counts.limited_us)} in all"
-    click.echo(f"run {run_id}: {offered:,} of {trace.events:,} events offered: {figures}")
+        figures += (
+            f"; waited {several(counts.limited, 'time')} for a rate limit, {_milliseconds(counts.limited_us)} in all"
+        )
+    click.echo(f"run {run_id}: {offered:,} of {several(trace.events, 'event')} offered: {figures}")
     if punctuality is not None and punctuality.p50_us is not None and punctuality.p99_us is not None:
         click.echo(
-            f"{counts.rate:,.0f} events/s, {counts.repetitions:,} requests repeated,"
+            f"{counts.rate:,.0f} events/s, {several(counts.repetitions, 'request')} repeated,"
             f" lateness p50 {_milliseconds(punctuality.p50_us)}, p99 {_milliseconds(punctuality.p99_us)}"
         )
 

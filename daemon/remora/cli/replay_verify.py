@@ -28,6 +28,7 @@ from remora.cli.options import (
 )
 from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
+from remora.model.words import several
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
 from remora.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, extent
@@ -36,7 +37,7 @@ from remora.replay.loop import ReplayLoop
 from remora.replay.results import FAIL, INVALID, TopicVerdict
 from remora.replay.session import session
 from remora.replay.spark_stages import running_stage
-from remora.replay.steps import told
+from remora.replay.steps import SILENT_S, told
 from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import VerdictRules
 from remora.replay.verify.kafka import FreezeWait, Frozen
@@ -231,9 +232,11 @@ def _kafka_topic(run: RunDirectory) -> str:
 def _say_what_would_be_read(question: Question, run: Path | None) -> None:
     source, window = question.source, question.window
     since_us = layout.read(RunDirectory(run).run, ReplayRun).started_us if run else None
-    with _quiet("aiokafka"):
+    with told(after_s=SILENT_S) as tell, _quiet("aiokafka"):
+        tell(f"looking for topic {source.topic} at {source.bootstrap}")
         offsets = (question.recalled or frozen_now(source, window.opened_by(since_us))).offsets
-    click.echo(f"{source.topic}: would read {sum(end - first for first, end in offsets.values()):,} records")
+    count = sum(end - first for first, end in offsets.values())
+    click.echo(f"{source.topic}: would read {several(count, 'record')}")
     for number, (first, end) in sorted(offsets.items()):
         if first < end:
             click.echo(f"  partition {number}: offsets {first} to {end - 1}")
@@ -331,7 +334,9 @@ def _show(found: Findings, *, as_json: bool) -> None:
 
 def _headline(verdict: TopicVerdict) -> str:
     counts = verdict.counts
-    of = f"{counts['acked']:,} acknowledged events" if "acked" in counts else f"{counts['in_kafka']:,} records"
+    of = several(counts["in_kafka"], "record")
+    if "acked" in counts:
+        of = several(counts["acked"], "acknowledged event")
     wrong = [("lost", "lost"), ("duplicates", "copies"), ("inversions", "out of order"), ("chain_gaps", "gaps")]
     found = ", ".join(f"{counts[name]:,} {text}" for name, text in wrong if name in counts)
     return f"{of} in {verdict.topic}: {found}"

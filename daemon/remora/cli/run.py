@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
-from remora.cli.options import config_file_option
+from remora.cli.options import CONFIG_FILE, config_file_option
 from remora.cli.output import run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
@@ -63,7 +63,7 @@ async def _description(settings: Settings) -> str:
 
 
 @click.command("check-config")
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=CONFIG_FILE)
 @config_file_option("The same as FILE, as other commands take it.")
 @click.option("--store", "asks_store", is_flag=True, help="Open the store, too, and say which one it is.")
 @click.option("--user", help="Look at files as this user would, as whom the daemon runs.  [default: who runs this]")
@@ -78,7 +78,7 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool, 
     Options of the environment, REMORA_<SECTION>_<OPTION>, stand over those of the file, and are named. Exits with 78
     and a line for each problem, which begins with the path of its key or the name of its variable and ends with the
     line of the file. What is allowed and may not be what is meant is remarked on, and so is each file or directory that
-    is missing, or that the daemon's user may not use.
+    is missing, or that the daemon's user may not use, and each directory of the store that shares a file system.
 
     \b
     Example:
@@ -114,6 +114,9 @@ def _look_at_files(settings: Settings, user: str | None) -> None:
         who = local_files.User.named(user) if user is not None else local_files.User.current()
     except KeyError:
         raise click.BadParameter(f"there is no user {user!r} on this host", param_hint="'--user'") from None
-    for problem in local_files.problems(list(local_files.named_paths(settings)), who):
+    found = local_files.problems(list(local_files.named_paths(settings)), who)
+    if settings.store.kind == "sqlite":
+        found += local_files.shared(settings.sqlite.directories)
+    for problem in found:
         click.echo(f"remark: {problem}")
     click.echo(local_files.NOT_LOOKED_AT)

@@ -14,6 +14,7 @@ from remora.cli.options import config_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.shaping_stats import stats
 from remora.config import Settings, parse_size, show_size
+from remora.model.words import several
 from remora.supervisor.shaping_changes import Change, named
 
 COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
@@ -104,7 +105,7 @@ def _shares(scope: dict[str, Any]) -> list[str]:
     groups = [each for each in scope["groups"] if "share" in each]
     groups.sort(key=lambda each: (-each["share"], each["name"]))
     lines = [f"  {each['name']}: this host's share is {show_size(each['share'])} per second" for each in groups]
-    more = [f"  and {len(lines) - MOST_SHARES} more groups (--json)"] if len(lines) > MOST_SHARES else []
+    more = [f"  and {several(len(lines) - MOST_SHARES, 'more group')} (--json)"] if len(lines) > MOST_SHARES else []
     return lines[:MOST_SHARES] + more
 
 

@@ -12,7 +12,7 @@ from remora.cli.groups import CommandGroup
 from remora.cli.heal import heal_command
 from remora.cli.hold import hold_of
 from remora.cli.options import config_option, json_option
-from remora.cli.output import duration, print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues
@@ -23,6 +23,7 @@ from remora.engine.moves import move
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
+from remora.model.words import duration, several
 from remora.policy.eligible import reason_to_leave
 from remora.policy.holds import hold_text
 from remora.policy.hosts import Names, names_of, owner_text
@@ -159,7 +160,8 @@ def release_command(settings: Settings, which: Which, wait: bool) -> None:
             await asyncio.sleep(POLL_S)
         trace("shard_release", "a queue was released", queue=found.queue, old=owner_text(was), **myself(settings).known)
         if spilled and found.origin is Origin.RADOSGW:
-            return f"releasing {found}: {spilled} spilled entries are delivered first"
+            waits = several(spilled, "spilled entry is", "spilled entries are")
+            return f"releasing {found}: {waits} delivered first"
         return _released_text(found, was)
 
     waits = "waiting for workers to finish what they have under way, for up to 10 s a queue"

@@ -97,6 +97,6 @@ def _shown(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case str():
-            return ascii(value)[1:-1]
+            return ascii(str(value))[1:-1]  # of an enumeration, too
         case _:
             return str(value)

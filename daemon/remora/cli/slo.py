@@ -15,13 +15,14 @@ from remora import app
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option
-from remora.cli.output import run_async, several
+from remora.cli.output import run_async
 from remora.cli.rows import rows_of
 from remora.codec.topic import SLO, parse_args
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.topic import Topic
+from remora.model.words import several
 from remora.policy.objectives import BurnRate, Objective, burn_rates, duration_text, parse_objective
 
 RUNBOOK = "docs/slo.md#remorasloburns"
@@ -86,7 +87,7 @@ async def _measured(topics: Sequence[Topic], settings: Settings) -> Agreed:
             del found[label]
             problems.append(
                 f"topic {label} has no rules: it has no series of its own, or no daemon of this host knows of one "
-                f"(admin.metric_topics = {settings.admin.metric_topics}, {several(len(topics), 'topic', 'topics')})"
+                f"(admin.metric_topics = {settings.admin.metric_topics}, {several(len(topics), 'topic')})"
             )
     return Agreed(found, sorted(problems))
 

@@ -16,7 +16,7 @@ import msgspec
 from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import duration, print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import look_at, origin_option
 from remora.cli.trace import myself, trace
 from remora.cli.which import find_queue
@@ -25,6 +25,7 @@ from remora.engine.claims import drop_spilled
 from remora.model.position import Position
 from remora.model.shard import Origin, Shard, ShardStats
 from remora.model.spill import SpilledRun
+from remora.model.words import duration, several
 from remora.ports.store import ShardStore
 
 if sys.version_info >= (3, 14):
@@ -151,7 +152,8 @@ def export_command(settings: Settings, queue: str, file: Path, origin: Origin | 
             return count
 
     count = run_async(work())
-    click.echo(f"{count} spilled entries of {queue} are in {file}" if count else f"no entry of {queue} is spilled")
+    written = several(count, f"spilled entry of {queue} is", f"spilled entries of {queue} are")
+    click.echo(f"{written} in {file}" if count else f"no entry of {queue} is spilled")
 
 
 async def _before(store: ShardStore, shard: Shard, end: Position) -> AsyncIterator[tuple[str, bytes]]:
@@ -212,7 +214,8 @@ def drop_command(settings: Settings, queue: str, yes: bool, origin: Origin | Non
     if not yes:
         click.confirm(f"Give up the exported entries of {queue} for good?", abort=True, err=True)
     count = run_async(work())
-    click.echo(f"{count} exported entries of {queue} were given up" if count else f"nothing of {queue} was exported")
+    given_up = several(count, f"exported entry of {queue} was", f"exported entries of {queue} were")
+    click.echo(f"{given_up} given up" if count else f"nothing of {queue} was exported")
 
 
 def _as_json(stats: ShardStats) -> dict[str, object]:

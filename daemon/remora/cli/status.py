@@ -11,9 +11,10 @@ import click
 
 from remora.cli import admin_client
 from remora.cli.options import running_option
-from remora.cli.output import duration, print_json, print_table, run_async, several
+from remora.cli.output import print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.model.words import duration, several
 from remora.policy.condition import Condition, State, together
 from remora.policy.mends import LEAK_COMMAND
 from remora.policy.spill import SPILL_COMMAND
@@ -77,7 +78,7 @@ def what_is_wrong(shown: dict[str, Any]) -> list[str]:
     """A line for each thing that keeps the daemon from taking events in or from delivering; none where all is well."""
     failing = [each for each in shown["topics"] if each.get("state") and State.named(each["state"]).is_failing]
     return [
-        *(f"not ready: {each}" for each in shown["reasons"]),
+        *(f"not ready: {each}" for each in shown["reasons"] if not shown["ready"]),
         *(f"damaged: {each}" for each in shown["store"]["damaged"]),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
         *(f"worker {each['number']} does not answer" for each in shown["workers"] if not each["answers"]),
@@ -92,7 +93,7 @@ def _check(shown: dict[str, Any]) -> None:
         click.echo(line)
     if wrong:
         sys.exit(Exit.FAILURE)
-    click.echo(f"all is well: {several(len(shown['shards']), 'queue', 'queues')}")
+    click.echo(f"all is well: {several(len(shown['shards']), 'queue')}")
 
 
 def _letter_lines(shown: dict[str, Any]) -> list[str]:
@@ -100,7 +101,7 @@ def _letter_lines(shown: dict[str, Any]) -> list[str]:
     if not shown.get("dead_letters"):
         return []
     of = [f"{each['topic']} {each['dead_letters']}" for each in shown["topics"] if each["dead_letters"]]
-    more = f" and {len(of) - MOST_NAMED} more topics" if len(of) > MOST_NAMED else ""
+    more = f" and {several(len(of) - MOST_NAMED, 'more topic')}" if len(of) > MOST_NAMED else ""
     named = ", ".join(of[:MOST_NAMED]) + more
     return [f"dead letters: {shown['dead_letters']} stored ({named}); `remora dlq list` shows them"]
 
@@ -126,7 +127,7 @@ def slo_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
     slos = [(each["topic"], each["slo"]) for each in topics if each.get("slo")]
     return [
         f"slo: topic {topic}: {slo['objective']}: {slo['budget_left']:.1%} of the budget is left, "
-        f"{slo['total'] - slo['good']} of {slo['total']} events were late or became dead letters"
+        f"late or dead letters: {slo['total'] - slo['good']:,} of {several(slo['total'], 'event')}"
         for topic, slo in slos
     ]
 
@@ -152,7 +153,7 @@ def destination_lines(destinations: Iterable[dict[str, Any]]) -> list[str]:
 
 def _counted(each: dict[str, Any]) -> str:
     events = "?" if each["entries"] is None else each["entries"]
-    return f"{several(each['topics'], 'topic', 'topics')}, {events} {'event' if events == 1 else 'events'}"
+    return f"{several(each['topics'], 'topic')}, {events} {'event' if events == 1 else 'events'}"
 
 
 def _next(each: dict[str, Any]) -> str:

@@ -11,11 +11,12 @@ import click
 from remora import embedded_files
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import LETTERS, print_json, several
+from remora.cli.output import LETTERS, print_json
 from remora.cli.store_directory import DIRECTORY, directory_group
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.store_files import FileReport
+from remora.model.words import several
 from remora.replay.steps import SILENT_S, told
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -70,8 +71,8 @@ def _tell(reports: Sequence[FileReport], as_json: bool) -> None:
     else:
         for each in reports:
             unproven = f", {each.unproven} of them unproven" if each.unproven else ""
-            found = several(len(each.problems), "problem", "problems") if each.problems else "good"
-            counts = f"{several(each.topics, 'topic', 'topics')}, {several(each.queues, 'queue', 'queues')}"
+            found = several(len(each.problems), "problem") if each.problems else "good"
+            counts = f"{several(each.topics, 'topic')}, {several(each.queues, 'queue')}"
             counts += f", {several(each.entries, 'entry', 'entries')}, {several(each.letters, *LETTERS)}"
             click.echo(f"{each.path}: {found}; {counts}{unproven}")
             for problem in each.problems:
@@ -108,9 +109,7 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
         print_json({"file": str(new), **counts, "lost": found.lost})
     else:
         unproven = f" ({found.unproven} of them unproven)" if found.unproven else ""
-        copied = (
-            f"{several(found.entries, 'entry', 'entries')}{unproven}, {several(found.rows, 'other row', 'other rows')}"
-        )
+        copied = f"{several(found.entries, 'entry', 'entries')}{unproven}, {several(found.rows, 'other row')}"
         click.echo(f"{new}: {copied}; {several(len(found.lost), 'is', 'are')} lost")
         for each in found.lost:
             click.echo(f"  lost: {each}")

@@ -19,7 +19,7 @@ from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, seconds
-from remora.cli.output import duration, print_json, print_table, run_async, several, size
+from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
@@ -30,6 +30,7 @@ from remora.model.errors import CodecError, DaemonNotReachable, EndpointError, S
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
+from remora.model.words import duration, several
 from remora.policy.holds import hold_text
 from remora.ports.store import ShardStore
 
@@ -173,6 +174,10 @@ async def _sequence(store: ShardStore, row: Row) -> str | dict[str, int]:
 
 
 def _line(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not value and not isinstance(value, int):
+        return "-"
     if isinstance(value, dict):
         return ", ".join(f"{name}={each}" for name, each in value.items())
     if not isinstance(value, list):
@@ -326,7 +331,7 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
 
 def _layout_line(layout: Mapping[str, Any]) -> str:
     return (
-        f"generation {layout['generation']} of {several(layout['shards'], 'shard', 'shards')} is {layout['state']}"
+        f"generation {layout['generation']} of {several(layout['shards'], 'shard')} is {layout['state']}"
         f" with {several(layout['entries'], 'entry', 'entries')}"
     )
 

@@ -10,7 +10,7 @@ import click
 
 from remora import app
 from remora.cli.options import config_option, json_option
-from remora.cli.output import duration, print_json, run_async
+from remora.cli.output import print_json, run_async
 from remora.cli.rows import UnknownTopic, origin_option, row_named
 from remora.config import Settings
 from remora.model.errors import RemoraError
@@ -18,6 +18,7 @@ from remora.model.exits import Exit
 from remora.model.probe import ProbeStep
 from remora.model.shard import Origin
 from remora.model.topic import Topic
+from remora.model.words import duration
 
 check_option = click.option(
     "--check", is_flag=True, help="First try the way to the endpoint, as `topic test` does; change nothing if it fails."

@@ -24,6 +24,12 @@ class StoreEvents(EventGroup):
             "cause",
         )
         self._store_causes: set[str] = set()
+        self._store_part_lost = gauge(
+            "remora_store_part_lost",
+            "1 while this file or directory of the store cannot be used; topics in others go on.",
+            "path",
+        )
+        self._lost_parts: set[str] = set()
         self._discovery_failures = counter("remora_discovery_failures", "Failed looks for queues and topics.")
         self._store_connected = False
 
@@ -41,11 +47,15 @@ class StoreEvents(EventGroup):
         elif not was_connected:
             say(logging.INFO, "store_connected", text)
 
-    def store_failing(self, failing: Mapping[str, str]) -> None:
-        """Why the store or a part of it cannot be used now, in a sentence by the cause; none when all of it can."""
+    def store_failing(self, failing: Mapping[str, str], damaged: Mapping[str, str]) -> None:
+        """Why the store or a part of it cannot be used now, a sentence by its cause, and one by the path of each
+        part concerned; none when all of it can be used."""
         self._store_causes |= set(failing)
         for cause in self._store_causes:
             self._store_failing.labels(cause).set(cause in failing)
+        self._lost_parts |= set(damaged)
+        for path in self._lost_parts:
+            self._store_part_lost.labels(path).set(path in damaged)
         if self._store_connected:  # else that is said already
             for cause, text in failing.items():
                 self._say_seldom(logging.WARNING, "store_failing", ("store", cause), text, cause=cause)

@@ -34,11 +34,13 @@ class Use:
     """What a worker can do now.
 
     `store` is what is wrong with its store, empty while it answers; `full` why that has no room for new events though
-    it delivers; `has_way` whether a route is open to some destination for a queue that is empty.
+    it delivers; `lost` why each of its parts that cannot be used cannot, while the others go on; `has_way` whether a
+    route is open to some destination for a queue that is empty.
     """
 
     store: str = ""
     full: str = ""
+    lost: tuple[str, ...] = ()
     has_started: bool = True
     takes_events: bool = True
     has_way: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remora.model.words import several
+
 MOST_PROBLEMS = 1000
 """At most this many problems of a file are told."""
 
@@ -60,8 +62,10 @@ class DirectoryReport:
         """What lies in it, in a line."""
         if self.trouble:
             return self.trouble
-        unfinished = f" and {self.requests} unfinished requests" if self.requests else ""
-        return f"{self.topics} topics with {self.entries} entries, {self.letters} dead letters{unfinished}"
+        topics = several(self.topics, "topic")
+        unfinished = f" and {several(self.requests, 'unfinished request')}" if self.requests else ""
+        held = f"{several(self.entries, 'entry', 'entries')}, {several(self.letters, 'dead letter')}"
+        return f"{topics} with {held}{unfinished}"
 
 
 @dataclass(slots=True)

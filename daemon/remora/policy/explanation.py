@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remora.model.shard import Origin
+from remora.model.words import duration, several
 from remora.policy.condition import Condition, State
 from remora.policy.next_command import TopicSubject, next_command
 
@@ -112,7 +113,7 @@ def _of_others(queue: QueueFacts) -> Remedy | None:
     if queue.is_released:
         return Remedy("it is released to radosgw until it is claimed", claim)
     if queue.owner is LockOwner.GATEWAY:
-        left = f"the lock of {queue.owner_name} ends in {queue.lease_left_s:.0f} s unless it is renewed"
+        left = f"the lock of {queue.owner_name} ends in {duration(queue.lease_left_s)} unless it is renewed"
         return Remedy(f"a radosgw delivers it: {left}", claim, f"radosgw: {queue.owner_name}")
     return None
 
@@ -132,7 +133,8 @@ def _empty(queue: QueueFacts) -> Remedy | None:
     if queue.waiting:
         return None
     if queue.reservations:
-        return Remedy(f"no entry waits; of {queue.reservations} reservations no commit has come (yet)")
+        reserved = several(queue.reservations, "reservation")
+        return Remedy(f"no entry waits; of {reserved} no commit has come (yet)")
     return Remedy("no entry waits")
 
 
@@ -152,7 +154,7 @@ def _not_held(queue: QueueFacts) -> Remedy | None:
             why, command = f"a command holds it for a moment: {queue.owner_name}", ""
         case _:
             return _free(queue)
-    lease = f"; its lock ends in {queue.lease_left_s:.0f} s unless it is renewed"
+    lease = f"; its lock ends in {duration(queue.lease_left_s)} unless it is renewed"
     return Remedy(why + lease, command, why)
 
 
@@ -201,18 +203,18 @@ def _held(queue: QueueFacts) -> Remedy | None:
         case State.IDLE:
             return Remedy(f"{waits} since a moment ago, and the worker has yet to see that", cause="idle")
     if daemon.progress_age_s >= SLOW_S:
-        text = f"it is being delivered, but nothing was acknowledged for {daemon.progress_age_s:.0f} s{why}"
+        text = f"it is being delivered, but nothing was acknowledged for {duration(daemon.progress_age_s)}{why}"
         return Remedy(text, "remora status", f"slow{why}")
     return Remedy(f"it is being delivered; {waits}{why}", cause=f"delivering{why}")
 
 
 def _failing(found: Condition) -> str:
     """Since when a queue fails, when it is tried next, and whether somebody must act."""
-    text = f"{found.state} for {found.since_s:.0f} s"
+    text = f"{found.state} for {duration(found.since_s)}"
     if found.is_trying:
         text += ", trying now"
     elif found.next_attempt_s is not None:
-        text += f", the next attempt in {found.next_attempt_s:.0f} s or sooner"
+        text += f", the next attempt in {duration(found.next_attempt_s)} or sooner"
     return text + ("; an operator must mend the cause" if found.state is State.STOPPED else "")
 
 

@@ -2,7 +2,8 @@
 
 Three questions. Whether it is ready at all: its workers run and reach their store, which has room, and it does not
 drain. Whether it takes events in. Whether it delivers, which a full disk does not end: a topic whose own endpoint fails
-is no answer to that, since another host would fare no better; it has a metric and a line in the status.
+is no answer to that, since another host would fare no better; it has a metric and a line in the status. A part of the
+store that is lost, a directory or a file, costs its own topics only: each answer names it, and none is no for it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class HostReadiness:
 
 def ready(host: HostReadiness) -> Health:
     """Whether the host is of use: it is to be, and all its workers work and reach their store, which has room."""
-    return _health([*_unready(host, drains=host.drains), *_full(host)])
+    return _health(host, [*_unready(host, drains=host.drains), *_full(host)])
 
 
 def ready_to_ingest(host: HostReadiness) -> Health:
@@ -40,12 +41,12 @@ def ready_to_ingest(host: HostReadiness) -> Health:
     known = [each for each in host.workers if each is not None and each.has_started]
     if known and not any(each.takes_events for each in known):
         reasons.append("ingest.listen is empty: no events are taken in")
-    return _health(reasons)
+    return _health(host, reasons)
 
 
 def ready_to_deliver(host: HostReadiness) -> Health:
     """Whether it delivers, or would if anything waited."""
-    return _health([*_unready(host, drains=host.drains), *_stall(host)])
+    return _health(host, [*_unready(host, drains=host.drains), *_stall(host)])
 
 
 def _unready(host: HostReadiness, *, drains: bool) -> Iterator[str]:
@@ -97,6 +98,7 @@ def _reasons(waiting: Sequence[Waiting]) -> list[str]:
     return sorted({reason for each in waiting for reason in each.reasons})[:MOST_REASONS]
 
 
-def _health(reasons: Iterator[str] | Sequence[str]) -> Health:
-    each_once = tuple(dict.fromkeys(reasons))
-    return Health(ok=not each_once, reasons=each_once)
+def _health(host: HostReadiness, reasons: Sequence[str]) -> Health:
+    """No where there are reasons. Behind them is what is lost, unless the store as a whole is one of them."""
+    lost = [f"store: {why}" for each in host.workers if each and not each.store for why in each.lost[:MOST_REASONS]]
+    return Health(ok=not reasons, reasons=tuple(dict.fromkeys([*reasons, *lost])))

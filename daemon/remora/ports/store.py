@@ -50,8 +50,9 @@ class ShardStore(DeliveryStore, Protocol):
     def failing(self) -> Mapping[str, str]:
         """Why the store or a part of it cannot be used now: a sentence by its cause, one of a small closed set.
 
-        `unreachable`, `gone`, `read_only`, `io_error`, `damaged`, `full` while new events find no room on the disk and
-        delivery goes on, `no_room` when not even that does, or `unusable` for anything else.
+        `unreachable`, `gone`, `read_only`, `io_error`, `damaged`, `directory` (one of several), `full` while new events
+        find no room on the disk and delivery goes on, `no_room` when not even that does, or `unusable` for anything
+        else.
         """
         ...
 

@@ -12,6 +12,7 @@ import msgspec
 from remora.metrics.figures import TopicFigures, merged_figures
 from remora.metrics.stages import StageRow, slow_lines, stages_shown
 from remora.model.cookie import WorkerCookie
+from remora.model.words import several
 from remora.policy.bucket_news import merged_news
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
 from remora.policy.hosts import host_text
@@ -162,7 +163,7 @@ def merged_line(heartbeats: Sequence[Heartbeat], workers: int) -> str:
     store = f"store away: {away}" if away else "store connected" if heartbeats else "starting"
     held = sum(each.held_shards for each in heartbeats)
     failing = sum(each.failing_shards for each in heartbeats)
-    return f"{len(heartbeats)} of {workers} workers; {store}; {held} shards held, {failing} of them failing"
+    return f"{len(heartbeats)} of {workers} workers; {store}; {several(held, 'shard')} held, {failing} of them failing"
 
 
 def _host(answers: Sequence[WorkerAnswer]) -> str:

@@ -44,6 +44,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_queue_room_bytes": "least",
         "remora_queue_seconds_until_full": "least",
         "remora_store_failing": "most",
+        "remora_store_part_lost": "most",
         # What the supervisor alone knows.
         "remora_build_info": "supervisor",
         "remora_config_last_reload_successful": "supervisor",

@@ -35,6 +35,7 @@ class Report:
         self._gate = gate
         self._state = "connecting"
         self._full = ""
+        self._lost: tuple[str, ...] = ()
         self.is_connected = False
         """Whether the store answers."""
         self.worker: Worker | None = None
@@ -45,10 +46,10 @@ class Report:
         self.is_connected, self._state = connected, text
         self._telemetry.store_state(connected, text)
 
-    def store_failing(self, failing: Mapping[str, str]) -> None:
-        """Why the store or a part of it cannot be used now, by the cause."""
-        self._full = failing.get("full", "")
-        self._telemetry.store_failing(failing)
+    def store_failing(self, failing: Mapping[str, str], damaged: Mapping[str, str]) -> None:
+        """Why the store or a part of it cannot be used now, by the cause, and for each part by its path."""
+        self._full, self._lost = failing.get("full", ""), tuple(dict.fromkeys(damaged.values()))
+        self._telemetry.store_failing(failing, damaged)
 
     def heartbeat(self, *, is_finishing: bool) -> Heartbeat:
         """Whether the worker's own loops do anything, and what a supervisor says of it in a line."""
@@ -66,6 +67,7 @@ class Report:
         return Use(
             store=self._store_trouble,
             full=self._full,
+            lost=self._lost,
             has_started=worker is not None,
             takes_events="ingest" in self.servers,
             has_way=worker is not None and worker.has_way(),

@@ -49,7 +49,7 @@ def says(
         (replace(RADOSGW, held="held", waiting=0), "its topic is held; 0 wait in it", "remora topic resume orders"),
         (
             replace(RADOSGW, owner=LockOwner.GATEWAY, owner_name="client.7", lease_left_s=12),
-            "a radosgw delivers it: the lock of client.7 ends in 12 s",
+            "a radosgw delivers it: the lock of client.7 ends in 12.0s",
             "remora shard claim orders.3",
         ),
         (replace(OWN, waiting=0), "no entry waits", ""),
@@ -70,17 +70,17 @@ def says(
         (replace(OWN, daemon=Daemon(not_held="its file is damaged")), "holds it: its file is damaged", "remora status"),
         (
             replace(OWN, owner=LockOwner.SILENT, owner_name="w of h", lease_left_s=80, daemon=None),
-            "a worker of this host holds it, and its daemon does not answer; its lock ends in 80 s",
+            "a worker of this host holds it, and its daemon does not answer; its lock ends in 1m20s",
             "systemctl status remora",
         ),
         (
             replace(OWN, owner=LockOwner.SILENT, owner_name="w of h", lease_left_s=80),
-            "a worker of this host holds it and does not answer: w of h; its lock ends in 80 s",
+            "a worker of this host holds it and does not answer: w of h; its lock ends in 1m20s",
             "remora status",
         ),
         (
             replace(OWN, owner=LockOwner.ELSEWHERE, owner_name="w of h", lease_left_s=80, daemon=None),
-            "w of h holds it, and no daemon answers on this host; its lock ends in 80 s",
+            "w of h holds it, and no daemon answers on this host; its lock ends in 1m20s",
             "remora status",
         ),
         (
@@ -89,15 +89,15 @@ def says(
             "remora balance show",
         ),
         (replace(OWN, owner=LockOwner.COMMAND, owner_name="remora/claim/1"), "a command holds it for a moment", ""),
-        (says("retrying", "refused", since_s=61.7), "retrying for 62 s: refused", "remora topic test orders"),
+        (says("retrying", "refused", since_s=61.7), "retrying for 1m01s: refused", "remora topic test orders"),
         (
             says("retrying", "refused", since_s=61.7, next_attempt_s=4.2),
-            "retrying for 62 s, the next attempt in 4 s or sooner: refused",
+            "retrying for 1m01s, the next attempt in 4.2s or sooner: refused",
             "remora topic test orders",
         ),
         (
             says("retrying", "refused", since_s=61.7, is_trying=True),
-            "retrying for 62 s, trying now: refused",
+            "retrying for 1m01s, trying now: refused",
             "remora topic test orders",
         ),
         (
@@ -107,12 +107,12 @@ def says(
         ),
         (
             says("stopped", "b: the broker refused user and password", since_s=273.0, next_attempt_s=4.2),
-            "stopped for 273 s, the next attempt in 4 s or sooner; an operator must mend the cause: b: the broker",
+            "stopped for 4m33s, the next attempt in 4.2s or sooner; an operator must mend the cause: b: the broker",
             "remora topic set orders --password-file FILE",
         ),
         (
             says("stopped", "wrong login", since_s=273.0, is_trying=True),
-            "stopped for 273 s, trying now; an operator must mend the cause: wrong login",
+            "stopped for 4m33s, trying now; an operator must mend the cause: wrong login",
             "remora topic test orders",
         ),
         (
@@ -131,7 +131,7 @@ def says(
         (says("finishing"), "finishes what is in flight", ""),
         (says("idle"), "7 entries wait since a moment ago", ""),
         (says("delivering"), "it is being delivered; 7 entries wait", ""),
-        (says("delivering", progress_age_s=40.0), "nothing was acknowledged for 40 s", "remora status"),
+        (says("delivering", progress_age_s=40.0), "nothing was acknowledged for 40.0s", "remora status"),
     ],
 )
 def test_each_situation_has_its_sentence_and_command(queue: QueueFacts, why: str, command: str) -> None:

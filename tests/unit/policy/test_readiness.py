@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -38,6 +39,7 @@ def host(*workers: Use | None, **said: bool) -> HostReadiness:
         (host(WELL, stops=True), False, False, False),
         (host(WELL, drains=True), False, True, False),
         (host(replace(WELL, takes_events=False)), True, False, True),
+        (host(replace(WELL, lost=("a part",))), True, True, True),
     ],
 )
 def test_the_three_questions(of: HostReadiness, use: bool, ingest: bool, delivery: bool) -> None:
@@ -76,6 +78,16 @@ def test_when_waiting_entries_are_the_host_s_affair(of: HostReadiness, delivers:
     assert ready_to_deliver(of).ok is delivers
     assert ready(of).ok
     assert ready_to_ingest(of).ok
+
+
+@pytest.mark.parametrize("question", [ready, ready_to_ingest, ready_to_deliver])
+def test_a_lost_part_of_the_store_is_a_remark(question: Callable[[HostReadiness], Health]) -> None:
+    """Each answer names it, once, behind the reasons of a no; of a store that is away nothing more is said."""
+    lost = replace(WELL, lost=("directory a is lost",))
+
+    assert question(host(lost, lost)) == Health(True, ("store: directory a is lost",))
+    assert question(host(lost, stops=True)) == Health(False, ("draining", "store: directory a is lost"))
+    assert question(host(replace(lost, store="no answer"))) == Health(False, ("store: no answer",))
 
 
 def test_reasons_are_said_once_and_are_few() -> None:

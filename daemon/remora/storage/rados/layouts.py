@@ -26,6 +26,7 @@ from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRe
 from remora.model.layout import FormerQueue
 from remora.model.shard import Shard
 from remora.model.topic import Topic, own_topic_name
+from remora.model.words import several
 from remora.policy.layouts import still_held
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
@@ -85,7 +86,8 @@ class ReshardableTopics(RadosOwnTopics):
         if left := sum(each.entries for each in looks):
             held = still_held(topic.former, left)
         elif reserved := sum(each.reservations for each in looks):
-            held = f"{reserved} reservations are open in generation {topic.former[0].generation}"
+            open_ = several(reserved, "reservation is", "reservations are")
+            held = f"{open_} open in generation {topic.former[0].generation}"
         else:
             return
         raise TopicRefused(f"{topic.name} is changed already: {held}; wait until they are delivered")

@@ -24,6 +24,7 @@ from remora.model.errors import (
 from remora.model.ingest import Removed
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
+from remora.model.words import several
 from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
@@ -129,7 +130,8 @@ class RadosOwnTopics:
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
             if found.stored.shards != topic.shards:
-                raise TopicRefused(f"{topic.name} has {found.stored.shards} shards, not {topic.shards}")
+                there = several(found.stored.shards, "shard")
+                raise TopicRefused(f"{topic.name} has {there}, not {topic.shards}")
             if found.stored.is_leaving:
                 raise TopicRefused(f"topic {topic.name} is being removed")
             if found.stored.closed and not topic.closed:
@@ -191,8 +193,8 @@ class RadosOwnTopics:
         counts = await all_of(topic.all_shards(), self._count)
         if waiting := sum(counts):
             raise TopicRefused(
-                f"topic {topic.name} has {waiting} entries that wait to be delivered; nothing was removed. "
-                "Close it and wait until they are, or give them up"
+                f"{several(waiting, f'entry of {topic.name} waits', f'entries of {topic.name} wait')}; nothing was"
+                " removed. Close it and wait until all is delivered, or discard what waits"
             )
 
     async def _leave(self, topic: Topic) -> TopicRecord:
@@ -292,4 +294,4 @@ def _check_unsequenced(topic: Topic) -> None:
 def _why_not_made(name: str, stored: StoredTopic) -> str:
     if stored.is_leaving:
         return f"topic {name} is being removed; finish that first"
-    return f"there is a topic {name} already, with {stored.shards} shards"
+    return f"there is a topic {name} already, with {several(stored.shards, 'shard')}"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from remora.model.errors import StoreFull, StoreMisconfigured, StoreUnavailable
 from remora.model.store_files import FileReport
+from remora.model.words import several
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.checks import check_directory, check_file, folders_of, open_to_look, placement_of, why
@@ -81,7 +82,8 @@ def restore(copies: Path, directories: Sequence[Path]) -> list[FileReport]:
     placement = placement_of(copies)
     if (count := max(1, len(placement.directories))) != len(directories):
         raise StoreMisconfigured(
-            f"{copies} is of a store of {count} directories, and sqlite.directories names {len(directories)}"
+            f"{copies} is of a store of {several(count, 'directory', 'directories')}, and sqlite.directories names"
+            f" {len(directories)}"
         )
     for each in directories:
         make_directory(each)
@@ -138,11 +140,11 @@ def whole(directory: Path, *, in_one: bool = False) -> list[Path]:
     }
     for number, path in numbered.items():
         if not path.exists():
-            raise StoreMisconfigured(f"{path} is missing: its store has {len(numbered)} files")
+            raise StoreMisconfigured(f"{path} is missing: its store has {several(len(numbered), 'file')}")
         if (known.get(path) or _identity(path)) != (store, count, number):
             raise StoreMisconfigured(f"{path} belongs to another store, or had another name")
     if strange := sorted(set(found) - set(numbered.values())):
-        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {len(numbered)} files")
+        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {several(len(numbered), 'file')}")
     return list(numbered.values())
 
 

@@ -23,6 +23,7 @@ import msgspec
 from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, FileReport
+from remora.model.words import several
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
@@ -101,7 +102,8 @@ def check_directory(directory: Path, *, in_one: bool = False) -> list[FileReport
             for number in range(at * count, (at + 1) * count):
                 if (path := folder / f"queues-{number:03}.db") not in found:
                     missing = FileReport(path)
-                    missing.found("file", f"it is missing, though its store has {count * len(folders)} files")
+                    files = several(count * len(folders), "file")
+                    missing.found("file", f"it is missing, though its store has {files}")
                     reports.append(missing)
     return sorted(reports, key=lambda each: each.path.name)
 
@@ -215,7 +217,8 @@ def _tables(connection: sqlite3.Connection, report: FileReport) -> None:
         numbers = sorted(each.number for each in queues if each.topic == key)
         if numbers != topic.numbers:
             expected = len(topic.numbers)
-            report.found(f"topic {topic.name}", f"it has {expected} queues, and the numbers {numbers} are there")
+            queues_text = several(expected, "queue")
+            report.found(f"topic {topic.name}", f"it has {queues_text}, and the numbers {numbers} are there")
     assert isinstance(connection, recent.IndexedConnection)
     connection.index = recent.readable(connection)
     _guarded(connection, report, _log)
@@ -359,7 +362,8 @@ def _add(rooms: dict[str, list[int]], queue: str, room: tuple[int, int, int]) ->
 
 
 def _room(room: Sequence[int]) -> str:
-    return f"{room[0]} open reservations for {room[1]} entries of {room[2]} bytes"
+    entries = several(room[1], "entry", "entries")
+    return f"{several(room[0], 'open reservation')} for {entries} of {room[2]} bytes"
 
 
 def _letters_of(queues: Sequence[_Queue]) -> Check:
@@ -424,19 +428,24 @@ def _log(connection: sqlite3.Connection, report: FileReport) -> None:
 
 
 def _references(connection: sqlite3.Connection, report: FileReport) -> None:
-    """What is kept of queues and topics is of some that are there."""
+    """What is kept of queues and topics is of some that are there.
+
+    Ended reservations and remembered requests (`once`) outlive their topic, whose id no other one gets: they are
+    forgotten when they are old enough.
+    """
     for table, column, of in (
         ("locks", "queue", "queues"),
         ("attempts", "queue", "queues"),
         ("queue_reservations", "queue", "queues"),
-        ("reservations", "topic", "topics"),
-        ("once", "topic", "topics"),
+        ("reservations", "state = 'open' AND topic", "topics"),
         ("former_queues", "topic", "topics"),
     ):
         sql = f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {of})"  # noqa: S608 - names above
         (count,) = connection.execute(sql).fetchone()
         if count:
-            report.found(table, f"{count} rows are of {of} that are not there")
+            report.found(
+                table, several(count, f"row is of {of} that are not there", f"rows are of {of} that are not there")
+            )
 
 
 def _decisions(connection: sqlite3.Connection, report: FileReport) -> None:

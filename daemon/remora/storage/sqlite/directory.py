@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.words import several
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.connections import PAGE_BYTES, connect, transaction
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated
@@ -113,7 +114,8 @@ def prepare(
     first = place * count
     paths = [path_of(directory, number) for number in range(first, first + count)]
     if strange := sorted(set(found) - set(paths)):
-        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {count} files: move it elsewhere")
+        files = several(count, "file")
+        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {files}: move it elsewhere")
     missing = [path for path in paths if path not in identities and path not in damaged]
     if missing:
         _check_new(missing[0], joined, identities, damaged)

@@ -267,13 +267,14 @@ class Files:
         """Why the store or a part of it cannot be used now, in a sentence by its cause."""
         found: dict[str, str] = {}
         for file in self._all:
-            if file.damage is not None:
-                cause = "directory" if isinstance(file.damage, DirectoryLost) else "damaged"
-                found.setdefault(cause, str(file.damage))
+            if file.damage is not None and not isinstance(file.damage, DirectoryLost):
+                found.setdefault("damaged", str(file.damage))
             if file.trouble is not None:
                 found.setdefault(file.trouble.cause, str(file.trouble))
             elif file.is_short_of_room:
                 found.setdefault("full", f"{file.path}: {file.lack or 'the disk is full'}, so new events are refused")
+        if lost := {str(file.damage): None for file in self._all if isinstance(file.damage, DirectoryLost)}:
+            found["directory"] = "; ".join(lost)
         if self._away is not None:
             found[self._away.cause if isinstance(self._away, StoreAway) else "unusable"] = str(self._away)
         return found

@@ -25,6 +25,7 @@ from remora.model.errors import (
 )
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
+from remora.model.words import several
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.files import Files
@@ -264,7 +265,7 @@ def check_open(row: TopicRow, topic: Topic) -> None:
 def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent], *, has_moved: bool) -> None:
     """Refuse a commit of other events than room was reserved for; where the topic has moved since, in other shards."""
     if len(rooms) != len(events):
-        raise ReservationMismatch(f"room was reserved for {len(rooms)} events, not for {len(events)}")
+        raise ReservationMismatch(f"room was reserved for {several(len(rooms), 'event')}, not for {len(events)}")
     for i, (room, event) in enumerate(zip(rooms, events, strict=True)):
         if room.key != event.key or (room.shard != event.shard and not has_moved):
             reserved, given = (each.decode(errors="replace") for each in (room.key, event.key))

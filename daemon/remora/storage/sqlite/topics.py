@@ -14,6 +14,7 @@ from remora.model.ingest import Removed
 from remora.model.layout import FormerQueue
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
+from remora.model.words import several
 from remora.storage.sqlite import layouts, recent
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
 from remora.storage.sqlite.checksums import changed
@@ -110,7 +111,9 @@ class Topics(SqlitePart):
                     " remove this one when it is drained"
                 )
             if shards != topic.shards:
-                raise TopicRefused(f"{topic.name} has {shards} shards, not {topic.shards}: `reshard` changes that")
+                raise TopicRefused(
+                    f"{topic.name} has {several(shards, 'shard')}, not {topic.shards}: `reshard` changes that"
+                )
             was = topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
             if was.capacity_bytes != topic.capacity_bytes:
                 connection.execute(_SET_CAPACITY, (self._capacity(topic), number))
@@ -160,7 +163,8 @@ class Topics(SqlitePart):
             number, shards, _ = _found(connection, topic)
             entries = int(connection.execute(_WAITING, (number,)).fetchone()[0])
             if entries and not discard:
-                raise TopicRefused(f"{entries} entries of {topic.name} wait: have them delivered, or discard them")
+                waiting = several(entries, f"entry of {topic.name} waits", f"entries of {topic.name} wait")
+                raise TopicRefused(f"{waiting}: have it delivered, or discard it")
             connection.execute(_LEAVE_ENTRIES, (number,))
             for statement in _REMOVE:
                 connection.execute(statement, (number,))

@@ -19,6 +19,7 @@ from remora.codec.sequence import NUMBER_BYTES
 from remora.model.errors import OnceConflict, QueueFull, TopicMoved, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.topic import Topic
+from remora.model.words import several
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.rows import insert
@@ -158,7 +159,8 @@ class WriteBatch:
         """As `topic`. Raises TopicMoved where the topic's layout is another one than the caller knows."""
         found = self.topic(topic)
         if found.generation != topic.generation:
-            raise TopicMoved(f"topic {topic.name} has {found.shards} shards by now, of generation {found.generation}")
+            shards = several(found.shards, "shard")
+            raise TopicMoved(f"topic {topic.name} has {shards} by now, of generation {found.generation}")
         return found
 
     def queues(self, topic: TopicRow, numbers: Iterable[int], generation: int | None = None) -> dict[int, QueueUpdate]:

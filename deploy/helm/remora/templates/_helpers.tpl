@@ -59,7 +59,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     "supervisor" (dict "workers" (int .Values.workers))
     "admin" (dict "listen" "0.0.0.0:9750") }}
 {{- if eq .Values.kind "sqlite" }}
-{{- $_ := set $base "sqlite" (dict "directory" "/var/lib/remora/queues") }}
+{{- $places := list "/var/lib/remora/queues" }}
+{{- range $name, $_ := .Values.persistence.directories }}
+{{- $places = append $places (printf "/srv/remora/%s/queues" $name) }}
+{{- end }}
+{{- $sqlite := dict "directory" (first $places) }}
+{{- if rest $places }}
+{{- $_ := set $sqlite "directories" $places }}
+{{- end }}
+{{- $_ := set $base "sqlite" $sqlite }}
 {{- end }}
 {{- if and (eq .Values.kind "rados") .Values.ceph.rookClient }}
 {{- $_ := set $base "rados" (dict "name" (printf "client.%s" .Values.ceph.rookClient)) }}
@@ -126,6 +134,10 @@ capabilities:
 {{- if eq .Values.kind "sqlite" }}
 - name: queues
   mountPath: /var/lib/remora
+{{- range $name, $_ := .Values.persistence.directories }}
+- name: queues-{{ $name }}
+  mountPath: /srv/remora/{{ $name }}
+{{- end }}
 {{- else }}
 - name: ceph
   mountPath: /etc/ceph
@@ -318,6 +330,13 @@ spec:
     - name: tmp
       emptyDir:
         sizeLimit: 64Mi
+    {{- if eq .Values.kind "sqlite" }}
+    {{- range $name, $_ := .Values.persistence.directories }}
+    - name: queues-{{ $name }}
+      persistentVolumeClaim:
+        claimName: {{ include "remora.fullname" $ }}-{{ $name }}
+    {{- end }}
+    {{- end }}
     {{- if eq .Values.kind "rados" }}
     - name: ceph
       {{- if .Values.ceph.rookClient }}

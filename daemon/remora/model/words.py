@@ -1,0 +1,25 @@
+"""Times and counts as a person reads them, the same in every sentence and table."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for a person: `850ms`, `12.3s`, `4m05s`, `3h20m`, `2d04h`; `-` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes:02}m"
+    return f"{hours // 24}d{hours % 24:02}h"
+
+
+def several(count: int, one: str, more: str = "") -> str:
+    """A number with its noun; `more` where that is not made with an s."""
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
