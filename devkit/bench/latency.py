@@ -39,7 +39,7 @@ from remora.model.topic import Topic
 
 TITLE = "latency: how old events are when the broker has them, idle and under load"
 
-PARTITIONS = SHARDS = 11
+PARTITIONS = 11
 RECORD_BYTES = 900
 BATCH = 100
 """Events of a batch of the steady load; idle queues get one at a time."""
@@ -66,6 +66,7 @@ class Turn:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench latency` understands."""
     parser.add_argument("--store", choices=("sqlite", "rados"), default="sqlite", help="default: sqlite")
+    parser.add_argument("--shards", type=int, default=11, help="queues of the topic (default: 11)")
     parser.add_argument("--idle", type=float, default=10.0, help="single events a second (default: 10)")
     text = "events a second of the steady load (default: 15000, and 5000 with rados)"
     parser.add_argument("--rate", type=float, help=text)
@@ -100,7 +101,7 @@ async def _turn(
         await stack.enter_async_context(
             kafka_topics(address, [name], PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
         )
-        (topic,) = await embedded.make_topics([name], f"kafka://{address}", SHARDS)
+        (topic,) = await embedded.make_topics([name], f"kafka://{address}", options.shards)
         process = stack.enter_context(programs.remora_on(embedded))
         await programs.listening(process, embedded)
         sender = _committing if is_rados else _posting

@@ -80,6 +80,13 @@ class Ceph:
         assert code == 0, remark
         return json.loads(out or "null")
 
+    def watchers(self, oid: str, namespace: str) -> set[str]:
+        """The clients that watch an object, such as `client.4123`; none where there is no such object."""
+        who = ["--conf", self.env["conf"], "--name", self.env["admin_client"], "--keyring", self.env["admin_keyring"]]
+        command = ["rados", *who, "--pool", _POOL, "--namespace", namespace, "listwatchers", oid]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return {line.split()[1] for line in done.stdout.splitlines()} if done.returncode == 0 else set()
+
     def _administrator(self) -> rados.Rados:
         keyring = {"keyring": self.env["admin_keyring"]}
         return rados.Rados(conffile=self.env["conf"], name=self.env["admin_client"], conf=keyring)

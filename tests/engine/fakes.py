@@ -94,7 +94,8 @@ class NoSpill:
 class FakeStore:
     """Queues in memory with leases on the loop's clock. `script` may raise or wait before and after each call.
 
-    One that `tells` names each queue that got entries, as the embedded store does; else nobody hears of them.
+    One that `tells` names each queue that got entries, as the embedded store does. Others name only those for
+    which `ring` is called, as the store on RADOS does, and have to be polled.
     """
 
     description = "a scripted store"
@@ -135,6 +136,11 @@ class FakeStore:
         return self.queues[queue]
 
     def _tell(self, queue: str) -> None:
+        if self.notifies:
+            self.ring(queue)
+
+    def ring(self, queue: str) -> None:
+        """Name a queue, though it may have no entries."""
         self._told[queue] = None
         for news in self._news.values():
             news[queue] = None
@@ -326,7 +332,6 @@ class FakeStore:
 
     async def wait(self) -> Sequence[Shard]:
         """Names are told once to each worker, and only in an answer that came: a call that fails loses none."""
-        assert self.notifies, "asked for arrivals that are not told"
         listener = asyncio.current_task()
         news = self._news.setdefault(listener, dict(self._told))
         async with self._call("arrivals"):

@@ -164,6 +164,47 @@ async def test_a_quiet_queue_is_idle_where_nobody_tells_of_arrivals(mode: Mode) 
         await drained(store)
 
 
+@MODES
+@in_virtual_time
+async def test_a_ring_ends_the_wait_of_a_queue_that_is_polled(mode: Mode) -> None:
+    """An entry that a store names its queue for is delivered at once, though the next look would come much later; one
+    that nobody rings for is delivered after that look."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+    settings = DeliverySettings(mode=mode, idle_min_s=5.0, idle_max_s=5.0)
+
+    async with running(a_worker(store, endpoint, settings)):
+        for quiet_s in (3, 13, 300):
+            await drained(store)
+            await asyncio.sleep(quiet_s)
+            queue.append(raw_entry("k", 1))
+            store.ring("t")
+            await drained(store, within_s=0.1)
+        queue.append(raw_entry("k", 2))
+        await drained(store, within_s=11)
+
+
+@in_virtual_time
+async def test_rings_for_nothing_take_the_place_of_other_looks() -> None:
+    """Rings for nothing make no more looks than there are without, and a queue is looked at by itself after twice its
+    pause at the latest."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+
+    async with running(a_worker(store, endpoint, DeliverySettings(idle_min_s=5.0, idle_max_s=5.0))):
+        await drained(store)
+        await asyncio.sleep(60)
+        reads = store.calls["read"]
+        for _ in range(100):
+            await asyncio.sleep(12)
+            store.ring("t")
+        assert store.calls["read"] - reads <= 100 * 12 / 5 + 1
+        store.queues["t"].append(raw_entry("k", 1))
+        await drained(store, within_s=10.1)
+
+
 @in_virtual_time
 async def test_a_malformed_endpoint_of_an_empty_queue_is_not_looked_at_again() -> None:
     """A queue without entries is idle, also where its topic's endpoint can be used for nothing."""

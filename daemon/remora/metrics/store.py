@@ -31,6 +31,11 @@ class StoreEvents(EventGroup):
         )
         self._lost_parts: set[str] = set()
         self._discovery_failures = counter("remora_discovery_failures", "Failed looks for queues and topics.")
+        self._arrivals = counter(
+            "remora_arrivals",
+            "Queues of this worker that the store named since entries came, or may have come. On RADOS a ring names all"
+            " queues of a doorbell.",
+        )
         self._store_connected = False
 
     def store_synced(self, transactions: int) -> None:
@@ -79,6 +84,10 @@ class StoreEvents(EventGroup):
             logging.INFO, "layout_delivered", "the former shards of a re-sharded topic are delivered and gone",
             topic=topic, generations=",".join(map(str, generations)),
         )  # fmt: skip
+
+    def arrived(self, queues: int) -> None:
+        """The store has named this many queues that may have new entries."""
+        self._arrivals.inc(queues)
 
     def arrivals_failed(self, why: str) -> None:
         """The store does not notify of new entries; idle queues are polled until it does."""

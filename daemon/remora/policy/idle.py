@@ -7,6 +7,9 @@ from remora.policy.gcra import CellRate
 READS_PER_SECOND = 400.0
 """Reads of empty queues that one worker makes at most; a read costs an OSD about 0.3 ms."""
 
+RUNG_PER_SECOND, RUNG_AT_ONCE = 200.0, 40
+"""Of these reads, those that rings may ask for: a ring is for several queues, most of which got nothing."""
+
 PASSIVATE_AFTER_S = 10.0
 """For how long a queue must have been empty before nothing runs for it any more."""
 
@@ -31,12 +34,26 @@ class Looks:
     """
 
     def __init__(self) -> None:
-        self._budget = CellRate()
+        self._budget, self._rung = CellRate(), CellRate()
 
     def wait_s(self, idle_s: float, now: float, least_s: float, most_s: float) -> float:
         """Seconds until the next look into a queue; the looks of the worker's others were asked for before."""
         overdrawn_s = self._budget.charge(1 / READS_PER_SECOND, now, most_s)
         return max(idle_delay(idle_s, least_s, most_s), overdrawn_s)
+
+    def rung_s(self, now: float) -> float:
+        """Seconds until a queue is looked into since its bell was rung, unless its own look comes before: mostly 0."""
+        overdrawn_s = self._rung.charge(1 / RUNG_PER_SECOND, now, 1.0)
+        return max(0.0, overdrawn_s - RUNG_AT_ONCE / RUNG_PER_SECOND)
+
+
+def brought_forward_s(pause_s: float, early_s: float, waited_s: float) -> float:
+    """By how many seconds news brought a look forward.
+
+    It was due after a pause, and after what an earlier look was early by. One pause is the most, or rings that come for
+    nothing would put off looks for ever.
+    """
+    return min(pause_s, max(0.0, pause_s + early_s - waited_s))
 
 
 def passivate_after(active: int) -> float:

@@ -162,7 +162,7 @@ class Arrivals(Protocol):
     async def wait(self) -> Sequence[Shard]:
         """Wait for commits, and answer which queues got entries since the last answer, each once.
 
-        Called again and again by one task; only where `notifies`. Entries of a named queue may have been read already.
+        Called again and again by one task. A named queue may be empty; unless it `notifies`, others need not be.
         """
         ...
 

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
-from remora.policy.idle import ACTIVE_AT_EASE, PASSIVATE_AFTER_S, READS_PER_SECOND, Looks, idle_delay, passivate_after
+from remora.policy.idle import (
+    ACTIVE_AT_EASE,
+    PASSIVATE_AFTER_S,
+    READS_PER_SECOND,
+    RUNG_AT_ONCE,
+    RUNG_PER_SECOND,
+    Looks,
+    brought_forward_s,
+    idle_delay,
+    passivate_after,
+)
 from remora.policy.lifetime import LifetimeLimits
 from remora.policy.retry import PROBE_ENTRIES, Backoff, Patience, Pauses, ShardFailure, due_in_s, read_limit
 
@@ -133,6 +143,27 @@ def test_more_queues_than_reads_wait_no_longer_than_the_longest_wait() -> None:
 def test_quiet_queues_take_little_from_busy_ones() -> None:
     """Beside 190 queues that nothing came into for long, ten that were just busy are looked at at their pace."""
     assert max(each for queue in waits([0.0] * 10 + [600.0] * 190, 10.0)[:10] for each in queue) < 0.06
+
+
+def test_rings_have_a_budget_of_their_own() -> None:
+    """A few looks that rings ask for are made at once, and half of a worker's looks at most are such."""
+    looks = Looks()
+    waits_s = [looks.rung_s(100.0) for _ in range(100)]
+
+    assert waits_s[:RUNG_AT_ONCE] == [0.0] * RUNG_AT_ONCE
+    assert waits_s[-1] == pytest.approx(60 / RUNG_PER_SECOND)
+    assert RUNG_PER_SECOND <= READS_PER_SECOND / 2
+    assert looks.rung_s(101.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("early_s", "waited_s", "expected_s"),
+    [(0.0, 1.0, 0.0), (0.0, 1.2, 0.0), (0.0, 0.3, 0.7), (0.7, 1.7, 0.0), (0.7, 1.6, 0.1), (0.7, 0.1, 1.0)],
+    ids=["waited", "waited-longer", "rung", "made-up-for", "rung-again", "at-most-one-pause"],
+)
+def test_what_news_brings_forward(early_s: float, waited_s: float, expected_s: float) -> None:
+    """A look that came early makes the next one later by as much, and by one pause at most."""
+    assert brought_forward_s(1.0, early_s, waited_s) == pytest.approx(expected_s)
 
 
 def test_a_busy_queue_is_looked_at_often() -> None:

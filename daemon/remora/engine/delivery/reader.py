@@ -15,6 +15,7 @@ from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page, Record
 from remora.model.traffic import Priority
 from remora.policy.flow import EmptyQueue, Flow
+from remora.policy.idle import brought_forward_s
 from remora.policy.retry import PROBE_ENTRIES
 from remora.policy.stages import EventStage
 from remora.ports.tracing import PageTimes
@@ -49,6 +50,7 @@ class Reader:
         """When the page that was fetched last was asked for, and came."""
         self._givers = allowance.givers
         self._giver: Giver | None = None
+        self._early_s = 0.0
         self._on_failure = on_failure
         self._all_removed = all_removed
         self.held = SessionReservation(scope, allowance, on_long_wait)
@@ -251,12 +253,24 @@ class Reader:
             all_removed=self._all_removed(),
         )
 
-    def idle_s(self, busy_at: float) -> float:
-        """Seconds until an empty queue is looked into again; a look that costs the store is taken from a budget."""
-        settings, now, empty = self._context.settings, asyncio.get_running_loop().time(), self._empty(busy_at)
+    async def wait_for_look(self, busy_at: float) -> None:
+        """Wait until it is time to look into an empty queue, or for news.
+
+        A look that costs the store is taken from a budget, and news makes no more of them: by as much as it brings one
+        forward the next one is later.
+        """
+        settings, now, empty = self._context.settings, asyncio.get_running_loop().time, self._empty(busy_at)
+        began, news = now(), self._progress.news
         if empty.notifies:  # few are looked into
-            return empty.look_s(settings.idle_min_s, settings.idle_max_s)
-        return self._context.looks.wait_s(empty.empty_s, now, settings.idle_min_s, settings.idle_max_s)
+            await at_most(news, empty.look_s(settings.idle_min_s, settings.idle_max_s))
+            return
+        looks = self._context.looks
+        pause_s = looks.wait_s(empty.empty_s, began, settings.idle_min_s, settings.idle_max_s)
+        due = began + pause_s + self._early_s
+        await at_most(news, due - began)
+        if news.is_set():
+            await asyncio.sleep(min(due - now(), looks.rung_s(now())))
+        self._early_s = brought_forward_s(pause_s, self._early_s, now() - began)
 
     async def wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look: after a time, when the store notifies, or to passivate."""
@@ -265,7 +279,7 @@ class Reader:
             if empty.has_news or empty.passivates(keeps_watch=True):
                 return
             await at_most(news, empty.pause_s(settings.idle_min_s, settings.idle_max_s))
-        await at_most(news, self.idle_s(busy_at))
+        await self.wait_for_look(busy_at)
 
 
 async def at_most(event: asyncio.Event, seconds: float) -> None:

@@ -203,7 +203,7 @@ class TransactionSender:
         """Wait until an empty queue is worth another look, or the route is to be left."""
         news = self._progress.news
         while not (news.is_set() or self._route.stale or self._may_passivate(busy_at)):
-            await at_most(news, self._reader.idle_s(busy_at))
+            await self._reader.wait_for_look(busy_at)
             if not self._scope.context.store.arrivals.notifies:
                 return
 

@@ -54,7 +54,8 @@ class OldestEntry:
             return page
         self._scope.state.shaped.cancel()
         if not self._context.store.arrivals.notifies:
-            await self._scope.first_of(self._context.settings.idle_max_s, self._outlet.changed())
+            news = self._scope.state.progress.news
+            await self._scope.first_of(self._context.settings.idle_max_s, self._outlet.changed(), news.wait())
         return None
 
     async def find_topic(self) -> Topic | None:

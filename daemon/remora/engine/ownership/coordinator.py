@@ -304,8 +304,9 @@ class Coordinator:
             self._roster.lose(lease, why)
 
     async def _listen(self) -> None:
-        """Have idle shards become active when entries come; poll them all when the store could not notify."""
-        while self._idle.is_possible:
+        """Have idle shards become active when entries come, and others look sooner; poll all idle shards when the store
+        could not notify."""
+        while True:
             arrived = await self._idle.listen()
             if arrived is None:
                 arrived = await self._idle.poll([each.shard for each in self._roster.idle])

@@ -43,11 +43,13 @@ class IdleShards:
     async def listen(self) -> Sequence[Shard] | None:
         """Wait for arrivals and return the queues that they came to; None, after a pause, if the store cannot tell."""
         try:
-            return await self._store.arrivals.wait()
+            arrived = await self._store.arrivals.wait()
         except StoreError as exc:
             self._telemetry.arrivals_failed(str(exc))
             await asyncio.sleep(DEAF_S)
             return None
+        self._telemetry.arrived(len(arrived))
+        return arrived
 
     async def poll(self, shards: Sequence[Shard]) -> Sequence[Shard]:
         """Those of these shards that have entries; none if that is not known: the backlog monitor finds them."""

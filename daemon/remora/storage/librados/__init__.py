@@ -11,6 +11,7 @@ from remora.storage.librados.cluster import Cluster, IoCtx
 from remora.storage.librados.completions import Completions
 from remora.storage.librados.library import LibradosError, load
 from remora.storage.librados.operations import MISMATCH, ObjectOperation, ReadOp, WriteOp
+from remora.storage.librados.watches import NotifyOp, ObjectWatch, UnwatchOp, WatchOp
 
 __all__ = [
     "MISMATCH",
@@ -18,8 +19,12 @@ __all__ = [
     "Completions",
     "IoCtx",
     "LibradosError",
+    "NotifyOp",
     "ObjectOperation",
+    "ObjectWatch",
     "ReadOp",
+    "UnwatchOp",
+    "WatchOp",
     "WriteOp",
     "load",
 ]

@@ -57,7 +57,9 @@ class Completions:
         """The number of operations that have not completed yet, including those whose caller was cancelled."""
         return len(self._flights)
 
-    async def run(self, operation: ObjectOperation, ioctx: c_void_p, oid: str, timeout_s: float) -> tuple[int, int]:
+    async def run(
+        self, operation: ObjectOperation, ioctx: c_void_p, oid: str, timeout_s: float | None
+    ) -> tuple[int, int]:
         """Carry the operation out; returns its result and the object's version.
 
         Raises TimeoutError when there is no answer in time. Then, and when the caller is cancelled, the operation is

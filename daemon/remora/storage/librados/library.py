@@ -13,6 +13,7 @@ from ctypes import (
     c_size_t,
     c_ubyte,
     c_uint8,
+    c_uint32,
     c_uint64,
     c_void_p,
 )
@@ -57,6 +58,17 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rados_aio_get_version": (c_uint64, (c_void_p,)),
     "rados_aio_release": (None, (c_void_p,)),
     "rados_aio_cancel": (c_int, (c_void_p, c_void_p)),
+    # watches
+    "rados_aio_watch2": (
+        c_int,
+        (c_void_p, c_char_p, c_void_p, POINTER(c_uint64), c_void_p, c_void_p, c_uint32, c_void_p),
+    ),
+    "rados_aio_unwatch": (c_int, (c_void_p, c_uint64, c_void_p)),
+    "rados_aio_notify": (
+        c_int,
+        (c_void_p, c_char_p, c_void_p, c_char_p, c_int, c_uint64, _OUT, _SIZE_OUT),
+    ),
+    "rados_notify_ack": (c_int, (c_void_p, c_char_p, c_uint64, c_uint64, c_char_p, c_int)),
     # compound reads
     "rados_create_read_op": (c_void_p, ()),
     "rados_release_read_op": (None, (c_void_p,)),

@@ -131,6 +131,9 @@ class ObjectOperation(ABC):
     An operation that was never submitted is freed with this object.
     """
 
+    endless = False
+    """Whether librados repeats it until an OSD answers, and neither its time-out nor cancelling it ends that."""
+
     _is_finished = True  # nothing to free until there is a handle
 
     def __init__(self, handle: int) -> None:

@@ -137,7 +137,7 @@ class ClusterConnection:
             except StoreError as exc:
                 failures += 1
                 self._set_state(None, exc)
-                await asyncio.sleep(_pause_s(failures))
+                await asyncio.sleep(reconnect_pause_s(failures))
                 continue
             failures = 0
             try:
@@ -151,7 +151,7 @@ class ClusterConnection:
             finally:
                 self._session = None
                 await session.close()
-            await asyncio.sleep(_pause_s(1))  # where the whole host is blocklisted, every new client is, too
+            await asyncio.sleep(reconnect_pause_s(1))  # where the whole host is blocklisted, every new client is, too
 
     def _set_state(self, session: ClusterSession | None, problem: StoreError) -> None:
         self._session, self._problem, self._silent = session, problem, False
@@ -159,7 +159,7 @@ class ClusterConnection:
         self._on_state(self.connected, self.description if session else str(problem))
 
 
-def _pause_s(failures: int) -> float:
+def reconnect_pause_s(failures: int) -> float:
     """Exponential back-off with jitter, so that many daemons do not reconnect in step."""
     longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures)
     return random.uniform(longest / 4, longest)  # noqa: S311 - spreads load, guards nothing

@@ -28,6 +28,7 @@ from remora.ports.spill import OnSeam
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.doorbells import Doorbells
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import (
     INCARNATION,
@@ -73,6 +74,7 @@ class RadosLocks(RadosPart):
         connection: ClusterConnection,
         catalog: RadosCatalog,
         old_heads: OldHeads,
+        doorbells: Doorbells,
         on_taken: Callable[[LockToken], None],
         on_seam: OnSeam,
     ) -> None:
@@ -81,6 +83,7 @@ class RadosLocks(RadosPart):
         """
         super().__init__(connection)
         self._catalog, self._old_heads, self._on_taken, self._on_seam = catalog, old_heads, on_taken, on_seam
+        self._doorbells = doorbells
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this client holds already; else return its holder."""
@@ -90,6 +93,7 @@ class RadosLocks(RadosPart):
                 await self._lock(shard, cookie, lease_s)
                 token = LockToken(shard, cookie, await self._incarnation(shard, cookie))
                 self._on_taken(token)
+                self._doorbells.hold(shard)
                 return token
             except OwnershipLost:
                 holder = await self.holder(shard)
@@ -118,6 +122,8 @@ class RadosLocks(RadosPart):
                 async with gate:
                     await self._renew(token, lease_s)
             except StoreError as exc:
+                if isinstance(exc, OwnershipLost | ShardGone):
+                    self._doorbells.let_go(token.shard)
                 return exc
             return None
 
@@ -125,6 +131,7 @@ class RadosLocks(RadosPart):
 
     async def release(self, token: LockToken) -> None:
         """Release the lock; no error when it is not held any more."""
+        self._doorbells.let_go(token.shard)
         request = encode_unlock(lock_name(token.shard), token.cookie)
         operation = WriteOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
         operation.call(LOCK_CLASS, "unlock", request)

@@ -81,9 +81,16 @@ class MarkChange(NamedTuple):
 class OwnQueues(RadosPart):
     """Makes, marks and fills the queues of remora's own topics."""
 
-    def __init__(self, connection: ClusterConnection, two_phase: RadosTwoPhase, old_heads: OldHeads) -> None:
+    def __init__(
+        self,
+        connection: ClusterConnection,
+        two_phase: RadosTwoPhase,
+        old_heads: OldHeads,
+        committed: Callable[[Shard], None],
+    ) -> None:
+        """`committed` is called after each commit of entries with their queue."""
         super().__init__(connection)
-        self._two_phase, self._old_heads = two_phase, old_heads
+        self._two_phase, self._old_heads, self._committed = two_phase, old_heads, committed
         self.on_commit: Callable[[int], None] = lambda _: None
         """Is told how many bytes a commit of events is about to send."""
 
@@ -180,6 +187,7 @@ class OwnQueues(RadosPart):
         self.on_commit(len(request))
         operation = of_topic(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
         await self._end(operation, shard, f"committing to {shard}")
+        self._committed(shard)
 
     async def commit_once(
         self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes], part: str
@@ -191,6 +199,7 @@ class OwnQueues(RadosPart):
         operation = of_topic(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", request).set_omap({mark: b"1"})
         await self._end(operation, shard, f"committing to {shard}")
+        self._committed(shard)
 
     async def commit_marked(
         self,
@@ -208,6 +217,7 @@ class OwnQueues(RadosPart):
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
         operation.set_omap({mark.key: mark.new})
         await self._end(operation, shard, f"committing to {shard}")
+        self._committed(shard)
 
     async def outcome(self, shard: Shard, topic_id: str, part: str) -> PartOutcome:
         """What became of a part of an intent."""

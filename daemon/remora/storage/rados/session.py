@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from remora.config import RadosSettings
-from remora.model.errors import StoreUnavailable
-from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, ObjectOperation
+from remora.model.errors import StoreError, StoreUnavailable
+from remora.storage.librados import (
+    Cluster,
+    Completions,
+    IoCtx,
+    LibradosError,
+    ObjectOperation,
+    ObjectWatch,
+    UnwatchOp,
+    WatchOp,
+)
 from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import connected_client
 from remora.storage.rados.placement import Locator, Placement, find_placement
@@ -19,6 +29,8 @@ from remora.storage.rados.refusals import PLAIN, MissingError, PoolMissing, Refu
 T = TypeVar("T")
 
 _CLOSE_S = 2.0
+
+_UNWATCH_S = 1.0
 
 
 class ClusterSession:
@@ -33,6 +45,7 @@ class ClusterSession:
         self._settings = settings
         self._completions = Completions(asyncio.get_running_loop())
         self._pools: dict[Locator, IoCtx] = {}
+        self._watches: dict[tuple[Locator, str], ObjectWatch] = {}
         # A blocking call holds this: the client must not be shut down under it.
         self._blocking = threading.Lock()
         self._closed = False
@@ -62,7 +75,7 @@ class ClusterSession:
             operation.finish(answered=False)
             raise
         # Librados' own time-out comes first, unless its threads hang.
-        timeout_s = self._settings.op_timeout_s + 1
+        timeout_s = None if operation.endless else self._settings.op_timeout_s + 1
         try:
             code, version = await self._completions.run(operation, ioctx.handle, oid, timeout_s)
         except TimeoutError as exc:
@@ -74,6 +87,32 @@ class ClusterSession:
                 self.lost.set()
             raise refusal(-code, what, self._settings.name, str(locator), refusals)
         return version
+
+    @asynccontextmanager
+    async def watching(
+        self, locator: Locator, oid: str, notified: Callable[[], None], lost: Callable[[], None]
+    ) -> AsyncIterator[ObjectWatch]:
+        """Watch an object. `notified` is called whenever anybody notifies it, `lost` when that has ended by itself.
+
+        Raises MissingError when there is no such object. Should the caller be cancelled before the OSD has answered,
+        the OSD drops the watch when it is not heard of for half a minute.
+        """
+        place = locator, oid
+        if (watch := self._watches.get(place)) is None:
+            watch = self._watches[place] = ObjectWatch(asyncio.get_running_loop())
+        watch.notified, watch.lost = notified, lost
+        try:
+            await self.run(WatchOp(watch), locator, oid, f"watching {oid}")
+        except BaseException:
+            watch.end()
+            raise
+        try:
+            yield watch
+        finally:
+            watch.end()
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_UNWATCH_S):
+                    await self.run(UnwatchOp(watch), locator, oid, f"ending the watch of {oid}")
 
     async def has_pool(self, pool: str) -> bool:
         """Whether the pool exists now."""
@@ -125,6 +164,8 @@ class ClusterSession:
     async def close(self) -> None:
         """Shut the client down; after a few seconds returns and leaves the rest to a daemon thread."""
         self._closed = True
+        for watch in self._watches.values():
+            watch.stop()
         if not await self._completions.close(_CLOSE_S):
             return  # shutting down under these operations would free what they use
 
@@ -139,6 +180,8 @@ class ClusterSession:
                 await run_blocking(shut_down, "closing the client")
         except TimeoutError:
             return
+        for watch in self._watches.values():
+            watch.close()
 
 
 async def open_session(settings: RadosSettings, *, topics: bool) -> ClusterSession:

@@ -10,10 +10,11 @@ from remora.config import RadosSettings
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
-from remora.storage.rados.arrivals import NoArrivals
+from remora.storage.rados.arrivals import RadosArrivals
 from remora.storage.rados.attempts import RadosAttempts
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.doorbells import Doorbells
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.fan_out import RadosFanOut
 from remora.storage.rados.finisher import request_log
@@ -79,7 +80,9 @@ class RadosStore:
             RadosTwoPhase(connection, old_heads, reservation_age_s),
             RadosAttempts(connection),
         )
-        own_queues = OwnQueues(connection, self.two_phase, old_heads)
+        self.arrivals, self.notifications = RadosArrivals(), RadosNotifications(connection)
+        self._doorbells = Doorbells(connection, self.arrivals.tell)
+        own_queues = OwnQueues(connection, self.two_phase, old_heads, self._doorbells.ring)
         own_queues.on_commit = on_commit
         runs = Runs(connection, spill_pool)
         self.inspection = RadosInspection(connection, runs)
@@ -97,8 +100,7 @@ class RadosStore:
         guards = Guards(connection, self.releases, registry, guard_s)
         parts = QueueParts(old_heads, runs, guards, Parents(registry, sealed, former))
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
-        self.locks = RadosLocks(connection, self.catalog, old_heads, self.queue.taken, on_seam)
-        self.arrivals, self.notifications = NoArrivals(), RadosNotifications(connection)
+        self.locks = RadosLocks(connection, self.catalog, old_heads, self._doorbells, self.queue.taken, on_seam)
         self.peaks = RadosPeaks(connection)
         requests, fan_outs = (
             request_log(connection, Intent, own_queues, registry),
@@ -151,6 +153,8 @@ class RadosStore:
             for running in (self._recovery.run(), self._fan_out_recovery.run()):
                 recovering = tasks.create_task(running, name="rados recovery")
                 stack.callback(recovering.cancel)
+            ringing = tasks.create_task(self._doorbells.run(), name="rados doorbells")
+            stack.callback(ringing.cancel)
             sweeping = tasks.create_task(self._guards.run(self._runs), name="rados sweep")
             stack.callback(sweeping.cancel)
             self._stack = stack.pop_all()

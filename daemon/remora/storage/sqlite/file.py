@@ -16,9 +16,9 @@ from remora.model.shard import Shard
 from remora.policy import disk_room
 from remora.policy.disk_room import Disk
 from remora.ports.stages import NO_METER, StageMeter
+from remora.storage.bell import Bell
 from remora.storage.sqlite import doorbell, recent, schema
 from remora.storage.sqlite.allocation import KeptOpen
-from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connections import connect, snapshot
 from remora.storage.sqlite.examination import is_sound
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable

@@ -1,4 +1,4 @@
-"""Where commits of this process announce themselves."""
+"""Where a store collects the queues that got entries, until its reader of arrivals takes them."""
 
 from __future__ import annotations
 
