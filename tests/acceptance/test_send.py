@@ -240,7 +240,7 @@ def test_a_terminal_is_shown_how_far_it_is(folder: Path) -> None:
 
     assert process.returncode == Exit.UNAVAILABLE
     assert b"0 stored, 0/s" in shown
-    assert shown.rstrip().endswith(b"cannot connect: No such file or directory; tried 1 times in 0 s")
+    assert shown.rstrip().endswith(b"cannot connect: No such file or directory; tried 1 time in 0 s")
     assert out == b"read 10, stored 0, repeated 0, refused 0, not stored 10, unknown 0; fields dropped 0\n"
 
 

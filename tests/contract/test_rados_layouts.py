@@ -126,7 +126,7 @@ async def test_a_change_while_a_former_layout_has_entries(store: RadosStore) -> 
         await store.own_topics.reshard(new, 4)
     for shard in old.all_shards():
         await deliver_all(store, shard)
-    with pytest.raises(TopicRefused, match="1 reservations are open in generation 0"):
+    with pytest.raises(TopicRefused, match="1 reservation is open in generation 0"):
         await store.own_topics.reshard(new, 4)
     await store.ingest.abort(new, reservation)
 

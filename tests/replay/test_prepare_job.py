@@ -233,7 +233,7 @@ def test_the_command_tells_what_it_made(spark: SparkSession, tmp_path: Path) -> 
     )
 
     assert result.exit_code == 0, result.output
-    assert "3 events of 1 keys in 1 bucket" in result.output
+    assert "3 events of 1 key in 1 bucket" in result.output
     assert "1 a read" in result.output
     assert f"{trace}:8  3,9,28,b,k,1" in result.output
     assert "hot\\nkey" in result.output

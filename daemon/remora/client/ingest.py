@@ -32,6 +32,7 @@ from remora.client.errors import (
     problem_of,
     refusal,
 )
+from remora.model.words import several
 from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
 
 T = TypeVar("T")
@@ -371,7 +372,7 @@ class IngestClient:
 
     def _tried(self, attempts: int, limited_s: float, last: Failure) -> str:
         """How often a request was tried, in how much time, and what a rate limit has to do with it."""
-        tried = f"tried {attempts} times in {self._patience.failing_s:g} s"
+        tried = f"tried {several(attempts, 'time')} in {self._patience.failing_s:g} s"
         waited = f" and {limited_s:.3g} s of waiting for a rate limit" if limited_s else ""
         asked = f"; the limit asks for {last.retry_after_s:g} s more" if last.is_limited else ""
         return tried + waited + asked
