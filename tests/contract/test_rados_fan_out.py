@@ -16,6 +16,7 @@ from remora.config import RadosSettings
 from remora.model.errors import (
     OnceConflict,
     QueueFull,
+    ReservationExpired,
     StoreUnavailable,
     TopicClosed,
     TopicMoved,
@@ -24,10 +25,12 @@ from remora.model.errors import (
 from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
+from remora.storage.rados.envelope import FanOutEnvelope
+from remora.storage.rados.intent_log import IntentState, LoggedIntent
 from remora.storage.rados.schedule import DueAction, ScheduleEntry
-from support.gone_layouts import cases, deliver, pass_by
-from support.rados_victim import ANSWER, DIGEST, MORE_SHARDS, SHARDS, armed, copies_for, freeze_before, victims
-from support.stores import by_shard, own_topic, spread
+from support.gone_layouts import cases, deliver, give_up_reservations, pass_by
+from support.rados_victim import ANSWER, DIGEST, MORE_SHARDS, SHARDS, Victim, armed, freeze_before, victims
+from support.stores import by_shard, copies_for, own_topic, rooms_for, spread
 
 pytestmark = pytest.mark.ceph
 
@@ -66,9 +69,14 @@ def whole(topic: Topic) -> list[list[bytes]]:
 
 async def is_settled(store: RadosStore) -> bool:
     """Whether every request for several topics that was decided has been carried out."""
+    return not any(each.state is IntentState.COMMITTED for each in await noted(store, DueAction.COMPLETE))
+
+
+async def noted(store: RadosStore, action: DueAction) -> list[LoggedIntent[FanOutEnvelope]]:
+    """The requests for several topics that something is still to be done with."""
     log = store.ingest.fan_outs
-    entries = (await log.schedule.entries())[DueAction.COMPLETE]
-    return not any([await log.intents.load(entry.name) for entry in entries])
+    found = [await log.intents.load(entry.name) for entry in (await log.schedule.entries())[action]]
+    return [each for each in found if each is not None]
 
 
 # --------------------------------------------------------------------------------------------- what is asked
@@ -214,6 +222,132 @@ async def test_one_that_stands_still_while_a_layout_goes(
     assert Counter(await deliver(store, b.all_shards())) == Counter(each.payload for each in copies_for([b])[0].events)
 
 
+async def pairs_of(store: RadosStore, victim: Victim) -> list[Topic]:
+    """The topics that a process sends to, and behind these the one that it keeps room in only."""
+    found = [await store.own_topics.find(f"{victim.topic}{end}") for end in ("", "-b", "-c")]
+    return [each for each in found if each is not None]
+
+
+@pytest.mark.guarantee("topics-of-remoras-own", "no-loss")
+async def test_killed_at_each_step_of_announcing(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever step of a reservation without a topic a process is killed after, nothing is stored. A reservation that
+    came to be is given up in its time with all its room, and other room expires in the queues."""
+    left = await victims(settings, "announce")
+    # Room in the queues of three topics, then a note, then the reservation.
+    assert len(left) == 3 * SHARDS + 3
+    monkeypatch.setattr(recovery, "RESERVATION_AGE_S", 0.0)
+    await until(partial(_nothing_is_held, store))
+
+    for number, victim in enumerate(left):
+        given = await pairs_of(store, victim)
+        if number < 3 * SHARDS + 1:
+            for each in given:
+                await give_up_reservations(store, each)
+        assert [await there(store, each) for each in given] == [[[]] * SHARDS] * 3
+
+
+@pytest.mark.guarantee("topics-of-remoras-own", "no-loss", "duplicates")
+async def test_killed_at_each_step_of_a_commit(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever step of a commit without a topic a process is killed after, others store every copy or none; the same
+    commit again stores them once, and no room is left but what expires."""
+    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    left = await victims(settings, "announced")
+    await until(partial(is_settled, store))
+
+    stored = []
+    for victim in left:
+        a, b, c = await pairs_of(store, victim)
+        found = [await waiting(store, each) for each in (a, b)]
+        assert found in ([[[]] * SHARDS] * 2, [whole(a), whole(b)])
+        stored.append(found != [[[]] * SHARDS] * 2)
+        again = await store.ingest.commit_announced(victim.reservation, copies_for([a, b]), ANSWER, DIGEST)
+        assert again == replace(ANSWER, repeated=stored[-1])
+        await give_up_reservations(store, c)
+        assert [await there(store, each) for each in (a, b, c)] == [whole(a), whole(b), [[]] * SHARDS]
+        with pytest.raises(OnceConflict):
+            await store.ingest.announced(victim.reservation, b"of others")
+    # A note and the decision; room that comes back, commits, and two steps to remember it by.
+    assert stored == [False] + [True] * (1 + SHARDS + 2 * SHARDS + 2 + 1)
+
+
+async def test_killed_at_each_step_of_an_abort(settings: RadosSettings, store: RadosStore) -> None:
+    """Whatever step of an abort a process is killed after, an abort again is no error, and no room is left but what
+    expires."""
+    for victim in await victims(settings, "announced-abort"):
+        given = await pairs_of(store, victim)
+        await store.ingest.abort_announced(victim.reservation)
+        with pytest.raises(ReservationExpired):
+            await store.ingest.commit_announced(victim.reservation, copies_for(given[:2]), ANSWER, DIGEST)
+        for each in given:
+            await give_up_reservations(store, each)
+            assert await there(store, each) == [[]] * SHARDS
+
+
+@pytest.mark.parametrize("needed", [True, False])
+async def test_a_commit_whose_room_has_expired(store: RadosStore, *, needed: bool) -> None:
+    """A commit is refused where a queue has given up room that it needs, and all other room is given back then; room
+    that it does not need may be gone."""
+    a, b, c = await topics(store, "a", "b", "c")
+    reservation = await store.ingest.announce(rooms_for(copies_for([a, b, c])), b"announced")
+    await give_up_reservations(store, b if needed else c)
+
+    committing = store.ingest.commit_announced(reservation, copies_for([a, b]), ANSWER, DIGEST)
+    if needed:
+        with pytest.raises(ReservationExpired):
+            await committing
+        with pytest.raises(ReservationExpired):
+            await store.ingest.announced(reservation, DIGEST)
+    else:
+        assert await committing == ANSWER
+
+    stored = [[[]] * SHARDS] * 2 if needed else [whole(a), whole(b)]
+    assert [await there(store, each) for each in (a, b, c)] == [*stored, [[]] * SHARDS]
+
+
+@pytest.mark.guarantee("no-loss", "duplicates", "topics-of-remoras-own")
+@pytest.mark.parametrize("number", cases(range(1, 15), at_the_gate=[2, 6]))
+async def test_a_commit_that_stands_still_while_a_layout_goes(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A commit without a topic stands still before any of its writes while a layout of one of its topics is sealed,
+    delivered, shut and gone, and others finish it. Then it is stored whole in both, or it is told that it has expired
+    and nothing is; the same commit again says the same."""
+    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    a, b, c = await topics(store, "a", "b", "c")
+    reservation = await store.ingest.announce(rooms_for(copies_for([a, b, c])), b"announced")
+    async with reached(settings) as late:
+        frozen = freeze_before(late, number)
+        committing = asyncio.ensure_future(
+            armed(late.ingest.commit_announced(reservation, copies_for([a, b]), ANSWER, DIGEST))
+        )
+        committing.add_done_callback(lambda _: frozen.is_there.set())
+        await asyncio.wait_for(frozen.is_there.wait(), PATIENT_S)
+        found = await pass_by(store, a, MORE_SHARDS)
+        monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+        await until(partial(is_settled, store))
+        frozen.thaw.set()
+        (answer,) = await asyncio.gather(committing, return_exceptions=True)
+        assert not isinstance(answer, BaseException) or isinstance(answer, (TopicMoved, StoreUnavailable))
+
+    moved = await store.own_topics.find("a")
+    assert moved is not None
+    beside = [RoutedEvent(0, each.key, each.payload) for each in copies_for([a])[0].events]
+    copies = [TopicCopies(moved, beside), *copies_for([b])]
+    expected = [Counter(each.payload for each in of.events) for of in copies]
+    try:
+        await store.ingest.commit_announced(reservation, copies, ANSWER, DIGEST)
+    except ReservationExpired:
+        assert isinstance(answer, BaseException)
+        expected = [Counter()] * 2
+    await give_up_reservations(store, b)
+    assert Counter(found + await deliver(store, moved.all_shards())) == expected[0]
+    assert Counter(await deliver(store, b.all_shards())) == expected[1]
+
+
 async def test_a_topic_that_goes_meanwhile(
     settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +382,11 @@ async def test_what_tells_of_a_request_goes_with_it(store: RadosStore, monkeypat
 def _due_now(entry: ScheduleEntry) -> ScheduleEntry:
     """The entry, due now."""
     return entry._replace(due_ms=0)
+
+
+async def _nothing_is_held(store: RadosStore) -> bool:
+    """Whether no reservation is left to be given up."""
+    return not await noted(store, DueAction.ABORT)
 
 
 async def _is_gone(store: RadosStore) -> bool:

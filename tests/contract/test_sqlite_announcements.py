@@ -1,4 +1,4 @@
-"""Two phases of events for several topics in the embedded store: room in all or in none, then the copies, once."""
+"""Two phases of events for several topics, what is the embedded store's own: looks, time, damage."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from remora.config import SqliteSettings
-from remora.model.errors import OnceConflict, QueueFull, ReservationExpired, ReservationUnknown, StoreDamaged
-from remora.model.ingest import RESERVATION_AGE_S, FannedOut, ReservedRoom, TopicRooms
+from remora.model.errors import ReservationExpired, StoreDamaged
+from remora.model.ingest import RESERVATION_AGE_S, FannedOut
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, announcements
 from remora.storage.sqlite.fan_out import rooms_of
@@ -45,38 +45,6 @@ async def announce(store: SqliteStore, topics: list[Topic]) -> str:
     return await store.ingest.announce([rooms_of(each) for each in copies(topics)], b"announced")
 
 
-async def test_room_then_copies(store: SqliteStore, there: list[Topic]) -> None:
-    """All topics keep room, the announcement is kept with it; a commit uses that of some and ends that of others."""
-    reservation = await announce(store, there)
-    assert await store.ingest.announced(reservation, DIGEST) == b"announced"
-    assert await reservations(store, *there) == [2, 2, 2]
-
-    assert await store.ingest.commit_announced(reservation, copies(there[:2]), ANSWER, DIGEST) == ANSWER
-
-    assert (await entries(store, *there), await reservations(store, *there)) == ([6, 6, 0], [0, 0, 0])
-    known = await store.ingest.announced(reservation, DIGEST)
-    assert isinstance(known, FannedOut)
-    assert (known.repeated, known.topics) == (True, ANSWER.topics)
-    with pytest.raises(OnceConflict, match=reservation):
-        await store.ingest.announced(reservation, b"of others")
-    with pytest.raises(ReservationUnknown):
-        await store.ingest.announced(f"~{'0' * 32}", DIGEST)
-    with pytest.raises(OnceConflict):
-        await store.ingest.abort_announced(reservation)
-
-
-async def test_two_commits_at_once(store: SqliteStore, there: list[Topic]) -> None:
-    """Of two commits at the same moment one stores the events, and the other one has its answer."""
-    reservation = await announce(store, there)
-
-    found = await asyncio.gather(
-        *(store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST) for _ in range(4))
-    )
-
-    assert sorted(each.repeated for each in found) == [False, True, True, True]
-    assert await entries(store, *there) == [6, 6, 6]
-
-
 async def test_a_look_sees_the_announcement_or_the_answer(store: SqliteStore, there: list[Topic]) -> None:
     """Looks beside a commit see what was announced, and then what it was answered; never neither."""
     reservation = await announce(store, there)
@@ -89,16 +57,6 @@ async def test_a_look_sees_the_announcement_or_the_answer(store: SqliteStore, th
 
     assert seen[0] == b"announced"
     assert isinstance(seen[-1], FannedOut)
-
-
-async def test_a_full_topic_refuses_all(store: SqliteStore, there: list[Topic]) -> None:
-    """Where one topic has no room none keeps any."""
-    rooms = [rooms_of(each) for each in copies(there[:2])]
-
-    with pytest.raises(QueueFull):
-        await store.ingest.announce([*rooms, TopicRooms(there[2], [ReservedRoom(0, b"k", 2_000_000)])], b"announced")
-
-    assert await reservations(store, *there) == [0, 0, 0]
 
 
 async def test_a_late_commit_is_refused(
@@ -115,17 +73,6 @@ async def test_a_late_commit_is_refused(
 
     assert await entries(store, *there) == [0, 0, 0]
     assert RESERVATION_AGE_S == 120.0
-
-
-async def test_an_aborted_one_is_not_committed(store: SqliteStore, there: list[Topic]) -> None:
-    """An abort ends the room in every topic; a commit after it is refused, and an abort is no error again."""
-    reservation = await announce(store, there)
-    await store.ingest.abort_announced(reservation)
-    await store.ingest.abort_announced(reservation)
-
-    assert await reservations(store, *there) == [0, 0, 0]
-    with pytest.raises(ReservationExpired):
-        await store.ingest.commit_announced(reservation, copies(there), ANSWER, DIGEST)
 
 
 async def test_damage_of_an_announcement_is_told(store: SqliteStore, there: list[Topic]) -> None:

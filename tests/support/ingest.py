@@ -19,7 +19,16 @@ from devkit.waits import PATIENT_S
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, TopicMoved, TopicNotSequenced, TopicUnknown
-from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
+from remora.model.ingest import (
+    FannedOut,
+    IdempotencyKey,
+    PublishResult,
+    Removed,
+    ReservedRoom,
+    RoutedEvent,
+    TopicCopies,
+    TopicRooms,
+)  # fmt: skip
 from remora.model.layout import FormerQueue
 from remora.model.notification import Definitions, Notification
 from remora.model.shard import Origin, Shard
@@ -49,7 +58,38 @@ class NoDefinitions:
         raise NotImplementedError
 
 
-class ScriptedStore:
+class NoMatching:
+    """The ways in of events without a topic, which no test of a scripted store uses."""
+
+    async def fan_out(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None = None
+    ) -> FannedOut:
+        raise NotImplementedError
+
+    def fan_out_soon(
+        self, copies: Sequence[TopicCopies], answer: FannedOut, done: Callable[[FannedOut | Exception], None]
+    ) -> bool:
+        raise NotImplementedError
+
+    async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
+        raise NotImplementedError
+
+    async def announce(self, rooms: Sequence[TopicRooms], announcement: bytes) -> str:
+        raise NotImplementedError
+
+    async def announced(self, reservation: str, digest: bytes) -> bytes | FannedOut:
+        raise NotImplementedError
+
+    async def commit_announced(
+        self, reservation: str, copies: Sequence[TopicCopies], answer: FannedOut, digest: bytes
+    ) -> FannedOut:
+        raise NotImplementedError
+
+    async def abort_announced(self, reservation: str) -> None:
+        raise NotImplementedError
+
+
+class ScriptedStore(NoMatching):
     """Takes everything and keeps it in lists, or raises `error`; while `gate` is closed nothing is answered."""
 
     def __init__(self, *topics: Topic) -> None:

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from devkit.clusters.ceph import reached
 from devkit.processes.programs import ENVIRONMENT
 from remora.config import RadosSettings
-from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, RoutedEvent, TopicCopies
+from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore, recovery
-from support.stores import own_topic, spread
+from support.stores import copies_for, own_topic, rooms_for, spread
 
 MORE_SHARDS = 5
 
@@ -103,11 +103,6 @@ def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
     return [ReservedRoom(event.shard, event.key, len(event.payload) + 100) for event in events]
 
 
-def copies_for(topics: Sequence[Topic]) -> list[TopicCopies]:
-    """The copies of a request for several topics: each topic's own events."""
-    return [TopicCopies(topic, spread(topic, EVENTS, f"{topic.name} ")) for topic in topics]
-
-
 async def victims(settings: RadosSettings, kind: str) -> list[Victim]:
     """Run the program, and answer what became of each of its processes; only the last one survived."""
     command = [sys.executable, "-W", "error", "-m", "support.rados_victim", json.dumps(asdict(settings)), kind]
@@ -135,9 +130,8 @@ async def _prepare(store: RadosStore, kind: str, name: str) -> tuple[Act, str]:
     topic, events = await store.own_topics.create(asked), spread(asked, EVENTS)
     if kind == "publish":
         return lambda: store.ingest.publish(topic, events, ONCE), ""
-    if kind == "fan-out":
-        copies = copies_for([topic, await store.own_topics.create(own_topic(f"{name}-b", SHARDS))])
-        return lambda: store.ingest.fan_out(copies, ANSWER, IdempotencyKey(name, DIGEST)), ""
+    if kind in ("fan-out", "announce", "announced", "announced-abort"):
+        return await _prepare_copies(store, kind, topic)
     if kind == "reserve":
         return lambda: store.ingest.reserve(topic, rooms(events)), ""
     if kind == "reshard":
@@ -150,6 +144,21 @@ async def _prepare(store: RadosStore, kind: str, name: str) -> tuple[Act, str]:
     if kind == "commit":
         return lambda: store.ingest.commit(topic, reservation, events, DIGEST), reservation
     return lambda: store.ingest.abort(topic, reservation), reservation
+
+
+async def _prepare_copies(store: RadosStore, kind: str, topic: Topic) -> tuple[Act, str]:
+    """The same of requests of several topics; of one in two phases the third topic gets nothing."""
+    topics = [topic, *[await store.own_topics.create(own_topic(f"{topic.name}-{end}", SHARDS)) for end in "bc"]]
+    copies = copies_for(topics[:2])
+    if kind == "fan-out":
+        return lambda: store.ingest.fan_out(copies, ANSWER, IdempotencyKey(topic.name, DIGEST)), ""
+    rooms = rooms_for(copies_for(topics))
+    if kind == "announce":
+        return lambda: store.ingest.announce(rooms, b"announced"), ""
+    reservation = await store.ingest.announce(rooms, b"announced")
+    if kind == "announced":
+        return lambda: store.ingest.commit_announced(reservation, copies, ANSWER, DIGEST), reservation
+    return lambda: store.ingest.abort_announced(reservation), reservation
 
 
 async def _cut_short(settings: RadosSettings, kind: str, number: int, out: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from remora.config import SqliteSettings
-from remora.model.ingest import RoutedEvent
+from remora.model.ingest import ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
@@ -206,6 +206,19 @@ def change(settings: SqliteSettings, *statements: str) -> None:
 def spread(topic: Topic, count: int, mark: str = "") -> list[RoutedEvent]:
     """This many events, one after the other over the shards; their payloads are their numbers behind the mark."""
     return [RoutedEvent(i % topic.shards, b"bkt:k%d" % i, b"%s%06d" % (mark.encode(), i)) for i in range(count)]
+
+
+def copies_for(topics: Sequence[Topic], count: int = 30) -> list[TopicCopies]:
+    """The copies of a request for several topics: each topic's own events."""
+    return [TopicCopies(topic, spread(topic, count, f"{topic.name} ")) for topic in topics]
+
+
+def rooms_for(copies: Sequence[TopicCopies], spare_bytes: int = 100) -> list[TopicRooms]:
+    """The room that copies take, with some bytes to spare."""
+    return [
+        TopicRooms(each.topic, [ReservedRoom(shard, key, len(raw) + spare_bytes) for shard, key, raw in each.events])
+        for each in copies
+    ]
 
 
 def by_shard(topic: Topic, *requests: Sequence[RoutedEvent]) -> list[list[bytes]]:

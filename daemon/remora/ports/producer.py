@@ -95,9 +95,8 @@ class PublishSoon(Protocol):
         ...
 
 
-@runtime_checkable
 class FanningOut(Protocol):
-    """What a store may offer beside: events for several topics, all copies or none, also over a crash.
+    """Events for several topics, all copies or none, also over a crash.
 
     The topics are as `own_topics.find` gave them, each once. Raises what `Ingest.publish` raises; its text names the
     topic. After StoreUnavailable the outcome is unknown, and what was decided is finished later.
@@ -126,9 +125,8 @@ class FanningOut(Protocol):
         ...
 
 
-@runtime_checkable
-class Announcing(FanningOut, Protocol):
-    """What a store that fans out may offer beside: its two phases, for events whose topics are not known for certain.
+class Announcing(Protocol):
+    """The two phases of events whose topics are not known for certain.
 
     Room is reserved in each topic that an event may go to. Raises what `FanningOut` and `Ingest.commit` raise.
     """
@@ -156,6 +154,10 @@ class Announcing(FanningOut, Protocol):
         ...
 
 
+class AnyIngest(Ingest, FanningOut, Announcing, Protocol):
+    """All ways in: with a topic, without one, and without one in two phases."""
+
+
 class IngestStore(Protocol):
     """A store as the ingest API sees it, by its parts."""
 
@@ -166,4 +168,4 @@ class IngestStore(Protocol):
     @property
     def notifications(self) -> Notifications: ...
     @property
-    def ingest(self) -> Ingest: ...
+    def ingest(self) -> AnyIngest: ...

@@ -8,7 +8,7 @@ from typing import Protocol
 from remora.ports.administration import Ledger, Letters, Notifications, OwnTopics
 from remora.ports.delivery import DeliveryStore
 from remora.ports.mends import Mends
-from remora.ports.producer import Ingest, TwoPhase
+from remora.ports.producer import AnyIngest, TwoPhase
 from remora.ports.spill import Spills
 
 
@@ -34,7 +34,7 @@ class ShardStore(DeliveryStore, Protocol):
     @property
     def two_phase(self) -> TwoPhase: ...
     @property
-    def ingest(self) -> Ingest: ...
+    def ingest(self) -> AnyIngest: ...
 
     @property
     def description(self) -> str:

@@ -13,7 +13,6 @@ from remora.config import LimitSettings
 from remora.model.notification import EventFilter, Notification
 from remora.servers import tokens
 from support.credit import Host, shaping
-from support.ingest import ScriptedStore, ingest_site
 from support.notified import THUMBNAILS, Place, photo, place
 
 RESERVATIONS = "/v1/reservations"
@@ -248,15 +247,6 @@ async def test_limits_are_charged_for_room_and_settled(tmp_path: Path) -> None:
         assert (await reserved(at, to_come())).status == 429
         assert (await at.site.ask("DELETE", f"{RESERVATIONS}/{answer.json['reservation']}")).status == 204
         assert (await reserved(at, to_come())).status == 201
-
-
-async def test_a_store_without_notifications_says_so(tmp_path: Path) -> None:
-    """Where the store offers no notifications a reservation without a topic is 501, and so is what would end one."""
-    async with ingest_site(ScriptedStore(), tmp_path) as site:
-        answer = await site.ask("POST", RESERVATIONS, {"events": [to_come()]})
-        ending = await site.ask("DELETE", f"{RESERVATIONS}/~{'0' * 32}")
-
-    assert [each.status for each in (answer, ending)] == [501, 501]
 
 
 @pytest.mark.parametrize(

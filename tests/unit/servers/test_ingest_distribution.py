@@ -17,7 +17,7 @@ from remora.model.notification import EventFilter, Notification
 from remora.servers import tokens
 from remora.servers.ingest import definitions, topics
 from support.credit import Host, shaping
-from support.ingest import ScriptedStore, ingest_site, ndjson, own_topic, records
+from support.ingest import ndjson, own_topic
 from support.notified import EVENTS, REMOVALS, THUMBNAILS, TOPICS, photo, place
 
 
@@ -290,16 +290,3 @@ async def test_a_sequenced_topic_numbers_its_copies(tmp_path: Path) -> None:
         await at.send(photo("a.jpg"), photo("b.jpg"))
 
         assert (await at.store.own_topics.sequence(await at.topic("audit"))).tail == 2
-
-
-async def test_another_store_refuses_events_without_a_topic(tmp_path: Path) -> None:
-    """A store that offers no notifications has the request refused, and one that cannot reserve says what can."""
-    async with ingest_site(ScriptedStore(), tmp_path) as site:
-        answer = await site.ask("POST", EVENTS, records("a"))
-
-        assert (answer.status, answer.code) == (501, "NeedsEmbeddedStore")
-        assert "events without a topic" in answer.json["detail"]
-        coming = {"events": [{"bucket": "b", "object": "a", "bytes": 900}]}
-        answer = await site.ask("POST", "/v1/reservations", json.dumps(coming).encode())
-        assert (answer.status, answer.code) == (501, "NeedsEmbeddedStore")
-        assert "embedded store" in answer.json["detail"]

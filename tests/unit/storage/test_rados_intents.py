@@ -13,7 +13,7 @@ from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _split, filled
-from remora.storage.rados.intent_log import Intent, IntentPart, new_intent
+from remora.storage.rados.intent_log import Intent, IntentPart
 from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
 
 TOPIC = replace(Topic("t", "", "t", Target("", "", "")), shards=8, origin=Origin.REMORA, id="id")
@@ -44,7 +44,7 @@ def test_parts_keep_the_order_and_their_limits(sizes: dict[int, list[int]]) -> N
 def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
     """Each payload comes into the part that room was made in for it, in order, and a stored request reads the same."""
     demands = _split({shard: [len(payload) for payload in each] for shard, each in payloads.items()})
-    asked = new_intent(TOPIC, [IntentPart(each.shard, 7, len(each.sizes)) for each in demands])
+    asked = Intent(1, "t", TOPIC.id, 0, [IntentPart(each.shard, 7, len(each.sizes)) for each in demands])
 
     parts = filled(asked, payloads)
     request = asked.committed(parts, b"digest")
@@ -62,7 +62,7 @@ def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=9), st.integers(0, 2**40))))
 def test_rooms_are_stored(rooms: list[tuple[int, bytes, int]]) -> None:
     """The rooms of a reservation come back as they were, whatever bytes their keys are."""
-    request = new_intent(TOPIC, [], [ReservedRoom(*each) for each in rooms])
+    request = Intent(1, "t", TOPIC.id, 0, [], rooms=[ReservedRoom(*each) for each in rooms])
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Intent).rooms == rooms
 

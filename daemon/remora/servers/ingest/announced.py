@@ -30,7 +30,6 @@ from remora.servers.ingest.problems import (
     DECIDED,
     FORBIDDEN,
     NO_TOPIC,
-    NOT_HERE,
     TOO_LARGE,
     UNMATCHED,
     RefusedRequest,
@@ -40,16 +39,10 @@ from remora.servers.tokens import SenderGrant
 
 
 class AnnouncedEvents:
-    """Reserves, commits and aborts for one request. Raises RefusedRequest where the store offers no notifications."""
+    """Reserves, commits and aborts for one request."""
 
     def __init__(self, desk: Desk, sender: SenderGrant) -> None:
-        store = desk.store.ingest
-        if not isinstance(store, Announcing):
-            raise RefusedRequest(
-                NOT_HERE,
-                'reservations without a topic need the embedded store (store.kind = "sqlite"); send them in one step',
-            )
-        self._store = store
+        self._store: Announcing = desk.store.ingest
         self._desk = desk
         self._sender = sender
 

@@ -29,7 +29,7 @@ from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.matches import RequestMatcher
-from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, NOT_HERE, TOO_LARGE, UNMATCHED, RefusedRequest
+from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, TOO_LARGE, UNMATCHED, RefusedRequest
 from remora.servers.tokens import ANYBODY, SenderGrant
 
 T = TypeVar("T")
@@ -90,13 +90,10 @@ class Matching:
 
 
 class Distribution:
-    """Stores the events of one request. Raises Problem where the store offers no notifications."""
+    """Stores the events of one request."""
 
     def __init__(self, desk: Desk, sender: SenderGrant) -> None:
-        store = desk.store.ingest
-        if not isinstance(store, FanningOut):
-            raise RefusedRequest(NOT_HERE, "this store takes no events without a topic")
-        self._store = store
+        self._store: FanningOut = desk.store.ingest
         self._desk = desk
         self._sender = sender
 

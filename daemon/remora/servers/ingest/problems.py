@@ -44,7 +44,6 @@ UNCONFIRMED = Kind(403, "SubscriptionUnconfirmed", "A subscription is confirmed 
 NOT_FOUND = Kind(404, "NotFound", "There is no such resource")
 NO_TOPIC = Kind(404, "NoSuchTopic", "There is no such topic")
 UNMATCHED = Kind(422, "NoNotificationMatches", "An event matches no notification")
-NOT_HERE = Kind(501, "NeedsEmbeddedStore", "This store does not offer that")
 NO_SEQUENCE = Kind(404, "NotSequenced", "The topic numbers no events")
 NO_RESERVATION = Kind(404, "NoSuchReservation", "There is no such reservation")
 WRONG_METHOD = Kind(405, "MethodNotAllowed", "The resource has no such method")

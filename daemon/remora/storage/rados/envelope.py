@@ -15,7 +15,10 @@ from remora.storage.rados.intent_log import Intent
 
 
 class FanOutEnvelope(msgspec.Struct, frozen=True):
-    """Intents that are committed together, and the answer to their request. Fields may be added as to an `Intent`."""
+    """Intents that are committed together, and the answer to their request. Fields may be added as to an `Intent`.
+
+    A reservation has its `announcement` until it is committed, and then the intents of the topics that get events.
+    """
 
     OBJECTS: ClassVar[str] = "remora.fanout."
     SCHEDULE: ClassVar[str] = "remora.fanouts"
@@ -31,6 +34,7 @@ class FanOutEnvelope(msgspec.Struct, frozen=True):
     accepted: int = 0
     unmatched: int = 0
     topics: dict[str, int] = {}
+    announcement: bytes = b""
 
     @property
     def events(self) -> int:
@@ -45,4 +49,4 @@ class FanOutEnvelope(msgspec.Struct, frozen=True):
     def slim(self, moved: frozenset[str] = frozenset()) -> FanOutEnvelope:
         """See `Logged`."""
         intents = [intent.slim(frozenset({""} if member in moved else ())) for member, intent in self.members]
-        return msgspec.structs.replace(self, intents=intents)
+        return msgspec.structs.replace(self, intents=intents, announcement=b"")

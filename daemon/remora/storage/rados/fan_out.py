@@ -17,7 +17,7 @@ from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.ingest import RadosIngest, clearest_of, demands_of, filled, payloads_of
-from remora.storage.rados.intent_log import Intent, IntentState, now_ms
+from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
 from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError
@@ -74,6 +74,10 @@ class RadosFanOut(RadosIngest):
             return None
         if known.intent.digest != once.digest:
             raise OnceConflict("something else was stored under this key before")
+        return await self._completed(name, known)
+
+    async def _completed(self, name: str, known: LoggedIntent[FanOutEnvelope]) -> FannedOut:
+        """The answer of a request that was committed before, once it is completed."""
         if known.state is IntentState.COMMITTED:
             await self.fan_outs.finisher.complete(name, known.intent)
         found = known.intent
@@ -87,12 +91,16 @@ class RadosFanOut(RadosIngest):
         async def reserve(number: int) -> Intent:
             return await self._reserve(copies[number].topic, demands_of(payloads[number]), repeated=repeated)
 
-        found = await each_of(range(len(copies)), reserve)
+        intents = await self._all_or_none(await each_of(range(len(copies)), reserve))
+        return [intent.committed(filled(intent, of), b"") for intent, of in zip(intents, payloads, strict=True)]
+
+    async def _all_or_none(self, found: Sequence[Intent | StoreError]) -> list[Intent]:
+        """What was reserved in each topic; where one refuses, give it back and raise why."""
         intents = [each for each in found if not isinstance(each, StoreError)]
         if (error := clearest_of(found)) is not None:
             await each_of(intents, self._finisher.give_back)
             raise error
-        return [intent.committed(filled(intent, of), b"") for intent, of in zip(intents, payloads, strict=True)]
+        return intents
 
 
 def _name(once: IdempotencyKey) -> str:

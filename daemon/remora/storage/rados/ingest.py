@@ -15,7 +15,7 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -37,7 +37,7 @@ from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER
 from remora.ports.tracing import NO_TRACER, Work
 from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, L, LoggedIntent, new_intent
+from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, L, LoggedIntent, now_ms
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
@@ -45,7 +45,8 @@ from remora.storage.rados.schedule import completion, expiry
 
 T = TypeVar("T")
 
-_TRIES = 5
+CHANGE_TRIES = 5
+"""How often a request that others change at the same moment is looked at."""
 
 # The most that one commit holds. An OSD writes its entries one by one within one transaction: 1,000 take it a quarter
 # of a second, 2,000 four seconds, and 4,000 more than half a minute, during which it serves nothing else.
@@ -164,20 +165,24 @@ class RadosIngest:
     async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and return the reservation's id."""
         name = f"{topic.name}.{secrets.token_hex(16)}"
-        intent = await self._reserve(topic, _split(_sizes(topic, rooms)), rooms)
-        try:
-            await self._schedule.add(expiry(name, intent))
-            await self._intents.create(name, intent, IntentState.PREPARED)
-        except StoreError:
-            await self._finisher.give_back(intent)
-            raise
+        intent = await self._reserve(topic, room_demands(topic, rooms), rooms)
+        await self._prepare(self.requests, name, intent)
         return name
+
+    async def _prepare(self, log: RequestLog[L], name: str, request: L) -> None:
+        """Log a new request as prepared."""
+        try:
+            await log.schedule.add(expiry(name, request))
+            await log.intents.create(name, request, IntentState.PREPARED)
+        except StoreError:
+            await log.finisher.give_back(request)
+            raise
 
     async def commit(
         self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
     ) -> PublishResult:
         """Store exactly the events that room was reserved for, and end the reservation."""
-        for _ in range(_TRIES):
+        for _ in range(CHANGE_TRIES):
             known = await self._reservation(topic, reservation)
             if known.is_committed:
                 return await self._repeat(topic, reservation, known, digest)
@@ -185,27 +190,42 @@ class RadosIngest:
                 raise ReservationExpired(f"reservation {reservation} has expired, or it was aborted")
             _check_events(topic, reservation, known.intent, events)
             with contextlib.suppress(MismatchError, MissingError):  # another caller changed it first: look again
-                await self._check_open(topic, reservation, known.intent)
+                await self._check_open(self.requests, reservation, known.intent, [(topic, known.intent)])
                 payloads: dict[int, list[bytes]] = defaultdict(list)
                 for event, room in zip(events, known.intent.rooms, strict=True):  # another layout may be open by now
                     payloads[room.shard].append(event.payload)
                 intent = known.intent.committed(filled(known.intent, payloads), digest)
-                await self._schedule.add(completion(reservation, intent))
-                await self._intents.change(reservation, intent, IntentState.PREPARED, IntentState.COMMITTED)
-                await self._finisher.complete(reservation, intent)
+                await self._commit_prepared(self.requests, reservation, intent)
                 return PublishResult(len(events))
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
+    async def _commit_prepared(self, log: RequestLog[L], name: str, request: L, spare: L | None = None) -> None:
+        """Commit a request that is prepared, give room back that it needs no more, and complete it.
+
+        Raises MismatchError and MissingError where it is not prepared any more.
+        """
+        await log.schedule.add(completion(name, request))
+        await log.intents.change(name, request, IntentState.PREPARED, IntentState.COMMITTED)
+        if spare is not None:
+            await log.finisher.give_back(spare)
+        await log.finisher.complete(name, request)
+
     async def abort(self, topic: Topic, reservation: str) -> None:
         """Give the room back. Aborting again is no error."""
-        for _ in range(_TRIES):
-            known = await self._reservation(topic, reservation)
+        await self._abort(self.requests, reservation, lambda: self._reservation(topic, reservation))
+
+    async def _abort(
+        self, log: RequestLog[L], reservation: str, load: Callable[[], Awaitable[LoggedIntent[L]]]
+    ) -> None:
+        """Abort a reservation that is not committed."""
+        for _ in range(CHANGE_TRIES):
+            known = await load()
             if known.is_committed:
                 raise OnceConflict(f"reservation {reservation} has been committed")
             if known.state is IntentState.ABORTED:
                 return
             with contextlib.suppress(MismatchError, MissingError):
-                await self._finisher.abort(reservation, known.intent)
+                await log.finisher.abort(reservation, known.intent)
                 return
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
@@ -217,25 +237,28 @@ class RadosIngest:
             raise ReservationUnknown(f"topic {topic.name} has no reservation of this id")
         return known
 
-    async def _check_open(self, topic: Topic, reservation: str, intent: Intent) -> None:
-        """Raise ReservationExpired when a queue has given its room back; abort it then.
+    async def _check_open(
+        self, log: RequestLog[L], reservation: str, request: L, needed: Sequence[tuple[Topic, Intent]]
+    ) -> None:
+        """Raise ReservationExpired when a queue has given room back that is needed; abort the request then.
 
         Its age is not compared: only `recovery.py`, which has seen it for as long, knows it without a wall clock.
         """
+        if all(await all_of(needed, lambda each: self._has_room(*each))):
+            return
+        await log.finisher.abort(reservation, request)
+        raise ReservationExpired(f"reservation {reservation} has expired")
+
+    async def _has_room(self, topic: Topic, intent: Intent) -> bool:
+        """Whether every queue still has this intent's reservations."""
+        queues = intent.queues()
         try:
-            if await self._is_reserved(intent):
-                return
+            found = await all_of(list(queues), lambda shard: self._queues.reservations(shard, intent.topic_id))
         except (MismatchError, ShardGone) as exc:
             if intent.generation == topic.generation:
                 raise await self._topics.refusal(topic) from exc
             await self._topics.check(topic)  # a former layout is shut when its reservations have ended
-        await self._finisher.abort(reservation, intent)
-        raise ReservationExpired(f"reservation {reservation} has expired")
-
-    async def _is_reserved(self, intent: Intent) -> bool:
-        """Whether every queue still has this intent's reservations."""
-        queues = intent.queues()
-        found = await all_of(list(queues), lambda shard: self._queues.reservations(shard, intent.topic_id))
+            return False
         wanted = [{part.reservation for _, part in parts} for parts in queues.values()]
         return all(each <= there for each, there in zip(wanted, found, strict=True))
 
@@ -258,7 +281,7 @@ class RadosIngest:
             for demand, answer in zip(demands, answers, strict=True)
             if isinstance(answer, int)
         ]
-        intent = new_intent(topic, parts, rooms, repeated=repeated)
+        intent = Intent(Intent.VERSION, topic.shard(0).queue, topic.id, now_ms(), parts, repeated, list(rooms))
         if (error := clearest_of(answers)) is not None:
             await self._finisher.give_back(intent)
             if isinstance(error, (MismatchError, ShardGone)):
@@ -282,13 +305,13 @@ def payloads_of(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, list[b
     return found
 
 
-def _sizes(topic: Topic, rooms: Iterable[ReservedRoom]) -> dict[int, list[int]]:
-    """The bytes of each room in each shard. ValueError when the topic does not have one of the shards."""
+def room_demands(topic: Topic, rooms: Iterable[ReservedRoom]) -> list[_Demand]:
+    """The room that these need. ValueError when the topic does not have one of the shards."""
     found: dict[int, list[int]] = defaultdict(list)
     for room in rooms:
         found[room.shard].append(room.nbytes)
     _check_shards(topic, found)
-    return found
+    return _split(found)
 
 
 def _check_shards(topic: Topic, shards: Iterable[int]) -> None:

@@ -29,7 +29,7 @@ import msgspec
 from remora.model.errors import StoreError
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic, generation_of, own_topic_name, shard_of
+from remora.model.topic import generation_of, own_topic_name, shard_of
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
@@ -178,13 +178,6 @@ class LoggedIntent(NamedTuple, Generic[L]):
 def now_ms() -> int:
     """Milliseconds since the epoch, by this host's wall clock."""
     return time.time_ns() // 1_000_000
-
-
-def new_intent(
-    topic: Topic, parts: list[IntentPart], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
-) -> Intent:
-    """An intent that is made now."""
-    return Intent(Intent.VERSION, topic.shard(0).queue, topic.id, now_ms(), parts, repeated, list(rooms))
 
 
 class IntentLog(RadosPart, Generic[L]):

@@ -10,13 +10,13 @@ from remora.config import RadosSettings
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
+from remora.storage.rados.announcements import RadosAnnouncing
 from remora.storage.rados.arrivals import RadosArrivals
 from remora.storage.rados.attempts import RadosAttempts
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.doorbells import Doorbells
 from remora.storage.rados.envelope import FanOutEnvelope
-from remora.storage.rados.fan_out import RadosFanOut
 from remora.storage.rados.finisher import request_log
 from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.guards import Guards
@@ -107,7 +107,7 @@ class RadosStore:
             request_log(connection, FanOutEnvelope, own_queues, registry),
         )
         self.own_topics = ReshardableTopics(topics, LayoutParts(requests, fan_outs, self.letters))
-        self.ingest = RadosFanOut(requests, own_queues, own_topics, fan_outs)
+        self.ingest = RadosAnnouncing(requests, own_queues, own_topics, fan_outs)
         self.ingest.tracer, self.ingest.meter = tracer, meter
         self._recovery, self._fan_out_recovery, self._runs = Recovery(requests), Recovery(fan_outs), runs
         self._guards = guards
