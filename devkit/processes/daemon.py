@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -79,6 +80,9 @@ def _in_toml(value: object) -> str:
     return json.dumps(value)
 
 
+_PROGRESS = re.compile(r"remora: \d\d+:\d\d ")
+
+
 @dataclass(frozen=True)
 class Ended:
     """What a command gave."""
@@ -91,6 +95,11 @@ class Ended:
     def json(self) -> Any:
         """What it printed, read as one JSON document."""
         return json.loads(self.out)
+
+
+def complaints(err: str) -> list[str]:
+    """The lines on a command's standard error but those that say how long it has taken: a slow machine has more."""
+    return [line for line in err.splitlines() if not _PROGRESS.match(line)]
 
 
 async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[str] = REMORA) -> Ended:

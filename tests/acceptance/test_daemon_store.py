@@ -15,7 +15,7 @@ import pytest
 from devkit.clusters.ceph import Ceph
 from devkit.clusters.kafka import Kafka
 from devkit.entries.queues import Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
-from devkit.processes.daemon import STOP_S, Ended, rados_section, remora, running_daemon, write_config
+from devkit.processes.daemon import STOP_S, Ended, complaints, rados_section, remora, running_daemon, write_config
 from devkit.testing.cases import cases
 from remora.config import RadosSettings
 from remora.model.exits import Exit
@@ -144,7 +144,7 @@ async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, t
             assert await daemon.stop() == Exit.OK
         listed = await remora("shard", "list", "-c", daemon.config)
         assert listed.code == Exit.UNAVAILABLE
-        assert len(listed.err.splitlines()) == 1
+        assert len(complaints(listed.err)) == 1
 
         second = running_daemon(tmp_path, quick(queues), ready=False)
         daemon = await second.__aenter__()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import remora
+from devkit.processes.daemon import complaints
 from remora.model.exits import Exit
 from remora.storage.sqlite.owner import open_folder
 
@@ -125,7 +126,7 @@ def test_a_command_of_another_user_is_refused(folder: Path) -> None:
     done = run(folder, "topic", "list", begin=("-c", AS_NOBODY))
 
     assert done.returncode == Exit.NO_PERMISSION
-    (line,) = done.stderr.splitlines()
+    (line,) = complaints(done.stderr)
     assert f"{queues} belongs to daemon and not to nobody" in line
     assert "as root, which then becomes that user" in line
     assert "chown" not in line
