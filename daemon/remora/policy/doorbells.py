@@ -19,6 +19,10 @@ EVERY_S, AT_ONCE = 0.2, 3
 MOST_KNOWN = 10_000
 """Of so many queues it is remembered how often they got commits; then all count as quiet."""
 
+NOTIFY_EVERY_S, NOTIFIES_AT_ONCE = 0.02, BELLS
+"""What a process asks of the OSDs for rings at most: one notification in this time, and so many at once. A cluster that
+cannot keep up with commits has queues that seem quiet, and must not have to ring for each."""
+
 PAUSE_S = 0.01
 """Between two rings of one bell by one process. What is committed in it is rung for at its end."""
 
@@ -29,10 +33,11 @@ def bell_of(queue: str) -> int:
 
 
 class RingPace:
-    """Tells which commits of this process ring."""
+    """Tells which commits of this process ring, and which rings notify."""
 
     def __init__(self) -> None:
         self._rates: dict[str, CellRate] = {}
+        self._notified = CellRate()
 
     def rings(self, queue: str, now: float) -> bool:
         """Entries were committed to a queue: returns whether its bell is rung, which it is not for a busy queue."""
@@ -41,6 +46,13 @@ class RingPace:
         rate, most_s = self._rates.setdefault(queue, CellRate()), (AT_ONCE + 1) * EVERY_S
         overdrawn_s = rate.charge(EVERY_S, now, most_s)
         return overdrawn_s < most_s - EVERY_S / 2
+
+    def notifies(self, now: float) -> bool:
+        """A bell is to be rung: returns whether who watches it is notified, which is left out while many are."""
+        if self._notified.overdrawn_s(now) > (NOTIFIES_AT_ONCE - 0.5) * NOTIFY_EVERY_S:
+            return False
+        self._notified.charge(NOTIFY_EVERY_S, now)
+        return True
 
 
 def pause_s(since_ring_s: float, unanswered: int) -> float:

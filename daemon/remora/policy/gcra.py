@@ -23,3 +23,7 @@ class CellRate:
         """
         self._due = min(max(self._due, now) + cost_s, now + most_s)
         return self._due - now
+
+    def overdrawn_s(self, now: float) -> float:
+        """How many seconds the budget is overdrawn, with nothing charged."""
+        return max(0.0, self._due - now)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from remora.policy.doorbells import BELLS, EVERY_S, MOST_KNOWN, PAUSE_S, RingPace, bell_of, pause_s
+from remora.policy.doorbells import BELLS, EVERY_S, MOST_KNOWN, NOTIFY_EVERY_S, PAUSE_S, RingPace, bell_of, pause_s
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,22 @@ def test_which_commits_ring(commits: list[tuple[str, float]], rung: list[bool]) 
     known = RingPace()
 
     assert [known.rings(queue, now) for queue, now in commits] == rung
+
+
+@pytest.mark.parametrize(
+    ("times", "notified"),
+    [
+        ([0.0] * 20, 16),
+        ([NOTIFY_EVERY_S * number for number in range(100)], 100),
+        ([NOTIFY_EVERY_S / 8 * number for number in range(800)], 116),
+    ],
+    ids=["all-bells-at-once", "now-and-then", "many-queues"],
+)
+def test_which_rings_notify(times: list[float], notified: int) -> None:
+    """However many queues get events, the OSDs are not asked to notify more often than the budget says."""
+    known = RingPace()
+
+    assert sum(known.notifies(now) for now in times) == notified
 
 
 def test_queues_are_forgotten() -> None:

@@ -61,12 +61,13 @@ class Doorbells(RadosPart):
 
     def ring(self, shard: Shard) -> None:
         """Entries were committed to a queue. Neither waits nor fails."""
-        if self._tasks is None or not self._pace.rings(shard.queue, asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        if self._tasks is None or not self._pace.rings(shard.queue, now):
             return
         bell = self._bells[bell_of(shard.queue)]
         if shard in bell.held:
             self._tell([shard])
-        elif not bell.is_due:
+        elif not bell.is_due and self._pace.notifies(now):
             bell.is_due = True
             self._tasks.create_task(self._ring(bell), name=f"ring {bell.oid}")
 
