@@ -134,7 +134,7 @@ async def listed(s3: Any, bucket: str) -> set[str]:
 
 
 async def arrived(bootstrap: str, topic: str, least: int) -> list[dict[str, Any]]:
-    """The events in Kafka, in the order of each partition, once at least this many are there or no more come."""
+    """The events in Kafka, in the order of each partition, until at least this many are there or none comes."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed")
     await consumer.start()
     found: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ READS_PER_SECOND = 400.0
 """Reads of empty queues that one worker makes at most; a read costs an OSD about 0.3 ms."""
 
 RUNG_PER_SECOND, RUNG_AT_ONCE = 200.0, 40
-"""Of these reads, those that rings may ask for: a ring is for several queues, most of which got nothing."""
+"""Rings may ask for so many of these reads: a ring is for several queues, and most of them got nothing."""
 
 PASSIVATE_AFTER_S = 10.0
 """For how long a queue must have been empty before nothing runs for it any more."""

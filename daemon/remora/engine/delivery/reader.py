@@ -256,8 +256,8 @@ class Reader:
     async def wait_for_look(self, busy_at: float) -> None:
         """Wait until it is time to look into an empty queue, or for news.
 
-        A look that costs the store is taken from a budget, and news makes no more of them: by as much as it brings one
-        forward the next one is later.
+        A look that costs the store is taken from a budget. News brings a look forward and makes none: the next one
+        is later by as much.
         """
         settings, now, empty = self._context.settings, asyncio.get_running_loop().time, self._empty(busy_at)
         began, news = now(), self._progress.news

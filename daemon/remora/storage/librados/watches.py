@@ -22,13 +22,23 @@ from remora.storage.librados.operations import ObjectOperation
 _WORD = struct.Struct("=Q")
 
 
-class NotifyOp(ObjectOperation):
+class _WithoutHandle(ObjectOperation):
+    """An operation that librados starts by one call: there is no handle to free."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def _release(self) -> None:
+        """Nothing to do; the handle of a watch goes with `UnwatchOp`."""
+
+
+class NotifyOp(_WithoutHandle):
     """Notify all who watch an object; ends when they have acknowledged it, or after a time."""
 
     endless = True
 
     def __init__(self, within_s: int) -> None:
-        super().__init__(0)
+        super().__init__()
         self._within_s = within_s
 
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
@@ -36,17 +46,14 @@ class NotifyOp(ObjectOperation):
         result: int = self._library.rados_aio_notify(ioctx, oid, completion, b"", 0, within_ms, None, None)
         return result
 
-    def _release(self) -> None:
-        """There is no handle."""
 
-
-class WatchOp(ObjectOperation):
+class WatchOp(_WithoutHandle):
     """Begin to watch an object, which must exist."""
 
     endless = True
 
     def __init__(self, watch: ObjectWatch) -> None:
-        super().__init__(0)
+        super().__init__()
         self._watch = watch
 
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
@@ -55,23 +62,17 @@ class WatchOp(ObjectOperation):
         result: int = self._library.rados_aio_watch2(ioctx, oid, completion, handle, callback, callback, 0, pipe)
         return result
 
-    def _release(self) -> None:
-        """There is no handle of the operation; that of the watch goes with `UnwatchOp`."""
 
-
-class UnwatchOp(ObjectOperation):
+class UnwatchOp(_WithoutHandle):
     """End a watch that was made, also one that was lost."""
 
     def __init__(self, watch: ObjectWatch) -> None:
-        super().__init__(0)
+        super().__init__()
         self._watch = watch
 
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
         result: int = self._library.rados_aio_unwatch(ioctx, self._watch.handle, completion)
         return result
-
-    def _release(self) -> None:
-        """There is no handle of the operation."""
 
 
 class ObjectWatch:

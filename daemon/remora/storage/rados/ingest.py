@@ -200,7 +200,7 @@ class RadosIngest:
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
     async def _commit_prepared(self, log: RequestLog[L], name: str, request: L, spare: L | None = None) -> None:
-        """Commit a request that is prepared, give room back that it needs no more, and complete it.
+        """Commit a request that is prepared, give back the room that it does not need, and complete it.
 
         Raises MismatchError and MissingError where it is not prepared any more.
         """

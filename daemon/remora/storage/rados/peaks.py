@@ -4,7 +4,7 @@ It lies in remora's namespace. The key begins with the day, so that old ones com
 so that a topic which is made anew has none. The value has the day's peaks. A key is replaced by comparing what it had:
 of two workers at once the later one merges with what the other has written.
 
-At most 31 keys for each topic, of some 500 bytes: 6,400 topics reach the 200,000 keys of which a deep scrub warns.
+At most 31 keys for each topic, of some 500 bytes: a deep scrub warns at 200,000 keys, which 6,400 topics reach.
 """
 
 from __future__ import annotations
