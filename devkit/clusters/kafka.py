@@ -137,7 +137,18 @@ async def create_topic(address: str, name: str = "", partitions: int = 3, replic
         while (await client.describe_topics([name]))[0]["error_code"]:
             assert time.monotonic() < deadline, f"{name} is not known"
             await asyncio.sleep(0.01)
+    await _wait_for_leaders(address, [TopicPartition(name, each) for each in range(partitions)])
     return name
+
+
+async def _wait_for_leaders(address: str, partitions: list[TopicPartition]) -> None:
+    """Return when each partition's leader answers: a broker lists a new topic before it leads it."""
+    client = AIOKafkaConsumer(bootstrap_servers=address, request_timeout_ms=round(PATIENT_S * 1000))
+    await client.start()
+    try:
+        await client.end_offsets(partitions)
+    finally:
+        await client.stop()
 
 
 async def delete_topic(address: str, name: str) -> None:
