@@ -12,17 +12,20 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from devkit.entries.entries import delivered
 from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
+from remora.model.hold import TopicHold
 from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Tally
+from remora.model.notification import Notification
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
-from remora.model.topic import Topic
+from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore
 from support.stores import QUIET_S, own_topic, renew, unhurried
 
@@ -89,6 +92,7 @@ async def main(directory: Path, crowd: Path) -> None:
         await fill(store, topic)
         await until(lambda: _is("full" in store.failing))
         assert store.connected, "delivery goes on"
+        await mend(store, topic)
         await others.goes()
         await until(lambda: _is(not store.failing))
         await publish(store, topic, 0)
@@ -109,6 +113,16 @@ async def fill(store: SqliteStore, topic: Topic) -> None:
             await publish(store, topic, 0)
     except StoreFull:
         return
+
+
+async def mend(store: SqliteStore, topic: Topic) -> None:
+    """What an operator changes so that a topic takes the disk no longer; nothing of it may fail."""
+    moved = replace(topic, target=Target("kafka://127.0.0.1:9092", "remora-dead-letter-topic=letters", topic.name))
+    await store.own_topics.change(moved)
+    await store.holds.set_hold(topic, TopicHold(1.0, reason="x" * 1_000))
+    await store.holds.set_hold(topic, None)
+    await store.notifications.change(None, Notification("n", (topic.name,)))
+    assert await store.own_topics.find(topic.name) == moved
 
 
 async def deliver(store: SqliteStore, topic: Topic, cookie: str, done: Sequence[bytes], upto: int) -> list[bytes]:

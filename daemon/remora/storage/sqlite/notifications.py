@@ -60,7 +60,7 @@ class StoredNotifications(SqlitePart):
                 connection.execute(_PUT, (name, msgspec.json.encode(after)))
             connection.execute(_CHANGED)
 
-        await self._files.first.write(change)
+        await self._files.first.write(change, upkeep=True)  # what keeps events from a full disk
 
 
 def _decoded(name: str, definition: bytes) -> Notification:
