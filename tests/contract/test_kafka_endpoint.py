@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -82,7 +83,7 @@ async def test_order_of_many_shards(kafka: Kafka) -> None:
 
 async def test_missing_then_created(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
     """A missing topic is named and not created; once it exists, the next route works."""
-    name = "missing-then-created"
+    name = f"missing-then-created-{uuid.uuid4().hex[:8]}"  # the cluster is kept between runs
     async with asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointMisconfigured, match=f"topic {name} at .* no such topic"):
             async with endpoint.route(SHARD, INCARNATION, target(kafka, name)):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from remora.model.layout import TopicLayout
+from remora.model.words import several
 
 
 def parents(old: int, new: int, number: int) -> range:
@@ -23,19 +24,21 @@ def step(old: int, new: int) -> int:
     return gcd(old, new)
 
 
-def still_held(former: Sequence[TopicLayout], entries: int) -> str:
+def still_held(former: Sequence[TopicLayout], entries: int, *, is_counted: bool = True) -> str:
     """Why a topic cannot be changed while so many entries wait in its former layouts."""
+    what = _entries(entries, is_counted)
     return "; ".join(
-        f"generation {each.generation} still holds {entries:,} {'entry' if entries == 1 else 'entries'} of "
-        f"{each.shards} {'shard' if each.shards == 1 else 'shards'}"
-        for each in former
+        f"generation {each.generation} still holds {what} of {several(each.shards, 'shard')}" for each in former
     )
 
 
-def waits_for(name: str, generation: int, entries: int, others: int) -> str:
+def waits_for(name: str, generation: int, entries: int, others: int, *, is_counted: bool = True) -> str:
     """Why a shard is not delivered yet: the first of its parents that has entries, and how many others have some."""
-    what = f"{entries:,} {'entry' if entries == 1 else 'entries'}"
-    return _waits(name, generation, what, others)
+    return _waits(name, generation, _entries(entries, is_counted), others)
+
+
+def _entries(entries: int, is_counted: bool) -> str:
+    return f"{'' if is_counted else 'about '}{several(entries, 'entry', 'entries')}"
 
 
 def waits_for_commits(name: str, generation: int, reservations: int, others: int) -> str:

@@ -49,6 +49,8 @@ def test_what_is_said() -> None:
     assert still_held([TopicLayout(0, 1, LayoutState.SHUT)], 1) == "generation 0 still holds 1 entry of 1 shard"
     assert waits_for("t.3", 0, 812, 0) == "waits for t.3 of generation 0: 812 entries"
     assert waits_for("t.3", 0, 1, 2) == "waits for t.3 of generation 0: 1 entry, and 2 more"
+    assert waits_for("t.3", 0, 9, 0, is_counted=False) == "waits for t.3 of generation 0: about 9 entries"
+    assert still_held([three], 1, is_counted=False) == "generation 3 still holds about 1 entry of 2 shards"
     assert waits_for_commits("t.3", 0, 1, 0) == "waits for t.3 of generation 0: 1 open reservation"
     assert waits_for_commits("t@2", 2, 5, 1) == "waits for t@2 of generation 2: 5 open reservations, and 1 more"
     assert waits_for_commits("t", 0, 0, 0) == "waits for t of generation 0: its end"

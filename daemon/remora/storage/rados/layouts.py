@@ -84,7 +84,7 @@ class ReshardableTopics(RadosOwnTopics):
         found = await each_of(topic.former_shards(), self._sealed.look)
         looks = [each for each in found if isinstance(each, SealedLook)]
         if left := sum(each.entries for each in looks):
-            held = still_held(topic.former, left)
+            held = still_held(topic.former, left, is_counted=all(each.is_counted for each in looks))
         elif reserved := sum(each.reservations for each in looks):
             open_ = several(reserved, "reservation is", "reservations are")
             held = f"{open_} open in generation {topic.former[0].generation}"

@@ -117,7 +117,7 @@ def _judged(
         elif look.is_through:
             ends.append(look.former)
         elif look.entries:
-            held.insert(0, waits_for(shard.queue, generation, look.entries, 0))
+            held.insert(0, waits_for(shard.queue, generation, look.entries, 0, is_counted=look.is_counted))
         else:
             held.append(waits_for_commits(shard.queue, generation, look.reservations, 0))
     if not held:

@@ -34,12 +34,13 @@ from remora.storage.rados.state import StoredState, stored_state
 
 @dataclass(frozen=True, slots=True)
 class SealedLook:
-    """A queue at one moment, which the object's version tells. `entries` are estimated where the OSD does not count."""
+    """A queue at one moment, of the object's version. Where the OSD does not count, `entries` are estimated."""
 
     version: int
     is_sealed: bool
     is_shut: bool
     entries: int
+    is_counted: bool
     reservations: int
     former: FormerQueue
 
@@ -117,18 +118,19 @@ class SealedQueues(RadosPart):
         )
         generation = generation_of(shard.queue)
         former = FormerQueue(shard.queue, generation, incarnation, str(head.tail), removed.total, removed)
-        return SealedLook(version, is_sealed, is_sealed and is_fenced, _entries(stored), len(reservations), former)
+        entries, is_counted = _entries(stored)
+        return SealedLook(version, is_sealed, is_sealed and is_fenced, entries, is_counted, len(reservations), former)
 
     async def _run(self, operation: WriteOp, shard: Shard, what: str) -> None:
         await self._connection.run(operation, shard.queue, what, MARKED, self._locator(shard))
 
 
-def _entries(stored: StoredState) -> int:
-    """The entries in runs and in the ring; those in the ring are one at least where it has bytes."""
+def _entries(stored: StoredState) -> tuple[int, bool]:
+    """The entries in runs and in the ring, and whether they are counted; in a ring that has bytes is one at least."""
     head, spilled = stored.head, stored.state.spill.entries
     if not head.used_bytes:
-        return spilled
+        return spilled, True
     counted = head.committed_entries
     if counted and counted <= head.used_bytes // ENTRY_OVERHEAD:
-        return spilled + counted
-    return spilled + max(1, stored.state.entries_in(head.used_bytes, head))
+        return spilled + counted, True
+    return spilled + max(1, stored.state.entries_in(head.used_bytes, head)), False
