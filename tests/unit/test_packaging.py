@@ -22,8 +22,8 @@ from devkit.processes.programs import program
 from remora.cli import group
 from remora.config import Settings, SqliteSettings, parse_duration
 from remora.model.exits import Exit
-from remora.replay.errors import ReplayError
 from remora.storage.sqlite import SqliteStore
+from remora_pipeline.replay.errors import ReplayError
 from support.sqlite import append
 from support.stores import held, own_topic
 
