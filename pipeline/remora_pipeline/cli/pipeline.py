@@ -18,7 +18,7 @@ MODULES: dict[str, str] = {
 def pipeline() -> None:
     """Land notifications from Kafka as tables, keep one of each bucket's current objects, and compare the buckets.
 
-    Needs Java 17 and pip install 'remorad[replay]'; runs on this host, or on a Spark cluster.
+    Needs Java 17 and pip install remorad-pipeline; runs on this host, or on a Spark cluster.
 
     \b
     Start with:

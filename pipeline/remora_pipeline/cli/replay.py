@@ -20,7 +20,7 @@ def replay() -> None:
 
     Logs that object stores write become events; the events are sent again on their own timeline, to remora's ingest
     API or to an S3 gateway; then Kafka is read back and compared with what was sent. Needs Java 17 and
-    pip install 'remorad[replay]'; runs on this host, or on a Spark cluster (--master, or spark-submit).
+    pip install remorad-pipeline; runs on this host, or on a Spark cluster (--master, or spark-submit).
 
     \b
     Start with:

@@ -45,5 +45,5 @@ class SparkCommands(CommandGroup):
             package = (exc.name or "").partition(".")[0]
             if package not in _EXTRA:
                 raise
-            raise click.ClickException(f"{package} is missing; install it with: pip install 'remorad[replay]'") from exc
+            raise click.ClickException(f"{package} is missing; install it with: pip install remorad-pipeline") from exc
         return command

@@ -31,10 +31,10 @@ def counts(folder: str, shards: int, step_s: float, speed: float) -> list[Counte
     """For each step of the trace in the folder, how many events each of so many shards has. Raises ConfigError."""
     steps: defaultdict[int, Counter[int]] = defaultdict(Counter)
     try:
-        import pyarrow as pa  # not there without the extra `replay`
+        import pyarrow as pa  # not there where this was installed without what it needs
         import pyarrow.dataset as ds
     except ImportError as exc:
-        raise ConfigError("load.trace", "needs pyarrow: install remorad[replay]") from exc
+        raise ConfigError("load.trace", "needs pyarrow: pip install remorad-pipeline") from exc
     try:
         first_us = json.loads((Path(folder) / "trace.json").read_bytes())["first_us"]
         for batch in ds.dataset(str(Path(folder) / "events")).to_batches(columns=["ts_us", "bucket", "key"]):
