@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.full("the package is a release's"), pytest.mark.timeout(3600)]
 
-STEPS = 22
-"""How many things scripts/try-package looks at."""
+STEPS = 23
+"""How many things scripts/try-package looks at, without a package of the pipeline."""
 
 MAINTAINER = "The maintainers <maintainers@remora.example>"
 
@@ -49,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    """A copy of the sources in another folder gives wheels, sources, package, SBOMs, chart and image of the very same bytes."""
+    """A copy of the sources in another folder gives wheels, package, SBOMs, chart and image of the very same bytes."""
     copy = tmp_path / "another" / "place"
     copy.mkdir(parents=True)
     files = subprocess.run(
@@ -85,7 +85,7 @@ def test_wheel_and_sources_are_whole(built: Path) -> None:
 
 
 def test_the_pipelines_wheel_has_all_of_it_and_the_daemons_none(built: Path) -> None:
-    """Modules, templates, licence and entry points are in its wheel and sources, which fit one version of the daemon."""
+    """Modules, templates, licence and entry points are in its wheel and sources, which ask for the daemon's version."""
     (wheel,), (daemons,) = built.glob("remorad_pipeline-*-py3-none-any.whl"), built.glob("remorad-*.whl")
     (sources,) = built.glob("remorad_pipeline-*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, tarfile.open(sources) as sdist, zipfile.ZipFile(daemons) as others:
@@ -154,7 +154,7 @@ def test_the_list_of_packages_names_their_licences(built: Path, which: str, leas
 
 def test_the_package_comes_and_goes(built: Path) -> None:
     """Lintian is content; in a clean Debian it keeps a changed configuration over an upgrade and leaves nothing."""
-    (package,) = built.glob("*.deb")
+    (package,) = built.glob("remora_*.deb")
 
     done = subprocess.run([ROOT / "scripts/try-package", package], capture_output=True, text=True, check=False)
 
