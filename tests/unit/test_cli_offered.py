@@ -17,6 +17,8 @@ from remora.cli import ELSEWHERE
 from remora.model.exits import Exit
 from support.offered import offer
 
+pytestmark = pytest.mark.long("each command is a process of its own, and its help imports all others")
+
 PIPELINE = Path(__file__).parents[2] / "pipeline"
 OFFERED = {each: f"remora_pipeline.cli.{each}:{each}" for each in ELSEWHERE}
 
@@ -56,7 +58,7 @@ def test_help_has_the_pipelines_commands_where_its_distribution_is(packages: Pat
 
     assert helped.returncode == 0, helped.stderr
     assert {"run", *ELSEWHERE} <= listed(helped.stdout)
-    assert "Usage: remora simulate" in simulated.stdout
+    assert "remora simulate [OPTIONS] FILE.json" in simulated.stdout
 
 
 @pytest.mark.parametrize("command", sorted(ELSEWHERE))
