@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import signal
 import sys
 import time
@@ -245,8 +246,9 @@ class Journal:
                     return
 
     async def append(self) -> int:
-        """Append an entry that no other one is like; its position, 0 where that is not known."""
-        data = f"{self._seed} {self._rng.getrandbits(64):x}"
+        """Append an entry that no other one is like, also of this program killed and started again with the same seed;
+        its position, 0 where that is not known."""
+        data = f"{self._seed} {secrets.token_hex(8)}"
         number = self._history.begin(JOURNAL, "append", data=data)
         try:
             position = await self._log.append(data.encode())

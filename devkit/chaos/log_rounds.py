@@ -147,15 +147,17 @@ class Process:
         self._command = command
         self._log = folder / f"{name}.log"
         self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()  # faults that hurt it at once start it again at once
 
     async def start(self) -> None:
         """Start it where it does not run."""
-        if self._process is not None and self._process.returncode is None:
-            return
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
-            )
+        async with self._starting:
+            if self._process is not None and self._process.returncode is None:
+                return
+            with self._log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
+                )
 
     def send(self, how: signal.Signals) -> None:
         assert self._process is not None
