@@ -92,7 +92,7 @@ def test_without_the_pipeline_help_has_the_daemons_commands_alone(packages: Path
 def test_another_distribution_adds_a_command_and_replaces_none(packages: Path, tmp_path: Path) -> None:
     """A command of any distribution is listed and run; one with the name of the daemon's own is not asked."""
     (tmp_path / "hello.py").write_text(
-        "import click\n\nmain = click.Command('hello', callback=lambda: print('hello'))\n"
+        "import click\n\nmain = click.Command('hello', help='Greet.', callback=lambda: print('hello'))\n"
     )
     there = offer(tmp_path, {"hello": "hello:main", "completion": "none:none"}, group="remora.commands")
 
