@@ -150,7 +150,7 @@ def reason(exc: Exception) -> str:
 
 def _told(text: str) -> str:
     """What a task of ours had to say, without more; else what Spark says of it."""
-    if ours := re.search(r"^remora\.[\w.]+: (.+)$", text, re.MULTILINE):
+    if ours := re.search(r"^remora(?:_pipeline)?\.[\w.]+: (.+)$", text, re.MULTILINE):
         return ours[1]
     if "SPARK-24819" in text:
         return "there are more parts than Spark can run tasks side by side: give less with --parts"
