@@ -75,9 +75,12 @@ CMD ["run", "-c", "/etc/remora/remora.toml"]
 # `remora replay` and `remora pipeline`: their packages, a Java, and Spark's Kafka connector, which no container fetches.
 FROM build AS pipeline-build
 COPY deploy/pipeline-constraints.txt ./
+COPY pipeline pipeline
 RUN export SOURCE_DATE_EPOCH=315532800 PIP_BUILD_CONSTRAINT=/src/build-constraints.txt PIP_NO_CACHE_DIR=1 \
+    && /opt/pip/bin/pip wheel --no-deps --wheel-dir /pipeline-wheel ./pipeline \
     && /opt/pip/bin/pip --python /opt/remora/bin/python install --no-deps --require-hashes \
         --requirement pipeline-constraints.txt \
+    && /opt/pip/bin/pip --python /opt/remora/bin/python install --no-deps --no-index /pipeline-wheel/*.whl \
     && /opt/pip/bin/pip --python /opt/remora/bin/python check
 
 FROM debian:${DEBIAN_RELEASE}-slim AS pipeline

@@ -1,7 +1,7 @@
 """Reads the tree as a graph: which file imports which, and which tests take which fixtures.
 
-One parser reads the daemon, the tests, `devkit` and `scripts`, so that a chain of imports runs through all of them.
-Nothing is imported for it: a module that does not even compile has importers, too.
+One parser reads the daemon, the pipeline, the tests, `devkit` and `scripts`, so that a chain of imports runs through
+all of them. Nothing is imported for it: a module that does not even compile has importers, too.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import tomllib
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-ROOTS = ("daemon", "tests", "")
+ROOTS = ("daemon", "pipeline", "tests", "")
 """Folders from which modules are imported, as pyproject.toml and the programs in `scripts` have them."""
 
 SKIPPED = frozenset({".git", ".venv", "__pycache__", "node_modules", "build", "dist"})
@@ -160,6 +161,8 @@ class Tree:
                 self._function(parsed, node, file)
         if "import_module(" in self.text(file):
             parsed.lazily |= self._named_siblings(file, module) - {file}
+        if "entry_points(" in self.text(file):
+            parsed.lazily |= self._offered(module)
         return parsed
 
     def _import(self, parsed: Parsed, node: ast.AST, file: str) -> None:
@@ -187,10 +190,18 @@ class Tree:
             parsed.names[name] = found
         return found is not None
 
+    def _offered(self, module: ast.Module) -> set[str]:
+        """The modules that pyproject.toml files offer in a group of entry points which a text of this file names."""
+        found: set[str] = set()
+        for each in (each for each in self.files if each.endswith("pyproject.toml")):
+            groups = tomllib.loads(self.text(each)).get("project", {}).get("entry-points", {})
+            for group in groups.keys() & _texts(module):
+                found |= {self._modules[value.partition(":")[0]] for value in groups[group].values()}
+        return found
+
     def _named_siblings(self, file: str, module: ast.Module) -> set[str]:
         """The modules of the same folder that texts of this file name, as `module` or `module:name`."""
-        constants = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
-        texts = {value for value in constants if isinstance(value, str)}
+        texts = _texts(module)
         siblings = {(Path(file).parent / f"{text.partition(':')[0]}.py").as_posix() for text in texts if text}
         return siblings & set(self._modules.values())
 
@@ -208,6 +219,12 @@ class Tree:
             for mark in marks:
                 if "usefixtures" in mark:
                     parsed.arguments |= set(re.findall(r"'(\w+)'", mark))
+
+
+def _texts(module: ast.Module) -> set[str]:
+    """The texts that a module has as constants."""
+    constants = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
 
 
 def _statements(module: ast.Module) -> Iterator[ast.AST]:
@@ -243,7 +260,7 @@ def _absolute(node: ast.ImportFrom, file: str) -> str:
     if not node.level:
         return node.module or ""
     folder = Path(file).parents[node.level - 1].as_posix()
-    within = folder.removeprefix("daemon/").replace("/", ".")
+    within = folder.removeprefix("daemon/").removeprefix("pipeline/").replace("/", ".")
     return f"{within}.{node.module}" if node.module else within
 
 

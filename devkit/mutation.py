@@ -191,7 +191,7 @@ class Copy:
 
     def run(self, tests: Sequence[str], *, pure: bool, options: Sequence[str] = PYTEST) -> tuple[int, str]:
         """pytest's exit code and output; the code of SIGKILL where all of it took too long and was ended."""
-        paths = [str(self.root / each) for each in ("daemon", "tests", "scripts")]
+        paths = [str(self.root / each) for each in ("daemon", "pipeline", "tests", "scripts")]
         surroundings = os.environ | {
             "PYTHONPATH": os.pathsep.join([*paths, str(self.root)]),
             "PYTHONDONTWRITEBYTECODE": "",

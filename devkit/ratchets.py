@@ -1,4 +1,4 @@
-"""Counts what makes the daemon harder to read, and holds each figure to a number: `python -m devkit.ratchets`.
+"""Counts what makes daemon and pipeline harder to read, and holds each figure to a number: `python -m devkit.ratchets`.
 
 `devkit/ratchets.toml` has the figures and the lists that they go by. A figure may only fall: one above its number fails
 `scripts/check`, and `scripts/check --fix` lowers the numbers of those below.
@@ -20,6 +20,7 @@ from typing import Any
 from devkit.paths import ROOT
 
 FILE = ROOT / "devkit/ratchets.toml"
+PACKAGES = ("daemon/remora", "pipeline/remora_pipeline")
 SHORT = 6
 """The most lines of a function that does little more than name them."""
 LONG = 500
@@ -45,8 +46,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def count(root: Path, lists: Lists) -> Found:
-    """What each figure counts in the daemon and the README of a tree."""
-    files = sorted((root / "daemon/remora").rglob("*.py"))
+    """What each figure counts in the daemon, the pipeline and the README of a tree."""
+    files = sorted(each for package in PACKAGES for each in (root / package).rglob("*.py"))
     trees = {str(each.relative_to(root)): ast.parse(each.read_text()) for each in files}
     classes, functions = _definitions(trees)
     twice = [f"{name}: {', '.join(at)}" for name, at in sorted(classes.items()) if len(at) > 1]
@@ -157,7 +158,7 @@ def raised(found: Found, most: Mapping[str, int]) -> list[str]:
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description="Count what makes the daemon harder to read.")
+    parser = argparse.ArgumentParser(description="Count what makes daemon and pipeline harder to read.")
     parser.add_argument("--fix", action="store_true", help="lower the numbers of the figures that have fallen")
     parser.add_argument("--show", metavar="FIGURE", help="list what a figure counts")
     options = parser.parse_args()

@@ -24,7 +24,7 @@ from remora import config
 from remora.config.known import class_of, options_of, part_of, unit_of
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
-from remora.replay.job_telemetry import JobTelemetry
+from remora_pipeline.replay.job_telemetry import JobTelemetry
 
 COMMON = frozenset({
     "admin.listen", "admin.control_tokens", "credentials.directory", "delivery.drain_timeout", "delivery.mode",

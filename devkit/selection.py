@@ -6,9 +6,10 @@ What changed is what `git diff REF` names, REF being HEAD unless given, and file
 
 * test files that changed, and those that import a changed module, directly or through modules of tests, `devkit` and
   `scripts`, however many; a fixture that a test takes is an import, too;
-* of a module of the daemon also those that import it through modules of the same layer: at most two of them, or any
-  number within its own folder. A chain that leaves the layer says little: nearly all tests import nearly all of
-  `policy` and `codec` in the end. A module that is loaded by its name counts where the test has that name in quotes;
+* of a module of the daemon or of the pipeline also those that import it through modules of the same layer: at most two
+  of them, or any number within its own folder. A chain that leaves the layer says little: nearly all tests import
+  nearly all of `policy` and `codec` in the end. A module that is loaded by its name, or as an entry point, counts where
+  the test has that name in quotes;
 * tests that bear the module's name, `test_NAME.py` or `test_NAME_*.py`, in the folder of its layer;
 * of `policy`, `codec`, `model`, `config` and `cli` only those of tests/unit and tests/engine, which need no server:
   they take seconds;
@@ -19,8 +20,8 @@ What changed is what `git diff REF` names, REF being HEAD unless given, and file
 that; the modules of `policy` that it names are those that may lose, repeat or reorder events. The tests that start the
 program follow where a part changed that only a process runs (`PROCESSES`), and for no change of the command line.
 
-**Everything** is selected where pyproject.toml, setup.py or tests/conftest.py changed, and a folder of tests where its
-conftest.py did. Changes in `codec` and `storage/rados` ask for both releases of Ceph (`--ceph-releases`).
+**Everything** is selected where a pyproject.toml, setup.py or tests/conftest.py changed, and a folder of tests where
+its conftest.py did. Changes in `codec` and `storage/rados` ask for both releases of Ceph (`--ceph-releases`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from devkit.imports import Tree, is_test
 HOPS = 2
 """This many modules of the changed one's layer may stand between it and a test that is near."""
 
-EVERYTHING = frozenset({"pyproject.toml", "setup.py", "tests/conftest.py", "devkit/testing/plugin.py"})
+EVERYTHING = frozenset(
+    {"pyproject.toml", "pipeline/pyproject.toml", "setup.py", "tests/conftest.py", "devkit/testing/plugin.py"}
+)
 
 PURE = tuple(f"daemon/remora/{layer}/" for layer in ("policy", "codec", "model", "config", "cli"))
 SERVERLESS = ("tests/unit/", "tests/engine/")
@@ -75,7 +78,10 @@ BOTH_CEPH_RELEASES = ("daemon/remora/codec/", "daemon/remora/storage/rados/", "d
 RELEASES = "20 16"
 NEWEST = "20"
 
-CODE_FOLDERS = frozenset({".", "daemon", "daemon/remora", "tests", "scripts"})
+RELEASED = ("daemon/", "pipeline/")
+"""The folders of the distributions."""
+
+CODE_FOLDERS = frozenset({".", "daemon", "daemon/remora", "pipeline", "pipeline/remora_pipeline", "tests", "scripts"})
 """Folders that too many texts name for that to say anything."""
 
 
@@ -211,24 +217,24 @@ class _Chain:
         return not self.loaded_as or re.search(rf"[\"']{re.escape(self.loaded_as)}\b", text) is not None
 
     def stays_within_layer(self) -> bool:
-        """Whether all modules of the daemon are of one layer, and few enough or of one folder."""
-        daemons = [file for file in self.files if file.startswith("daemon/")]
-        between = [file for file in daemons[1:] if Path(file).parent != Path(self.files[0]).parent]
-        return len({_layer(file) for file in daemons}) <= 1 and (len(daemons) - 1 <= HOPS or not between)
+        """Whether all modules of what is released are of one layer, and few enough or of one folder."""
+        released = [file for file in self.files if file.startswith(RELEASED)]
+        between = [file for file in released[1:] if Path(file).parent != Path(self.files[0]).parent]
+        return len({_layer(file) for file in released}) <= 1 and (len(released) - 1 <= HOPS or not between)
 
     def __str__(self) -> str:
         return " <- ".join(self.files)
 
 
 def _layer(file: str) -> str:
-    """The layer of a module of the daemon."""
-    return "/".join(Path(file).parts[:3])
+    """The layer of a module: the commands of the daemon and of the pipeline are one."""
+    return "/".join(Path(file).parts[2:3])
 
 
 def _named_for(tree: Tree, file: str) -> Iterator[tuple[int, Selected]]:
     """The tests that bear the module's name, in the folder of its layer where there is one."""
     name = Path(file).stem.strip("_")
-    if not file.startswith("daemon/") or not name or name == "init":
+    if not file.startswith(RELEASED) or not name or name == "init":
         return
     folders = {f"tests/unit/{part}" for part in Path(file).parts[2:-1]}
     for test in tree.tests:
@@ -241,7 +247,7 @@ def _named_for(tree: Tree, file: str) -> Iterator[tuple[int, Selected]]:
 
 def _family(file: str) -> str:
     """How tests outside of the layer's folder begin that are for a module of it, `test_cli_apply.py` for example."""
-    return f"{Path(file).parent.name}_" if file.startswith("daemon/remora/cli/") else "\0"
+    return f"{Path(file).parent.name}_" if file.startswith(RELEASED) and _layer(file) == "cli" else "\0"
 
 
 def _naming(tree: Tree, file: str) -> Iterator[tuple[int, Selected]]:
@@ -271,7 +277,7 @@ def _needle(file: str) -> re.Pattern[str]:
         if folder.as_posix() in CODE_FOLDERS:
             continue
         whole = re.escape(folder.as_posix())
-        shorter = re.escape(folder.as_posix().removeprefix("tests/").removeprefix("daemon/"))
+        shorter = re.escape(folder.as_posix().removeprefix("tests/").removeprefix("daemon/").removeprefix("pipeline/"))
         names.append(rf"[\"'/](?:{whole}|{shorter})(?:[\"']|/[\"'*{{])")
     return re.compile("|".join(names))
 

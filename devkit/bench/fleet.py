@@ -26,9 +26,9 @@ from typing import Any
 
 from devkit.bench.clusters import BenchError
 from devkit.bench.quarantine_ratio import print_rows, ratios, sweep
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.simulate.form import NoScript
-from remora.simulate.side_by_side import COLUMNS, in_pandas, line_of
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.simulate.form import NoScript
+from remora_pipeline.simulate.side_by_side import COLUMNS, in_pandas, line_of
 
 TITLE = "fleet: a thousand hosts in virtual time: how shards move by load, and what that costs (Spark)"
 MINUTE_S = 60
@@ -85,7 +85,7 @@ def _answers(scripts: Sequence[str], options: argparse.Namespace) -> list[str]:
 
 def in_spark(scripts: Sequence[str]) -> list[str]:
     """The answers of the scripts in their order, each computed by a task of its own."""
-    from remora.replay.session import session  # slow to import, and needed without --local only
+    from remora_pipeline.replay.session import session  # slow to import, and needed without --local only
 
     with session("fleet", light=True) as spark:
         rows = spark.createDataFrame(list(enumerate(scripts)), "number long, script string")

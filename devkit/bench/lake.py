@@ -24,11 +24,11 @@ from pyspark.sql import functions as F
 from devkit.bench.clusters import BenchError, running_clusters
 from devkit.clusters.kafka import create_topic
 from devkit.clusters.spark import connector_jars
-from remora.replay.kafka_source import KafkaSource, read, spans
-from remora.replay.pipeline.iceberg.catalog import LakeAddress
-from remora.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
-from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
-from remora.replay.session import session
+from remora_pipeline.replay.kafka_source import KafkaSource, read, spans
+from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
+from remora_pipeline.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
+from remora_pipeline.replay.pipeline.iceberg.land import LakePlan, land_in_lake
+from remora_pipeline.replay.session import session
 
 TITLE = "lake: notifications landed in Iceberg tables, and an inventory that is kept up"
 

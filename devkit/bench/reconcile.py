@@ -21,13 +21,13 @@ from pyspark.sql import functions as F
 
 from devkit.bench.clusters import BenchError
 from devkit.processes.processes import memory_bytes
-from remora.replay.paths import location
-from remora.replay.pipeline.columns import EVENT, OBJECT
-from remora.replay.pipeline.directory import LandedDirectory, Staged
-from remora.replay.pipeline.reconcile import ReconcilePlan, reconcile
-from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
-from remora.replay.pipeline.spark import writing
-from remora.replay.session import session
+from remora_pipeline.replay.paths import location
+from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
+from remora_pipeline.replay.pipeline.directory import LandedDirectory, Staged
+from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, reconcile
+from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
+from remora_pipeline.replay.pipeline.spark import writing
+from remora_pipeline.replay.session import session
 
 TITLE = "reconcile: ten million listed objects beside their events"
 

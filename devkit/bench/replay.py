@@ -26,10 +26,10 @@ from devkit.bench import programs
 from devkit.bench.clusters import BenchError
 from devkit.bench.embedded import NOBODY, Embedded
 from devkit.processes.processes import spent
-from remora.cli.replay_run import run_command
 from remora.model.errors import RemoraError
-from remora.replay.layout import PreparedDirectory, Trace, write
-from remora.replay.session import session
+from remora_pipeline.cli.replay_run import run_command
+from remora_pipeline.replay.layout import PreparedDirectory, Trace, write
+from remora_pipeline.replay.session import session
 
 TITLE = "replay: the generator of `remora replay run`, alone and with a daemon beside it"
 

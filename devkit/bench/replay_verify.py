@@ -32,12 +32,12 @@ from devkit.clusters.kafka import create_topic
 from devkit.paths import ROOT
 from devkit.processes.processes import cpu_s, family
 from remora.codec.murmur2 import partition
-from remora.replay import layout
-from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
-from remora.replay.run.journal import FinalOutcome, SendIntent, open_journal
-from remora.replay.session import JARS, session
-from remora.replay.shape import ACKED, PUT
-from remora.replay.verify.sent import text
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
+from remora_pipeline.replay.run.journal import FinalOutcome, SendIntent, open_journal
+from remora_pipeline.replay.session import JARS, session
+from remora_pipeline.replay.shape import ACKED, PUT
+from remora_pipeline.replay.verify.sent import text
 
 TITLE = "replay-verify: a topic of millions of records compared with the journals of its replay"
 

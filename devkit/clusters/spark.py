@@ -15,7 +15,7 @@ from py4j.java_gateway import JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
 from devkit.paths import SCRIPTS
-from remora.replay.session import JARS, ONCE
+from remora_pipeline.replay.session import JARS, ONCE
 
 QUICK_JVM = os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of a JVM that lives for seconds."""

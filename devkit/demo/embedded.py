@@ -33,7 +33,7 @@ from devkit.demo.show import (
 )
 from devkit.demo.stand import REMORA, DemoError, Shown, kafka_alone, make_kafka_topic, output_of, result_of
 from devkit.paths import SCRIPTS
-from remora.replay import layout, results
+from remora_pipeline.replay import layout, results
 
 OWN_TRACE = Path(__file__).with_name("data") / "bookkeeper-history.csv.gz"
 OWN_TRACE_GAP_S, USUAL_GAP_S = 0.003, 1.0

@@ -16,7 +16,7 @@ from rich.table import Table
 from devkit.clusters.state import cache_home
 from devkit.demo import verdict
 from devkit.demo.stand import DemoError, is_orphan
-from remora.replay import layout
+from remora_pipeline.replay import layout
 
 Samples = Mapping[tuple[str, str, str], float]
 """Metrics by name, `topic` and `le`."""

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.full("the package is a release's"), pytest.mark.timeout(3600)]
 
-STEPS = 22
-"""How many things scripts/try-package looks at."""
+STEPS = 23
+"""How many things scripts/try-package looks at, without a package of the pipeline."""
 
 MAINTAINER = "The maintainers <maintainers@remora.example>"
 
@@ -49,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    """A copy of the sources in another folder gives wheel, package, SBOMs, chart and image of the very same bytes."""
+    """A copy of the sources in another folder gives wheels, package, SBOMs, chart and image of the very same bytes."""
     copy = tmp_path / "another" / "place"
     copy.mkdir(parents=True)
     files = subprocess.run(
@@ -66,14 +66,15 @@ def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> No
     again = build(copy, tmp_path / "dist", "1700000000")
 
     assert digests(again) == digests(built)
-    assert sorted(each.suffix for each in built.iterdir()) == [".deb", ".gz", ".json", ".json", ".tar", ".tgz", ".whl"]
-    (wheel,) = built.glob("*.whl")
+    suffixes = [".deb", ".gz", ".gz", ".json", ".json", ".tar", ".tgz", ".whl", ".whl"]
+    assert sorted(each.suffix for each in built.iterdir()) == suffixes
+    (wheel,) = built.glob("remorad-*.whl")
     assert "manylinux_2_17_x86_64" in wheel.name
 
 
 def test_wheel_and_sources_are_whole(built: Path) -> None:
     """The wheel has the files that an installation needs beside the program, and the sources have them and the docs."""
-    (wheel,), (sources,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    (wheel,), (sources,) = built.glob("remorad-*.whl"), built.glob("remorad-*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, tarfile.open(sources) as sdist:
         packed, files = set(archive.namelist()), {each.name.partition("/")[2] for each in sdist if each.isreg()}
 
@@ -81,6 +82,31 @@ def test_wheel_and_sources_are_whole(built: Path) -> None:
     assert shipped <= packed
     assert {f"daemon/{each}" for each in shipped} | {"CHANGELOG.md", "docs/operations.md", "setup.py"} <= files
     assert {"systemd/remora.service", "config/remora.toml", "daemon/remora/codec/_compiled.pyx"} <= files
+
+
+def test_the_pipelines_wheel_has_all_of_it_and_the_daemons_none(built: Path) -> None:
+    """Modules, templates, licence and entry points are in its wheel and sources, which ask for the daemon's version."""
+    (wheel,), (daemons,) = built.glob("remorad_pipeline-*-py3-none-any.whl"), built.glob("remorad-*.whl")
+    (sources,) = built.glob("remorad_pipeline-*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(sources) as sdist, zipfile.ZipFile(daemons) as others:
+        packed, files = set(archive.namelist()), {each.name.partition("/")[2] for each in sdist if each.isreg()}
+        (metadata,) = [name for name in packed if name.endswith(".dist-info/METADATA")]
+        said = archive.read(metadata).decode()
+        beside = [name for name in others.namelist() if re.match("remora_pipeline|remora/(replay|simulate)", name)]
+
+    folder = ROOT / "pipeline"
+    wanted = {
+        str(each.relative_to(folder))
+        for each in (folder / "remora_pipeline").rglob("*")
+        if each.suffix in {".py", ".jinja", ".properties"} or each.name == "py.typed"
+    }
+    assert wanted <= packed & files
+    assert any(name.endswith("licenses/LICENSE") for name in packed)
+    assert any(name.endswith(".dist-info/entry_points.txt") for name in packed)
+    version = re.search(r"(?m)^Version: (.*)$", said)
+    assert version is not None
+    assert f"Requires-Dist: remorad=={version[1]}\n" in said
+    assert beside == []
 
 
 def test_the_image_is_a_valid_archive_without_a_compiler(built: Path, tmp_path: Path) -> None:
@@ -128,7 +154,7 @@ def test_the_list_of_packages_names_their_licences(built: Path, which: str, leas
 
 def test_the_package_comes_and_goes(built: Path) -> None:
     """Lintian is content; in a clean Debian it keeps a changed configuration over an upgrade and leaves nothing."""
-    (package,) = built.glob("*.deb")
+    (package,) = built.glob("remora_*.deb")
 
     done = subprocess.run([ROOT / "scripts/try-package", package], capture_output=True, text=True, check=False)
 

@@ -14,7 +14,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.clusters.s3 import Zone, fresh
 from devkit.processes.daemon import running_daemon
 from remora.cli import group
-from remora.replay import layout, results
+from remora_pipeline.replay import layout, results
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -22,9 +22,9 @@ import pytest
 from devkit.clusters.s3 import User, Zone, fresh
 from devkit.processes.ports import free_port
 from devkit.waits import until
-from remora.replay.prepare.column_map import Mapping
-from remora.replay.prepare.entry import READ, Dropped, FormatContext, Write
-from remora.replay.prepare.formats import FORMATS, detect
+from remora_pipeline.replay.prepare.column_map import Mapping
+from remora_pipeline.replay.prepare.entry import READ, Dropped, FormatContext, Write
+from remora_pipeline.replay.prepare.formats import FORMATS, detect
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
 

@@ -11,8 +11,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from remora.replay.pipeline.iceberg.catalog import LakeAddress, made
-from remora.replay.pipeline.iceberg.tables import FORMS
+from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, made
+from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from remora.replay import layout
-from remora.replay.layout import PreparedDirectory, Trace
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.layout import PreparedDirectory, Trace
 
 SCHEMA = pa.schema(
     [

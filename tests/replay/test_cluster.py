@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from devkit.clusters.kafka import Kafka
 from devkit.clusters.spark_cluster import SparkCluster
 from remora.cli import group
-from remora.replay import layout
-from remora.replay.layout import RunDirectory
-from remora.replay.results import PASS, TopicVerdict
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.layout import RunDirectory
+from remora_pipeline.replay.results import PASS, TopicVerdict
 from support.replayed import RUN_ID, Rec, events, fill, good, new_topic, prepare
 
 pytestmark = [
@@ -33,7 +33,7 @@ import sys
 import time
 from dataclasses import replace
 from remora.cli import group
-from remora.replay.session import session
+from remora_pipeline.replay.session import session
 
 master, *commands = sys.argv[1:]
 with session("test", master=master, kafka=True, settings={"spark.sql.shuffle.partitions": "2"}):

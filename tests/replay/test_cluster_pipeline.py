@@ -19,7 +19,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.clusters.spark_cluster import SparkCluster
 from remora.cli import group
 from remora.model.exits import Exit
-from remora.replay.pipeline.iceberg.tables import FORMS
+from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 from replay import lakes
 from replay.test_pipeline_land import headers, notification, producer
 from replay.test_reconcile import listing

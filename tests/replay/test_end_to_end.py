@@ -14,7 +14,7 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.processes.daemon import Daemon, running_daemon
 from devkit.waits import PATIENT_S
 from remora.cli import group
-from remora.replay import layout, results
+from remora_pipeline.replay import layout, results
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 

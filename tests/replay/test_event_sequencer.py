@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from remora.replay.event_sequencer import sequencer_order
+from remora_pipeline.replay.event_sequencer import sequencer_order
 
 pytestmark = pytest.mark.spark
 

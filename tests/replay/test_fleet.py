@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from devkit.bench import fleet
 from devkit.bench.clusters import BenchError
-from remora.simulate.side_by_side import line_of
+from remora_pipeline.simulate.side_by_side import line_of
 from replay.prepared import Wanted, prepare
 
 SECOND_US = 1_000_000

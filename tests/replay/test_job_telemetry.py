@@ -19,12 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devkit.processes.programs import program
 from remora.cli import group
-from remora.replay.errors import ReplayError
-from remora.replay.job_telemetry import JobTelemetry, LandingState
-from remora.replay.layout import write
-from remora.replay.pipeline.checkpoint import reached
-from remora.replay.pipeline.directory import Commit
-from remora.replay.pipeline.landing_state import newest_us
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.job_telemetry import JobTelemetry, LandingState
+from remora_pipeline.replay.layout import write
+from remora_pipeline.replay.pipeline.checkpoint import reached
+from remora_pipeline.replay.pipeline.directory import Commit
+from remora_pipeline.replay.pipeline.landing_state import newest_us
 from replay.prepared import Wanted, prepare
 
 STATE = LandingState("photos", {0: 5, 1: 9}, {0: 7, 1: 9, 2: 3}, 1_790_000_000_500_000, events=13, bad=1)

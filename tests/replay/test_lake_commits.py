@@ -14,11 +14,11 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.pipeline.iceberg.catalog import LakeAddress, existing, made
-from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
-from remora.replay.pipeline.iceberg.offsets import gone, next_offsets
-from remora.replay.pipeline.iceberg.tables import FORMS
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, made
+from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora_pipeline.replay.pipeline.iceberg.offsets import gone, next_offsets
+from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 from replay.lakes import event, files, lake, rows, table
 
 FIRST = LandedOffsets(0, {0: 2}, 2, 0)

@@ -10,14 +10,14 @@ import pytest
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from remora.replay.errors import ReplayRefused
-from remora.replay.pipeline.iceberg import inventory as taking
-from remora.replay.pipeline.iceberg.commits import FileChange, LandedOffsets, append, landed_in
-from remora.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
-from remora.replay.pipeline.iceberg.renewal import part_of
-from remora.replay.pipeline.iceberg.tables import KEY_PARTS
-from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
-from remora.replay.pipeline.reconciliation import ReconciledDirectory
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.iceberg import inventory as taking
+from remora_pipeline.replay.pipeline.iceberg.commits import FileChange, LandedOffsets, append, landed_in
+from remora_pipeline.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
+from remora_pipeline.replay.pipeline.iceberg.renewal import part_of
+from remora_pipeline.replay.pipeline.iceberg.tables import KEY_PARTS
+from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
 from replay.lakes import event, files, lake, rows, table
 from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, sequencer
 from replay.test_reconcile import GRACE_S, LISTED_AT, listing

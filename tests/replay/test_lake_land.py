@@ -24,12 +24,12 @@ from pyspark.sql import SparkSession
 from devkit.clusters.kafka import Kafka, create_topic, read_topic, settled
 from devkit.clusters.spark import QUICK_JVM, connector_jars
 from devkit.waits import until
-from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import KafkaSource
-from remora.replay.pipeline.iceberg import land as landing
-from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
-from remora.replay.pipeline.iceberg.lag import lake_state
-from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.kafka_source import KafkaSource
+from remora_pipeline.replay.pipeline.iceberg import land as landing
+from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora_pipeline.replay.pipeline.iceberg.lag import lake_state
+from remora_pipeline.replay.pipeline.iceberg.land import LakePlan, land_in_lake
 from replay.lakes import lake, rows, table
 from replay.test_pipeline_land import fill, headers, notification, producer
 

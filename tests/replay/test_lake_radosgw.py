@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from devkit.clusters.s3 import Zone, fresh
-from remora.replay.errors import ReplayError
-from remora.replay.pipeline.iceberg.catalog import LakeAddress, made
-from remora.replay.pipeline.iceberg.commits import LandedOffsets, append
-from remora.replay.pipeline.iceberg.tables import FORMS
-from remora.replay.pipeline.iceberg.upkeep import UpkeepPlan, maintain
-from remora.replay.pipeline.s3_objects import s3_reader
-from remora.replay.run.targets.s3 import Gateway
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, made
+from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append
+from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
+from remora_pipeline.replay.pipeline.iceberg.upkeep import UpkeepPlan, maintain
+from remora_pipeline.replay.pipeline.s3_objects import s3_reader
+from remora_pipeline.replay.run.targets.s3 import Gateway
 from replay.lakes import event, files, lake, rows
 
 pytestmark = [

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType
 
-from remora.replay.pipeline.columns import OBJECT
-from remora.replay.pipeline.iceberg.commits import FileChange, commit
-from remora.replay.pipeline.iceberg.files import TableInTasks, object_ids
-from remora.replay.pipeline.iceberg.renewal import IS_THERE, PART, PartRenewal, part_of
-from remora.replay.pipeline.iceberg.tables import by_lake_names
+from remora_pipeline.replay.pipeline.columns import OBJECT
+from remora_pipeline.replay.pipeline.iceberg.commits import FileChange, commit
+from remora_pipeline.replay.pipeline.iceberg.files import TableInTasks, object_ids
+from remora_pipeline.replay.pipeline.iceberg.renewal import IS_THERE, PART, PartRenewal, part_of
+from remora_pipeline.replay.pipeline.iceberg.tables import by_lake_names
 from replay.lakes import START, files, rows, table
 
 CHANGED = to_arrow_schema(

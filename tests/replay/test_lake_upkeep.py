@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from remora.replay.errors import ReplayRefused
-from remora.replay.pipeline.iceberg import upkeep
-from remora.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
-from remora.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.iceberg import upkeep
+from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
+from remora_pipeline.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
 from replay.lakes import event, files, lake, rows, table
 
 

@@ -13,10 +13,10 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from devkit.clusters.kafka import Kafka, create_topic, read_topic
-from remora.replay.kafka_source import KafkaSource
-from remora.replay.pipeline.iceberg import land as landings
-from remora.replay.pipeline.iceberg.commits import append
-from remora.replay.pipeline.iceberg.land import LakePlan, land_in_lake
+from remora_pipeline.replay.kafka_source import KafkaSource
+from remora_pipeline.replay.pipeline.iceberg import land as landings
+from remora_pipeline.replay.pipeline.iceberg.commits import append
+from remora_pipeline.replay.pipeline.iceberg.land import LakePlan, land_in_lake
 from replay import lakes
 from replay.test_lake_commits import Killed
 from replay.test_pipeline_land import headers, notification, producer

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from remora.replay.pipeline import inventory, reconcile
-from remora.replay.pipeline.directory import LandedDirectory
-from remora.replay.pipeline.iceberg import inventory as lake_inventory
-from remora.replay.pipeline.iceberg.commits import LandedOffsets, append
-from remora.replay.pipeline.inventory import InventoryPlan, take
-from remora.replay.pipeline.reconcile import ReconcilePlan
-from remora.replay.session import AGAIN
+from remora_pipeline.replay.pipeline import inventory, reconcile
+from remora_pipeline.replay.pipeline.directory import LandedDirectory
+from remora_pipeline.replay.pipeline.iceberg import inventory as lake_inventory
+from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append
+from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
+from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan
+from remora_pipeline.replay.session import AGAIN
 from replay.lakes import event, files, lake, table
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remora.replay.errors import ReplayError
-from remora.replay.pipeline.checkpoint import named, offsets_of
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.pipeline.checkpoint import named, offsets_of
 
 
 def write(path: Path, text: str) -> None:

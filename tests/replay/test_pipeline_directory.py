@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from remora.replay import layout
-from remora.replay.errors import ReplayRefused
-from remora.replay.pipeline import directory as directory_module
-from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline import directory as directory_module
+from remora_pipeline.replay.pipeline.directory import Commit, LandedDirectory, Staged
 
 
 class Cut(Exception):

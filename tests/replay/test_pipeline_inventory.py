@@ -13,15 +13,15 @@ import pytest
 from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.paths import location
-from remora.replay.pipeline.columns import EVENT
-from remora.replay.pipeline.directory import FileMove, LandedDirectory, Staged
-from remora.replay.pipeline.frames import current_objects
-from remora.replay.pipeline.inventory import InventoryPlan, take
-from remora.replay.pipeline.labels import label
-from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
-from remora.replay.pipeline.spark import writing
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.paths import location
+from remora_pipeline.replay.pipeline.columns import EVENT
+from remora_pipeline.replay.pipeline.directory import FileMove, LandedDirectory, Staged
+from remora_pipeline.replay.pipeline.frames import current_objects
+from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
+from remora_pipeline.replay.pipeline.labels import label
+from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
+from remora_pipeline.replay.pipeline.spark import writing
 
 pytestmark = pytest.mark.timeout(900)
 

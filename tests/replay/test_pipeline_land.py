@@ -26,11 +26,11 @@ from devkit.clusters.kafka import Kafka, admin, create_topic, delete_topic, grow
 from devkit.clusters.spark import QUICK_JVM, connector_jars
 from devkit.clusters.topics import TopicNotMade
 from devkit.waits import until
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.kafka_source import KafkaSource
-from remora.replay.pipeline.directory import Commit, LandedDirectory
-from remora.replay.pipeline.land import LandingPlan, land
-from remora.replay.topic_identity import identify
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.kafka_source import KafkaSource
+from remora_pipeline.replay.pipeline.directory import Commit, LandedDirectory
+from remora_pipeline.replay.pipeline.land import LandingPlan, land
+from remora_pipeline.replay.topic_identity import identify
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
 

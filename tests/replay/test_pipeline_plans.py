@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from remora.replay.paths import location
-from remora.replay.pipeline.columns import EVENT, PARSED
-from remora.replay.pipeline.frames import landed
-from remora.replay.pipeline.inventory import chosen
-from remora.replay.pipeline.spark import writing
+from remora_pipeline.replay.paths import location
+from remora_pipeline.replay.pipeline.columns import EVENT, PARSED
+from remora_pipeline.replay.pipeline.frames import landed
+from remora_pipeline.replay.pipeline.inventory import chosen
+from remora_pipeline.replay.pipeline.spark import writing
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.spark]
 

@@ -17,11 +17,11 @@ from devkit.entries.entries import raw_entry
 from remora.codec import rendering_plain
 from remora.codec.event_entry import decode
 from remora.model.entry import Time
-from remora.replay.notification import Unusable
-from remora.replay.pipeline import records
-from remora.replay.pipeline.columns import NOTIFICATION, PARSED
-from remora.replay.pipeline.labels import label
-from remora.replay.pipeline.records import MOST_TEXT_BYTES, SOURCE, events, parsed
+from remora_pipeline.replay.notification import Unusable
+from remora_pipeline.replay.pipeline import records
+from remora_pipeline.replay.pipeline.columns import NOTIFICATION, PARSED
+from remora_pipeline.replay.pipeline.labels import label
+from remora_pipeline.replay.pipeline.records import MOST_TEXT_BYTES, SOURCE, events, parsed
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from remora.cli import group
-from remora.replay.errors import ReplayRefused
-from remora.replay.layout import Trace
-from remora.replay.prepare import sources
-from remora.replay.prepare.inspect import inspect
-from remora.replay.prepare.job import LEFT_OUT, prepare
-from remora.replay.prepare.options import PrepareOptions
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.layout import Trace
+from remora_pipeline.replay.prepare import sources
+from remora_pipeline.replay.prepare.inspect import inspect
+from remora_pipeline.replay.prepare.job import LEFT_OUT, prepare
+from remora_pipeline.replay.prepare.options import PrepareOptions
 
 # A loaded machine may take minutes to start Spark, and to compile what each kind of query is done with.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -11,10 +11,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remora.replay.errors import ReplayRefused
-from remora.replay.prepare.column_map import Mapping
-from remora.replay.prepare.entry import MALFORMED, READ, Dropped, FormatContext, Outcome, Write, clf_us, iso_us
-from remora.replay.prepare.formats import FORMATS, detect, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.prepare.column_map import Mapping
+from remora_pipeline.replay.prepare.entry import MALFORMED, READ, Dropped, FormatContext, Outcome, Write, clf_us, iso_us
+from remora_pipeline.replay.prepare.formats import (
+    FORMATS,
+    detect,
+    ibm_cos,
+    op_log,
+    rgw_bucket_logging,
+    rgw_ops,
+    s3_access,
+)
 
 SECOND = 1_795_227_247_000_000
 """2026-11-21 02:14:07 UTC."""

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
 from remora.cli import group
-from remora.replay import layout
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.layout import PreparedDirectory, Trace
-from remora.replay.prepare import frames, job, sources
-from remora.replay.prepare.inspect import inspect
-from remora.replay.prepare.job import Prepared, prepare
-from remora.replay.prepare.options import PrepareOptions
-from remora.replay.session import session
-from remora.replay.shape import EVENT
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.layout import PreparedDirectory, Trace
+from remora_pipeline.replay.prepare import frames, job, sources
+from remora_pipeline.replay.prepare.inspect import inspect
+from remora_pipeline.replay.prepare.job import Prepared, prepare
+from remora_pipeline.replay.prepare.options import PrepareOptions
+from remora_pipeline.replay.session import session
+from remora_pipeline.replay.shape import EVENT
 from replay.sample import SAMPLE
 from replay.sample import rows as sample_rows
 

@@ -8,9 +8,9 @@ from io import BytesIO
 
 import pytest
 
-from remora.replay.prepare.column_map import Mapping
-from remora.replay.prepare.entry import READ, Dropped, FormatContext, FoundLine, Outcome, Write, is_malformed
-from remora.replay.prepare.formats import FORMATS, detect, op_log, rgw_bucket_logging, rgw_ops, s3_access
+from remora_pipeline.replay.prepare.column_map import Mapping
+from remora_pipeline.replay.prepare.entry import READ, Dropped, FormatContext, FoundLine, Outcome, Write, is_malformed
+from remora_pipeline.replay.prepare.formats import FORMATS, detect, op_log, rgw_bucket_logging, rgw_ops, s3_access
 
 PART = Dropped("no event: a part of a multipart upload")
 

@@ -20,14 +20,23 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.replay.errors import ReplayRefused
-from remora.replay.prepare import sources, streams, task
-from remora.replay.prepare.column_map import Mapping
-from remora.replay.prepare.entry import MALFORMED, NOT_UTF8, READ, Dropped, FormatContext, FoundLine, Outcome, Write
-from remora.replay.prepare.formats import FORMATS, detect
-from remora.replay.prepare.inspect import inspect, sort_out, trace_name
-from remora.replay.prepare.options import PrepareOptions
-from remora.replay.prepare.tables import csv_records, moment_us, parquet_records
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.prepare import sources, streams, task
+from remora_pipeline.replay.prepare.column_map import Mapping
+from remora_pipeline.replay.prepare.entry import (
+    MALFORMED,
+    NOT_UTF8,
+    READ,
+    Dropped,
+    FormatContext,
+    FoundLine,
+    Outcome,
+    Write,
+)
+from remora_pipeline.replay.prepare.formats import FORMATS, detect
+from remora_pipeline.replay.prepare.inspect import inspect, sort_out, trace_name
+from remora_pipeline.replay.prepare.options import PrepareOptions
+from remora_pipeline.replay.prepare.tables import csv_records, moment_us, parquet_records
 
 LINE = "o photos [21/Nov/2026:02:14:{:02} +0000] REST.PUT.OBJECT key {} 1200 - 5b0d\n"
 CSV = "seq,ts_us,op,bucket,key,size\n"

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from remora.replay.errors import ReplayRefused
-from remora.replay.pipeline.columns import NOTIFICATION
-from remora.replay.pipeline.directory import LandedDirectory
-from remora.replay.pipeline.emit import ObjectNow, record_of, sequencer_of
-from remora.replay.pipeline.findings import FINDING
-from remora.replay.pipeline.frames import current_objects
-from remora.replay.pipeline.inventory import InventoryPlan, take
-from remora.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
-from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
-from remora.replay.pipeline.reconciliation import ReconciledDirectory
-from remora.replay.pipeline.records import events as events_of
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.columns import NOTIFICATION
+from remora_pipeline.replay.pipeline.directory import LandedDirectory
+from remora_pipeline.replay.pipeline.emit import ObjectNow, record_of, sequencer_of
+from remora_pipeline.replay.pipeline.findings import FINDING
+from remora_pipeline.replay.pipeline.frames import current_objects
+from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
+from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
+from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
+from remora_pipeline.replay.pipeline.records import events as events_of
 from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, Told, land, landed
 from replay.test_reconcile_emit import AT_NS, reconciled, row
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from remora.cli import group
-from remora.replay.errors import ReplayRefused
-from remora.replay.pipeline.reconciled_page import page_of
-from remora.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory, ReconcileFinding
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.reconciled_page import page_of
+from remora_pipeline.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory, ReconcileFinding
 
 FOUND = Reconcile(
     version=VERSION,

@@ -19,10 +19,10 @@ from remora.codec import s3_events
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.model.entry import Time
-from remora.replay.errors import ReplayError
-from remora.replay.layout import write
-from remora.replay.pipeline.columns import NOTIFICATION
-from remora.replay.pipeline.emit import (
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.layout import write
+from remora_pipeline.replay.pipeline.columns import NOTIFICATION
+from remora_pipeline.replay.pipeline.emit import (
     BATCH,
     CREATED,
     REMOVED,
@@ -34,9 +34,9 @@ from remora.replay.pipeline.emit import (
     record_of,
     sequencer_of,
 )
-from remora.replay.pipeline.findings import DIFFERING, EXTRA, FINDING, MISSING
-from remora.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory
-from remora.replay.pipeline.records import events
+from remora_pipeline.replay.pipeline.findings import DIFFERING, EXTRA, FINDING, MISSING
+from remora_pipeline.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory
+from remora_pipeline.replay.pipeline.records import events
 from support.ingest import own_topic
 
 AT = datetime(2026, 11, 21, 2, 14, 7, 482_000, tzinfo=UTC)

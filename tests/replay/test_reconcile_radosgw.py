@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from devkit.clusters.s3 import Zone, fresh
-from remora.replay.pipeline.directory import LandedDirectory
-from remora.replay.pipeline.emit import Emission, EmitProgress, emit, sequencer_of
-from remora.replay.pipeline.inventory import InventoryPlan, take
-from remora.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
-from remora.replay.pipeline.reconciliation import ReconciledDirectory
-from remora.replay.pipeline.s3_objects import looking, s3_reader
-from remora.replay.run.targets.s3 import Gateway
+from remora_pipeline.replay.pipeline.directory import LandedDirectory
+from remora_pipeline.replay.pipeline.emit import Emission, EmitProgress, emit, sequencer_of
+from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
+from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
+from remora_pipeline.replay.pipeline.s3_objects import looking, s3_reader
+from remora_pipeline.replay.run.targets.s3 import Gateway
 from replay.test_pipeline_inventory import PUT, Told, land
 from replay.test_reconcile_emit import Server
 

@@ -14,11 +14,11 @@ from aiokafka import AIOKafkaProducer
 from pyspark.sql import SparkSession
 
 from devkit.clusters.kafka import Kafka, create_topic
-from remora.replay.kafka_source import KafkaSource, first_far
-from remora.replay.pipeline import inventory
-from remora.replay.pipeline.land import LandingPlan, land
-from remora.replay.results import FAIL
-from remora.replay.verify.job import verify_topic
+from remora_pipeline.replay.kafka_source import KafkaSource, first_far
+from remora_pipeline.replay.pipeline import inventory
+from remora_pipeline.replay.pipeline.land import LandingPlan, land
+from remora_pipeline.replay.results import FAIL
+from remora_pipeline.replay.verify.job import verify_topic
 from support.asked import question
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]

@@ -19,16 +19,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from remora.cli.replay_report import report as command
-from remora.replay.errors import ReplayRefused
-from remora.replay.layout import Fault, RunDirectory, read, write
-from remora.replay.report import distributions, over_time, texts
-from remora.replay.report.canvas import LEFT, RIGHT, WIDTH, FaultSpan, drawing, fly
-from remora.replay.report.job import report
-from remora.replay.report.panels import FILES, align
-from remora.replay.report.subject import load
-from remora.replay.report.summary import Summary
-from remora.replay.results import Example, Percentiles, Series, TimelineMark, TopicVerdict
+from remora_pipeline.cli.replay_report import report as command
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.layout import Fault, RunDirectory, read, write
+from remora_pipeline.replay.report import distributions, over_time, texts
+from remora_pipeline.replay.report.canvas import LEFT, RIGHT, WIDTH, FaultSpan, drawing, fly
+from remora_pipeline.replay.report.job import report
+from remora_pipeline.replay.report.panels import FILES, align
+from remora_pipeline.replay.report.subject import load
+from remora_pipeline.replay.report.summary import Summary
+from remora_pipeline.replay.results import Example, Percentiles, Series, TimelineMark, TopicVerdict
 from replay.verified import ORIGIN_US, simulate, tail
 
 PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")

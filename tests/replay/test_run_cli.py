@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from remora.cli import group
-from remora.replay import layout
-from remora.replay.layout import RunDirectory
-from remora.replay.run.progress import Reading, shown
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.layout import RunDirectory
+from remora_pipeline.replay.run.progress import Reading, shown
 from replay.prepared import Wanted, prepare
 
 TOPIC = ("--topic", "t")

@@ -12,15 +12,15 @@ from click.testing import CliRunner
 
 from devkit.clock import in_virtual_time
 from remora.cli import group
-from remora.replay.errors import ReplayRefused
-from remora.replay.layout import RunDirectory, write
-from remora.replay.loop import ReplayLoop, loop_of, share
-from remora.replay.run.job import resumed
-from remora.replay.run.journal import Line
-from remora.replay.run.plan import INGEST, ReplayPlan
-from remora.replay.run.schedule import DueEvent
-from remora.replay.run.sender import ReplaySender, WallClock
-from remora.replay.run.targets import AttemptResult, TargetAnswer
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.layout import RunDirectory, write
+from remora_pipeline.replay.loop import ReplayLoop, loop_of, share
+from remora_pipeline.replay.run.job import resumed
+from remora_pipeline.replay.run.journal import Line
+from remora_pipeline.replay.run.plan import INGEST, ReplayPlan
+from remora_pipeline.replay.run.schedule import DueEvent
+from remora_pipeline.replay.run.sender import ReplaySender, WallClock
+from remora_pipeline.replay.run.targets import AttemptResult, TargetAnswer
 from replay.verified import TRACE, run
 
 

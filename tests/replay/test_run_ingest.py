@@ -25,14 +25,14 @@ from devkit.processes.daemon import Daemon, running_daemon
 from devkit.processes.processes import gone
 from remora.cli import group
 from remora.model.exits import Exit
-from remora.replay import layout
-from remora.replay.layout import RunDirectory
-from remora.replay.prepared import read_events
-from remora.replay.run import frames
-from remora.replay.run.journal import FinalOutcome, SendIntent, journals, read_journal
-from remora.replay.run.progress import Reading
-from remora.replay.run.targets.ingest import IngestAddress, TakenTopic, check_ingest
-from remora.replay.shape import EVENT_NAMES, MARK
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.layout import RunDirectory
+from remora_pipeline.replay.prepared import read_events
+from remora_pipeline.replay.run import frames
+from remora_pipeline.replay.run.journal import FinalOutcome, SendIntent, journals, read_journal
+from remora_pipeline.replay.run.progress import Reading
+from remora_pipeline.replay.run.targets.ingest import IngestAddress, TakenTopic, check_ingest
+from remora_pipeline.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
 
 pytestmark = pytest.mark.spark

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.layout import RunDirectory
-from remora.replay.run.journal import (
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.layout import RunDirectory
+from remora_pipeline.replay.run.journal import (
     FinalOutcome,
     JournalStart,
     Line,
@@ -101,8 +101,8 @@ def test_a_journal_without_room_says_so(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from remora.replay.layout import RunDirectory
-from remora.replay.run.journal import SendIntent, open_journal
+from remora_pipeline.replay.layout import RunDirectory
+from remora_pipeline.replay.run.journal import SendIntent, open_journal
 with open_journal(RunDirectory(Path(sys.argv[1])), 0) as journal:
     journal.start(0, 0, 1.0)
     print("begun", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.replay.run.limited_time import MOST_SPANS, LimitedTime
+from remora_pipeline.replay.run.limited_time import MOST_SPANS, LimitedTime
 
 
 @given(

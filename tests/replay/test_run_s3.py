@@ -15,13 +15,13 @@ from aiohttp import web
 
 from devkit.clusters.s3 import Zone, fresh
 from devkit.processes.daemon import remora, write_config
-from remora.replay.errors import ReplayRefused
-from remora.replay.run.journal import FinalOutcome, Line
-from remora.replay.run.schedule import DueEvent
-from remora.replay.run.sender import ReplaySender, TaskLimits, WallClock
-from remora.replay.run.targets import AttemptResult, TargetAnswer
-from remora.replay.run.targets.s3 import Gateway, check_s3, s3_target
-from remora.replay.shape import EVENT_NAMES, MARK
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.run.journal import FinalOutcome, Line
+from remora_pipeline.replay.run.schedule import DueEvent
+from remora_pipeline.replay.run.sender import ReplaySender, TaskLimits, WallClock
+from remora_pipeline.replay.run.targets import AttemptResult, TargetAnswer
+from remora_pipeline.replay.run.targets.s3 import Gateway, check_s3, s3_target
+from remora_pipeline.replay.shape import EVENT_NAMES, MARK
 
 KEYS = ("plain", "with space", "a+b&c=d?e#f%20g;h", "ünï/日本/😀", "quote\"'\\", "new\nline", "x" * 700)
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.clock import in_virtual_time
-from remora.replay.run.journal import FinalOutcome, Line, SendIntent
-from remora.replay.run.lateness import merged, percentile_us, rounded
-from remora.replay.run.schedule import DueEvent, Timeline
-from remora.replay.run.sender import Overloaded, ReplaySender, TaskLimits, TaskTally, WallClock
-from remora.replay.run.targets import AttemptResult, TargetAnswer
+from remora_pipeline.replay.run.journal import FinalOutcome, Line, SendIntent
+from remora_pipeline.replay.run.lateness import merged, percentile_us, rounded
+from remora_pipeline.replay.run.schedule import DueEvent, Timeline
+from remora_pipeline.replay.run.sender import Overloaded, ReplaySender, TaskLimits, TaskTally, WallClock
+from remora_pipeline.replay.run.targets import AttemptResult, TargetAnswer
 
 MS = 1000
 DONE = TargetAnswer(AttemptResult.DONE, 200)

@@ -15,11 +15,11 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from remora.cli import group
-from remora.replay import layout
-from remora.replay.errors import ReplayError, ReplayRefused, named_by_path
-from remora.replay.pipeline.directory import LandedDirectory
-from remora.replay.session import ONCE, reason, refuse_retries, session
-from remora.replay.topic_identity import TopicIdentity
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused, named_by_path
+from remora_pipeline.replay.pipeline.directory import LandedDirectory
+from remora_pipeline.replay.session import ONCE, reason, refuse_retries, session
+from remora_pipeline.replay.topic_identity import TopicIdentity
 
 pytestmark = pytest.mark.spark
 
@@ -132,7 +132,7 @@ Identifier: remora-land [id = 1, runId = 2]
     [
         (Py4JError(TASK), "Spark: ValueError: invalid literal: 'abc'"),
         (Py4JError(DISK), "Spark: IOException: No space left on device"),
-        (Py4JError("remora.replay.errors.ReplayError: x.json: is torn\nmore"), "x.json: is torn"),
+        (Py4JError("remora_pipeline.replay.errors.ReplayError: x.json: is torn\nmore"), "x.json: is torn"),
         (Py4JError("An error occurred while calling o1.x. Trace:\n: some.Cause\n"), "Spark: some.Cause"),
         (Py4JNetworkError("Answer from Java side is empty"), "Spark's Java has gone"),
         (Py4JError("... Py4JNetworkError: Answer from Java side is empty"), "Spark's Java has gone"),
@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     async def identified(*_: object) -> TopicIdentity:
         return TopicIdentity(None, None)
 
-    monkeypatch.setattr("remora.replay.pipeline.land.identify", identified)
+    monkeypatch.setattr("remora_pipeline.replay.pipeline.land.identify", identified)
     argv = [option.format(landed=landed.path) for option in options]
 
     with pytest.raises(ReplayError, match=r"file/out.*: Not a directory") as told:
@@ -188,7 +188,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 def test_the_daemon_loads_no_spark() -> None:
     """The command line and a worker process are loaded without Spark, Arrow, numpy or matplotlib."""
     code = (
-        "import sys, remora.cli.run, remora.cli.replay, remora.cli.pipeline, remora.worker.process, remora.client;"
+        "import sys, remora.cli.run, remora.worker.process, remora.client;"
+        "import remora_pipeline.cli.replay, remora_pipeline.cli.pipeline;"
         "print({'pyspark', 'pyarrow', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -197,7 +198,7 @@ def test_the_daemon_loads_no_spark() -> None:
 
 _STARTING = """
 import subprocess, sys
-from remora.replay.chatter import kept_back
+from remora_pipeline.replay.chatter import kept_back
 
 child = "echo fetched >&2; echo fetching; read line; echo it hurts >&2"
 with kept_back():

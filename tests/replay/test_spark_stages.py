@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.replay.spark_stages import RunningStage
+from remora_pipeline.replay.spark_stages import RunningStage
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from devkit.processes.processes import family
-from remora.replay.errors import ReplayError
-from remora.replay.termination import ENDED, ended_by_sigterm
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.termination import ENDED, ended_by_sigterm
 from support.replayed import events, prepare
 
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from remora.replay.verify.deletes import with_deletes
+from remora_pipeline.replay.verify.deletes import with_deletes
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from remora.replay.verify import chain, numbers
-from remora.replay.verify.records import NO_NUMBER, records
+from remora_pipeline.replay.verify import chain, numbers
+from remora_pipeline.replay.verify.records import NO_NUMBER, records
 from support.replayed import INCARNATION, SHARDS, Rec, events, good, numbered, position
 
 pytestmark = pytest.mark.spark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.replay.verify.record_frames import tasks
+from remora_pipeline.replay.verify.record_frames import tasks
 
 
 @pytest.mark.parametrize(

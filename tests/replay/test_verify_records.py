@@ -18,14 +18,14 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from devkit.clusters.kafka import Kafka
 from remora.codec import murmur2 as plain
-from remora.replay import layout
-from remora.replay.results import TopicVerdict
-from remora.replay.shape import COPY, MPU_COMPLETE, PUT
-from remora.replay.verify.job import verify_run
-from remora.replay.verify.placement import murmur2, own_partition
-from remora.replay.verify.sent import with_digests
-from remora.replay.verify.values import PASSED, head
-from remora.replay.verify.values import values as read_values
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.results import TopicVerdict
+from remora_pipeline.replay.shape import COPY, MPU_COMPLETE, PUT
+from remora_pipeline.replay.verify.job import verify_run
+from remora_pipeline.replay.verify.placement import murmur2, own_partition
+from remora_pipeline.replay.verify.sent import with_digests
+from remora_pipeline.replay.verify.values import PASSED, head
+from remora_pipeline.replay.verify.values import values as read_values
 from support.asked import filled, question, wrong
 from support.replayed import (
     KEYS,

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.cli import group
-from remora.replay import properties
-from remora.replay.errors import ReplayRefused
-from remora.replay.results import FAIL, INVALID, PASS, Percentiles
-from remora.replay.verify.caveats import caveats
-from remora.replay.verify.distributions import POINTS, Class, rank, tail
-from remora.replay.verify.judgement import VerdictRules, judge
-from remora.replay.verify.series import Axis
+from remora_pipeline.replay import properties
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.results import FAIL, INVALID, PASS, Percentiles
+from remora_pipeline.replay.verify.caveats import caveats
+from remora_pipeline.replay.verify.distributions import POINTS, Class, rank, tail
+from remora_pipeline.replay.verify.judgement import VerdictRules, judge
+from remora_pipeline.replay.verify.series import Axis
 
 GOOD = dict.fromkeys(
     (

@@ -19,14 +19,14 @@ from pyspark.sql import SparkSession
 from devkit.clusters.kafka import Kafka, settled
 from devkit.testing.cases import cases
 from remora.cli import group
-from remora.cli.replay_verify import _recalled
-from remora.replay import layout
-from remora.replay.errors import ReplayRefused
-from remora.replay.kafka_source import COMMITTED
-from remora.replay.layout import RunDirectory
-from remora.replay.results import FAIL, INVALID, PASS, Series, TopicVerdict
-from remora.replay.shape import MARK
-from remora.replay.verify.job import verify_run, verify_topic
+from remora_pipeline.cli.replay_verify import _recalled
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.kafka_source import COMMITTED
+from remora_pipeline.replay.layout import RunDirectory
+from remora_pipeline.replay.results import FAIL, INVALID, PASS, Series, TopicVerdict
+from remora_pipeline.replay.shape import MARK
+from remora_pipeline.replay.verify.job import verify_run, verify_topic
 from support.asked import filled, question, wrong
 from support.replayed import (
     KEYS,

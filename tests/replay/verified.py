@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import floor, log10
 from pathlib import Path
 
-from remora.replay.layout import Fault, HotKey, ReplayRun, RunDirectory, Trace, write
-from remora.replay.results import (
+from remora_pipeline.replay.layout import Fault, HotKey, ReplayRun, RunDirectory, Trace, write
+from remora_pipeline.replay.results import (
     Example,
     Interval,
     KeyLatency,

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from devkit.clusters.kafka import Kafka
-from remora.replay.kafka_source import UNCOMMITTED, KafkaSource
-from remora.replay.results import TopicVerdict
-from remora.replay.verify.judgement import VerdictRules
-from remora.replay.verify.kafka import FreezeWait
-from remora.replay.verify.question import JudgedWindow, Question
+from remora_pipeline.replay.kafka_source import UNCOMMITTED, KafkaSource
+from remora_pipeline.replay.results import TopicVerdict
+from remora_pipeline.replay.verify.judgement import VerdictRules
+from remora_pipeline.replay.verify.kafka import FreezeWait
+from remora_pipeline.replay.verify.question import JudgedWindow, Question
 from support.replayed import Rec, fill, new_topic
 
 WRONG = (

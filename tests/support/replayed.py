@@ -19,12 +19,12 @@ from remora.codec.rendering_plain import body
 from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.topic import Target, Topic
-from remora.replay import layout
-from remora.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
-from remora.replay.run.journal import FinalOutcome, SendIntent, open_journal
-from remora.replay.run.schedule import DueEvent as Due
-from remora.replay.run.targets.ingest import Records
-from remora.replay.shape import ACKED, DELETE, PUT
+from remora_pipeline.replay import layout
+from remora_pipeline.replay.layout import PreparedDirectory, ReplayRun, RunDirectory, Trace
+from remora_pipeline.replay.run.journal import FinalOutcome, SendIntent, open_journal
+from remora_pipeline.replay.run.schedule import DueEvent as Due
+from remora_pipeline.replay.run.targets.ingest import Records
+from remora_pipeline.replay.shape import ACKED, DELETE, PUT
 
 RUN_ID = "r1"
 T0_US = 1_790_000_000_000_000

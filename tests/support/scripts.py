@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from remora.simulate.models import FORMS
-from remora.simulate.script import answer, script_from
+from remora_pipeline.simulate.models import FORMS
+from remora_pipeline.simulate.script import answer, script_from
 
 DATA = Path(__file__).parents[1] / "data"
 CASES = [

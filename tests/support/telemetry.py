@@ -12,7 +12,7 @@ from remora.model.shard import Shard
 from remora.model.traffic import Meter
 from remora.policy.condition import Condition, Outage, State
 from remora.policy.stages import EventStage
-from remora.replay.job_telemetry import JobTelemetry, LandingState
+from remora_pipeline.replay.job_telemetry import JobTelemetry, LandingState
 
 NOW_NS = 1_795_227_938_000_000_000
 

@@ -42,7 +42,7 @@ from remora.model.words import duration, several
 from remora.policy.hosts import owner_text
 from support.commands import Run, config, remora, subcommands
 
-COMMANDS = Path(__file__).parents[2] / "daemon/remora/cli"
+COMMANDS = [Path(__file__).parents[2] / each / "cli" for each in ("daemon/remora", "pipeline/remora_pipeline")]
 
 __all__ = ["config", "remora"]
 
@@ -507,7 +507,7 @@ def test_no_command_counts_without_agreement() -> None:
     )
     figure = re.compile(rf"\{{(?!several)[a-z_][^{{}}]*\}} (?:[a-z]+ )?(?:{nouns})\b(?!/s)")
 
-    places = {path.name: figure.findall(path.read_text()) for path in COMMANDS.glob("*.py")}
+    places = {path.name: figure.findall(path.read_text()) for folder in COMMANDS for path in folder.glob("*.py")}
 
     assert {name: found for name, found in places.items() if found} == {"explain.py": ["{asked.what} in queues"]}
 
@@ -544,7 +544,7 @@ def test_an_owner_is_shown_with_its_host_and_worker() -> None:
 
 @pytest.mark.parametrize("missing", ["pyspark", "py4j", "pyarrow"])
 def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
-    """Where a package of the extra `replay` is missing, its commands name the extra instead of a traceback."""
+    """Where a package that the pipeline needs is missing, its commands say what to install instead of a traceback."""
     script = f"import sys; sys.modules[{missing!r}] = None; from remora.cli import main; main()"
 
     done = subprocess.run(
@@ -553,7 +553,7 @@ def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
 
     assert done.returncode == Exit.FAILURE
     assert re.fullmatch(
-        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remorad\[replay\]'\n", done.stderr
+        rf"Error: {missing}[a-z.]* is missing; install it with: pip install remorad-pipeline\n", done.stderr
     )
 
 

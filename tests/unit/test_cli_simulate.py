@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from remora.cli import group
-from remora.cli.simulate import simulate
 from remora.model.exits import Exit
+from remora_pipeline.cli.simulate import simulate
 from support.scripts import CASES, shaping
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -22,8 +22,8 @@ from devkit.processes.programs import program
 from remora.cli import group
 from remora.config import Settings, SqliteSettings, parse_duration
 from remora.model.exits import Exit
-from remora.replay.errors import ReplayError
 from remora.storage.sqlite import SqliteStore
+from remora_pipeline.replay.errors import ReplayError
 from support.sqlite import append
 from support.stores import held, own_topic
 
@@ -300,6 +300,31 @@ def test_the_image_of_the_pipeline_has_java_and_spark_and_no_build_tools() -> No
     assert (json.loads(entry), json.loads(command)) == ([INSTALLED], ["pipeline", "--help"])
     (jars,) = [each for each in arguments("COPY", "pipeline") if each.startswith("--from=spark-jars")]
     assert f"REMORA_SPARK_JARS={jars.split()[-1].rstrip('/')}" in arguments("ENV", "pipeline")[0].split()
+
+
+def test_the_pipeline_is_in_its_own_image_alone() -> None:
+    """Its package and what that needs are installed behind the daemon's, in a stage that the daemon's image has not."""
+    (wheel,) = [each for each in arguments("RUN", "build") if "pip wheel" in each]
+    found = instructions()
+    first = found.index(("FROM", "build AS pipeline-build"))
+    (behind,) = [argument for name, argument in found[first:] if name == "RUN" and "pip wheel" in argument]
+
+    assert "./pipeline" not in wheel
+    assert "pip wheel --no-deps --wheel-dir /pipeline-wheel ./pipeline" in behind
+    assert "--no-deps --no-index /pipeline-wheel/*.whl" in behind
+
+
+def test_the_pipelines_package_needs_the_daemons_of_its_version_and_a_java() -> None:
+    """It has neither interpreter nor command of its own, brings the units of the landing, and enables nothing."""
+    (needs,) = re.findall(r"(?m)^Depends: (.*)$", (ROOT / "deploy/deb/pipeline.control.in").read_text())
+    build, script = (ROOT / "scripts/build").read_text(), (ROOT / "deploy/deb/pipeline.postinst").read_text()
+
+    assert {"remora (= @VERSION@)", "default-jre-headless (>= 2:1.17) | java17-runtime-headless"} <= set(
+        needs.split(", ")
+    )
+    for file in ("deploy/pipeline-constraints.txt", "systemd/remora-land.service", "systemd/remora-land.timer"):
+        assert f"src/{file}" in build
+    assert re.findall(r"systemctl .*", script) == ["systemctl daemon-reload"]
 
 
 def test_what_the_image_exposes_can_be_reached() -> None:

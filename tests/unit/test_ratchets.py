@@ -74,6 +74,19 @@ def test_what_is_counted(tree: Path) -> None:
     assert figures(tree) == COUNTED
 
 
+def test_the_pipeline_counts_too(tree: Path) -> None:
+    """A class of the pipeline that the daemon has already is there twice, as a long module of it is one."""
+    folder = tree / "pipeline/remora_pipeline"
+    folder.mkdir(parents=True)
+    before = figures(tree)
+
+    (folder / "run.py").write_text("class Run: ...\n" + "x = 1\n" * 501)
+    (tree / "daemon/remora/shaping.py").write_text("class Run: ...\n")
+
+    assert figures(tree)["class_names_twice"] == before["class_names_twice"] + 1
+    assert figures(tree)["long_files"] == before["long_files"] + 1
+
+
 @pytest.mark.parametrize(
     ("figure", "file", "added"),
     [

@@ -21,15 +21,18 @@ NUMBER = r"(\d+\.\d+\.\d+(?:\.?(?:dev|a|b|rc)\d+)?)"
 CHART_NUMBER = r"(\d+\.\d+\.\d+(?:-(?:dev|a|b|rc)\d+)?)"
 
 
-def test_the_installed_package_has_the_version_of_the_sources() -> None:
+def test_the_installed_packages_have_the_version_of_the_sources() -> None:
     """What `remora --version` and the metric of the build show is the version of pyproject.toml."""
-    assert metadata.version("remorad") == VERSION
+    assert metadata.version("remorad") == metadata.version("remorad-pipeline") == VERSION
 
 
 @pytest.mark.parametrize(
     ("file", "pattern"),
     [
         ("daemon/remora/__init__.py", rf'^__version__ = "{NUMBER}"$'),
+        ("pyproject.toml", rf'"remorad-pipeline=={NUMBER}"'),
+        ("pipeline/pyproject.toml", rf'^version = "{NUMBER}"$'),
+        ("pipeline/pyproject.toml", rf'"remorad=={NUMBER}"'),
         ("deploy/helm/remora/Chart.yaml", rf'^appVersion: "{NUMBER}"$'),
         ("deploy/kustomize/sqlite/remora.yaml", rf'app\.kubernetes\.io/version: "{NUMBER}"'),
         ("deploy/kustomize/sqlite/remora.yaml", rf"image: remora:{NUMBER}"),
@@ -78,8 +81,10 @@ def test_the_chart_has_the_version_of_the_sources() -> None:
 
 
 def test_the_packages_take_their_version_from_the_sources() -> None:
-    """The Debian package has a placeholder that scripts/build fills in, and no version of its own."""
-    assert "Version: @VERSION@\n" in (ROOT / "deploy/deb/control.in").read_text()
+    """The Debian packages have a placeholder that scripts/build fills in, and no version of their own."""
+    for name in ("control.in", "pipeline.control.in"):
+        assert "Version: @VERSION@\n" in (ROOT / "deploy/deb" / name).read_text()
+    assert "remora (= @VERSION@)" in (ROOT / "deploy/deb/pipeline.control.in").read_text()
 
 
 def test_the_newest_release_of_the_changelog_is_this_version_or_before_it() -> None:

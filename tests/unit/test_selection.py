@@ -25,11 +25,21 @@ TREE = {
     "daemon/remora/engine/delivery/session.py": "from remora.policy.acks import Window",
     "daemon/remora/engine/worker.py": "from remora.engine.delivery.session import Session",
     "daemon/remora/cli/__init__.py": "from importlib import import_module\nCOMMANDS = {'dlq': 'dlq:dlq', 'log': ''}\n"
+    "OFFERED = 'remora.commands'\nentry_points(group=OFFERED)\n"
     "import_module(f'remora.cli.{COMMANDS}')",
     "daemon/remora/cli/dlq.py": "from remora.cli.rows import table",
     "daemon/remora/cli/log.py": "",
     "daemon/remora/cli/rows.py": "",
     "daemon/remora/supervisor/child.py": "",
+    "pipeline/pyproject.toml": "[project.entry-points.'remora.commands']\n"
+    "replay = 'remora_pipeline.cli.replay:replay'\n"
+    "[project.entry-points.other]\nno = 'remora_pipeline.cli.no:no'\n",
+    "pipeline/remora_pipeline/cli/replay.py": "from remora_pipeline.replay import layout",
+    "pipeline/remora_pipeline/cli/no.py": "",
+    "pipeline/remora_pipeline/replay/layout.py": "",
+    "pipeline/remora_pipeline/replay/report.py": "from remora_pipeline.replay import layout",
+    "tests/replay/test_layout.py": "from remora_pipeline.replay import report",
+    "tests/replay/test_replay_cli.py": "from remora.cli import main\nmain('replay')",
     "daemon/remora/storage/rados/locks.py": "",
     "tests/conftest.py": "",
     "devkit/clusters/kafka.py": "import pytest\n@pytest.fixture\ndef kafka(folder): ...",
@@ -94,6 +104,9 @@ def why(selection: Selection, file: str) -> str:
         pytest.param("daemon/remora/codec/_fast.pyx", {"test_fast"}, id="Cython"),
         pytest.param("daemon/remora/cli/dlq.py", {"test_cli_dlq"}, id="loaded by its name"),
         pytest.param("daemon/remora/cli/rows.py", {"test_cli_dlq"}, id="imported by what is loaded by its name"),
+        pytest.param("pipeline/remora_pipeline/cli/replay.py", {"test_replay_cli"}, id="offered as an entry point"),
+        pytest.param("pipeline/remora_pipeline/cli/no.py", set[str](), id="offered to others"),
+        pytest.param("pipeline/remora_pipeline/replay/layout.py", {"test_layout"}, id="within a layer of the pipeline"),
         pytest.param("devkit/clusters/kafka.py", {"test_kafka"}, id="a fixture of conftest.py"),
         pytest.param("tests/support/folders.py", {"test_kafka"}, id="a fixture that a fixture takes"),
         pytest.param("tests/contract/conftest.py", {"test_kafka", "test_plain"}, id="conftest.py of a folder"),

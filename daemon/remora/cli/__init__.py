@@ -7,7 +7,7 @@ import sys
 import threading
 from importlib import import_module
 from types import MappingProxyType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -16,6 +16,9 @@ from remora.cli.groups import CommandGroup
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import exit_code
 from remora.process.exit import end_at_once
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = MappingProxyType(
     {
@@ -41,30 +44,53 @@ COMMANDS = MappingProxyType(
         "sequencer": "sequencer:sequencer",
         "token": "token:token",
         "send": "send:send",
-        "replay": "replay:replay",
-        "pipeline": "pipeline:pipeline",
-        "simulate": "simulate:simulate",
         "config": "config:config",
         "completion": "completion:completion",
     }
 )
 """Each command with its module and its name there."""
 
+OFFERED = "remora.commands"
+"""The group of entry points in which other distributions offer commands."""
+
+ELSEWHERE = MappingProxyType(dict.fromkeys(("pipeline", "replay", "simulate"), "remorad-pipeline"))
+"""Commands that another distribution of the same release offers, each with that one's name."""
+
 
 class Commands(CommandGroup):
     """Imports a command on its first use, so that `run` starts quickly without the imports of the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
-        return sorted(COMMANDS)
+        """The names of all commands, those of other distributions too."""
+        return sorted({*COMMANDS, *_offered()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; None where there is none."""
-        if cmd_name not in COMMANDS:
+        """The command of a name; None where there is none. Of one that lies elsewhere an error says what to install."""
+        command: click.Command
+        if cmd_name in COMMANDS:
+            module, _, name = COMMANDS[cmd_name].partition(":")
+            command = getattr(import_module(f"remora.cli.{module}"), name)
+        elif found := _offered().get(cmd_name):
+            command = found.load()
+        elif cmd_name in ELSEWHERE:
+            raise click.ClickException(
+                f"the command {cmd_name} is in the distribution {ELSEWHERE[cmd_name]}; install it with:"
+                f" pip install {ELSEWHERE[cmd_name]}=={__version__} (of Debian's packages it is remora-pipeline)"
+            )
+        else:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(f"remora.cli.{module}"), name)
         return command
+
+
+def _offered() -> dict[str, EntryPoint]:
+    """The commands that other distributions of this environment offer; of ours only those of this very release."""
+    from importlib.metadata import entry_points  # a large module, which `run` does not need
+
+    return {
+        each.name: each
+        for each in entry_points(group=OFFERED)
+        if each.name not in ELSEWHERE or (each.dist is not None and each.dist.version == __version__)
+    }
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -88,7 +114,6 @@ def group(verbose: bool) -> None:
       remora explain WHAT            where an event or queue is, and why it waits
       remora drain                   have other hosts deliver, before maintenance of this one
       remora sequencer --help        hand out the positions of shared logs
-      remora replay --help           send real traffic again, and prove what arrived
 
     \b
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out, a replay failed its

@@ -17,6 +17,7 @@ from remora import app
 from remora.cli.ledger import balances
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import Row, complain, look_at, row_named, rows_of
+from remora.cli.steps import told
 from remora.codec.event_entry import decode
 from remora.config import Settings
 from remora.model.errors import CodecError, ShardGone
@@ -37,7 +38,6 @@ from remora.policy.advice import (
     key_that_makes_it,
 )
 from remora.ports.store import ShardStore
-from remora.replay.steps import told
 
 KEYS_LOOKED_AT = 1000
 

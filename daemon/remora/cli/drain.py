@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import click
 
+from remora.cli.steps import SILENT_S, told
 from remora.model.errors import TopicRefused
 from remora.model.ingest import Removed
 from remora.model.topic import Topic
 from remora.model.words import several
 from remora.ports.store import ShardStore
-from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 

@@ -30,6 +30,7 @@ from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, run_async
 from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
+from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
@@ -37,7 +38,6 @@ from remora.model.shard import Shard
 from remora.model.words import several
 from remora.policy.hosts import names_of
 from remora.ports.store import ShardStore
-from remora.replay.steps import SILENT_S, told
 
 KINDS = ("topic", "queue", "bucket", "event")
 

@@ -12,10 +12,10 @@ import click
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.options import config_option, seconds, token_file_option
 from remora.cli.output import run_async
+from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.words import several
-from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 

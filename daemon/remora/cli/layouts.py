@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from remora.cli.rows import Row
+from remora.cli.steps import SILENT_S, told
 from remora.model.errors import TopicRefused
 from remora.model.ledger import Balance
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, shard_of
 from remora.model.words import several
 from remora.ports.store import ShardStore
-from remora.replay.steps import SILENT_S, told
 
 LOOK_INTERVAL_S = 0.25
 

@@ -14,13 +14,13 @@ from remora.cli.layouts import ended_balances
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table, run_async
 from remora.cli.rows import AT_ONCE, Row, complain, origin_option, row_named, rows_of
+from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.model.errors import ShardGone, StoreDamaged
 from remora.model.exits import Exit
 from remora.model.ledger import Balance, Cause
 from remora.model.shard import Origin, Shard
 from remora.ports.store import ShardStore
-from remora.replay.steps import SILENT_S, told
 
 
 @click.command()

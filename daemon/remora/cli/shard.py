@@ -14,6 +14,7 @@ from remora.cli.hold import hold_of
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
+from remora.cli.steps import SILENT_S, told
 from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues
 from remora.config import Settings
@@ -28,7 +29,6 @@ from remora.policy.eligible import reason_to_leave
 from remora.policy.holds import hold_text
 from remora.policy.hosts import Names, names_of, owner_text
 from remora.ports.store import ShardStore
-from remora.replay.steps import SILENT_S, told
 
 
 class ForeignQueue(RemoraError):

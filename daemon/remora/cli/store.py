@@ -12,12 +12,12 @@ from remora import embedded_files
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
 from remora.cli.output import LETTERS, print_json
+from remora.cli.steps import SILENT_S, told
 from remora.cli.store_directory import DIRECTORY, directory_group
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.store_files import FileReport
 from remora.model.words import several
-from remora.replay.steps import SILENT_S, told
 
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 

@@ -14,6 +14,7 @@ import click
 from remora import app
 from remora.cli.output import run_async
 from remora.cli.rows import AT_ONCE, Row, origin_option, row_named, rows_of
+from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.model.errors import RemoraError, ShardGone
@@ -21,7 +22,6 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.ports.store import ShardStore
-from remora.replay.steps import SILENT_S, told
 
 
 class UnknownQueue(RemoraError):

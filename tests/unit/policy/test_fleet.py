@@ -14,11 +14,11 @@ from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.policy.quarantine import QuarantineOptions
 from remora.policy.shedding import Options
-from remora.simulate.fleet.board import Board
-from remora.simulate.fleet.offered import Recorded, Zipf
-from remora.simulate.fleet.outages import Troubles
-from remora.simulate.fleet.worker import FleetSettings
-from remora.simulate.fleet.world import World
+from remora_pipeline.simulate.fleet.board import Board
+from remora_pipeline.simulate.fleet.offered import Recorded, Zipf
+from remora_pipeline.simulate.fleet.outages import Troubles
+from remora_pipeline.simulate.fleet.worker import FleetSettings
+from remora_pipeline.simulate.fleet.world import World
 from support.scripts import run
 
 QUARTER_S, SETTLED_S = 900, 4500

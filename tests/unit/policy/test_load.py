@@ -17,7 +17,7 @@ from remora.policy.intake import Intake
 from remora.policy.quarantine import Quarantine, QuarantineOptions, owners
 from remora.policy.retry import read_limit
 from remora.policy.shedding import Load, Options, next_history, plan, targets, usage_of
-from remora.simulate.reads import Permits
+from remora_pipeline.simulate.reads import Permits
 
 SIZES = st.integers(0, 500_000_000)
 

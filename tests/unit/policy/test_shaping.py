@@ -13,7 +13,7 @@ from remora.policy.admission import Demand
 from remora.policy.bucket import SECOND_US, CreditBucket, capacity_of, share_of
 from remora.policy.cells import PRIORITIES
 from remora.policy.shaping import Group
-from remora.simulate.shaping import MemberLine
+from remora_pipeline.simulate.shaping import MemberLine
 
 RATES = st.integers(0, 5_000_000)
 TICKS_US = st.sampled_from((1_000, 10_000, 12_500, 100_000, 1_000_000))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remora.simulate.models import FORMS
+from remora_pipeline.simulate.models import FORMS
 from support.scripts import CASES, differences, run
 
 LONG = {

@@ -1,0 +1,1 @@
+"""The commands that `remora` has from this distribution."""

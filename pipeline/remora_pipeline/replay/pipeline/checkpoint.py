@@ -1,0 +1,45 @@
+"""What a batch reads, by the checkpoint that Spark writes before it runs the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.kafka_source import Offsets
+
+_MOST_NAMED = 3
+
+
+def offsets_of(checkpoint: Path, topic: str, batch: int, beginnings: dict[int, int]) -> Offsets:
+    """The offsets of a batch. A partition that no earlier batch knew begins where Kafka has it begin.
+
+    Raises ReplayError for a checkpoint that is not as Spark writes it.
+    """
+    ends = _ends(checkpoint / "offsets" / str(batch), topic)
+    before = checkpoint / "offsets" / str(batch - 1)
+    begun = _ends(before if before.exists() else checkpoint / "sources" / "0" / "0", topic)
+    return {number: (begun.get(number, beginnings.get(number, 0)), end) for number, end in sorted(ends.items())}
+
+
+def reached(checkpoint: Path, topic: str, batch: int) -> dict[int, int]:
+    """The offset behind the last one of each partition up to a batch. Raises ReplayError as `offsets_of` does."""
+    return _ends(checkpoint / "offsets" / str(batch), topic)
+
+
+def named(offsets: Offsets) -> str:
+    """The offsets in words, of the first partitions that have any: `partition 0 offsets 5 to 9`."""
+    some = {number: span for number, span in offsets.items() if span[0] < span[1]}
+    told = [f"partition {number} offsets {first} to {end - 1}" for number, (first, end) in some.items()]
+    more = [f"{len(told) - _MOST_NAMED} partitions more"] if len(told) > _MOST_NAMED else []
+    return ", ".join([*told[:_MOST_NAMED], *more]) or "no new offsets"
+
+
+def _ends(path: Path, topic: str) -> dict[int, int]:
+    """The last line of a file of offsets: `{"topic":{"0":12}}`."""
+    try:
+        told = msgspec.json.decode(path.read_bytes().splitlines()[-1], type=dict[str, dict[int, int]])
+        return told[topic]
+    except (OSError, IndexError, KeyError, msgspec.DecodeError) as exc:
+        raise ReplayError(f"{path}: is not as Spark writes it: {exc}") from exc

@@ -1,0 +1,253 @@
+"""Sends what a reconcile has found missing as events of their own, through the ingest API.
+
+::
+
+    RECONCILED/emit/
+      plan/*.parquet   findings without the keys whose events have landed since
+      plan.json        Planned: written when all of it is there; `plan` is empty where nothing has landed since
+      pending.json     PendingEmission: the request that is under way, written before it is sent
+      progress.json    EmitProgress: how many findings are behind us, and what became of them
+
+A killed sending goes on: the request that was under way is sent again as it was, under its idempotency key, which the
+server knows for ten minutes; and an event's id is made of the reconcile's and of its place among the findings.
+
+An event's `sequencer` is made of the object's time, or lies just behind the last event of its key where that is later:
+so the inventory's order puts it in front of whatever a writer does meanwhile, also when it arrives behind that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from struct import pack, unpack
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow.parquet as pq
+
+from remora.client import IngestError
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.layout import read, write
+from remora_pipeline.replay.notification import EPOCH
+from remora_pipeline.replay.pipeline.findings import DIFFERING, EXTRA, MISSING
+from remora_pipeline.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory
+
+CREATED, REMOVED = "ObjectSynthetic:Created:Reconcile", "ObjectSynthetic:Removed:Reconcile"
+BATCH = 100
+_TOGETHER = 16
+"""Objects that are looked at side by side."""
+
+_MOST_NS = 2**32 * 1_000_000_000
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """Which findings are to be sent: those of the reconcile, or a table without what has changed since."""
+
+    is_whole: bool
+    batch: int
+
+
+class EmitProgress(msgspec.Struct, frozen=True):
+    """How many findings are behind us: sent, or left out as the object is another one by now."""
+
+    behind: int = 0
+    sent: int = 0
+    changed: int = 0
+
+
+class PendingEmission(msgspec.Struct, frozen=True):
+    """A request, and how far the sending has come with it."""
+
+    key: str
+    lines: str
+    then: EmitProgress
+
+
+class ObjectNow(msgspec.Struct, frozen=True):
+    """An object as it is at this moment."""
+
+    size: int
+    etag: str
+    version_id: str
+    modified_us: int
+    metadata: Mapping[str, str]
+
+
+Look = Callable[[str], Awaitable[ObjectNow | None]]
+"""Looks at the object of a key; None where there is none."""
+
+
+class Takes(Protocol):
+    """What is used of an IngestClient."""
+
+    async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Where events go, and at most how many a second."""
+
+    topic: str
+    rate: float
+
+
+async def emit(
+    directory: ReconciledDirectory, client: Takes, look: Look, sending: Emission, tell: Callable[[str], None]
+) -> EmitProgress:
+    """Send everything that is left; what became of all of it. Raises ReplayError where the server takes nothing."""
+    found = directory.made()
+    assert found is not None, "there is a reconcile whose findings are sent"
+    place = directory.emit
+    progress = await _finish(place, client, sending)
+    began, before = time.monotonic(), progress.behind
+    findings = islice(_findings(directory), progress.behind, None)
+    while batch := list(islice(findings, BATCH)):
+        lines: list[bytes] = []
+        async for number, row, now in _looked_at(batch, progress.behind, look):
+            if (line := record_of(found, number, row, now)) is not None:
+                lines.append(line)
+        then = EmitProgress(
+            progress.behind + len(batch), progress.sent + len(lines), progress.changed + len(batch) - len(lines)
+        )
+        if lines:
+            key = f"{found.id}/{progress.behind}"
+            write(place / "pending.json", PendingEmission(key, b"\n".join(lines).decode(), then))
+            progress = await _finish(place, client, sending)
+        else:
+            progress = then
+            write(place / "progress.json", progress)
+        tell(f"sent {progress.sent:,}, left out {progress.changed:,} that have changed")
+        ahead_s = (progress.behind - before) / sending.rate - (time.monotonic() - began)
+        await asyncio.sleep(max(ahead_s, 0))
+    return progress
+
+
+async def _finish(place: Path, client: Takes, sending: Emission) -> EmitProgress:
+    """Send the request that is under way, if there is one; how far it has come then."""
+    pending = place / "pending.json"
+    done = place / "progress.json"
+    progress = read(done, EmitProgress) if done.exists() else EmitProgress()
+    if not pending.exists():
+        return progress
+    asked = read(pending, PendingEmission)
+    if asked.then.behind > progress.behind:
+        try:
+            await client.publish_ndjson(sending.topic, asked.lines.encode(), idempotency_key=asked.key)
+        except IngestError as exc:
+            raise ReplayError(f"topic {sending.topic}: {exc}; run it again, and it goes on") from exc
+        write(done, asked.then)
+        progress = asked.then
+    pending.unlink()
+    return progress
+
+
+def _findings(directory: ReconciledDirectory) -> Iterator[dict[str, Any]]:
+    """The findings to send, in their order; a batch of rows at a time is in memory."""
+    planned = read(directory.emit / "plan.json", Planned)
+    folder = directory.findings if planned.is_whole else directory.emit / "plan"
+    for file in sorted(folder.glob("part-*.parquet")):
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=1_000):
+            yield from batch.to_pylist()
+
+
+async def _looked_at(
+    batch: list[dict[str, Any]], first: int, look: Look
+) -> AsyncIterator[tuple[int, dict[str, Any], ObjectNow | None]]:
+    for begin in range(0, len(batch), _TOGETHER):
+        rows = batch[begin : begin + _TOGETHER]
+        async with asyncio.TaskGroup() as tasks:
+            looks = [tasks.create_task(_seen(look, row["key"])) for row in rows]
+        for place, (row, each) in enumerate(zip(rows, looks, strict=True)):
+            yield first + begin + place, row, each.result()
+
+
+async def _seen(look: Look, key: str) -> ObjectNow | None:
+    return await look(key)
+
+
+# ------------------------------------------------------------------------------------------------- records
+
+
+def record_of(found: Reconcile, number: int, row: Mapping[str, Any], now: ObjectNow | None) -> bytes | None:
+    """The record of a finding as it stands in a request; None where the object is another one than was listed."""
+    if not _is_as_listed(row, now):
+        return None
+    last_ns = ns_of(row["event_sequencer"])
+    if now is None:
+        name, at_us, order_ns = REMOVED, _us(row["event_time"]) or found.begun_us, last_ns + 1
+        size, etag, version = 0, "", row["event_version_id"] or ""
+        metadata: Mapping[str, str] = {}
+    else:
+        at_us = _us(row["last_modified"]) or now.modified_us
+        name, order_ns = CREATED, max(at_us * 1000, last_ns + 1)
+        size, etag, version, metadata = now.size, now.etag, now.version_id, now.metadata
+    body = {
+        "eventVersion": "2.2",
+        "eventSource": "ceph:s3",
+        "awsRegion": "",
+        "eventTime": (EPOCH + timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventName": name,
+        "userIdentity": {"principalId": "remora-reconcile"},
+        "requestParameters": {"sourceIPAddress": ""},
+        "responseElements": {"x-amz-request-id": found.id, "x-amz-id-2": "x-remora-reconcile"},
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            "configurationId": "reconcile",
+            "bucket": {
+                "name": found.bucket,
+                "ownerIdentity": {"principalId": ""},
+                "arn": f"arn:aws:s3::{found.tenant}:{found.bucket}",
+                "id": "",
+            },
+            "object": {
+                "key": row["key"],
+                "size": size,
+                "eTag": etag,
+                "versionId": version,
+                "sequencer": sequencer_of(order_ns),
+                "metadata": [{"key": f"x-amz-meta-{key}", "val": value} for key, value in metadata.items()],
+                "tags": [],
+            },
+        },
+        "eventId": f"{found.id}/{number}",
+        "opaqueData": "",
+    }
+    return msgspec.json.encode(body)
+
+
+def _is_as_listed(row: Mapping[str, Any], now: ObjectNow | None) -> bool:
+    """Whether the object is what the listing said, so that the finding still holds."""
+    if row["kind"] == EXTRA:
+        return now is None
+    assert row["kind"] in (MISSING, DIFFERING)
+    if now is None or now.size != row["size"]:
+        return False
+    is_same = not row["etag"] or now.etag.strip('"').lower() == row["etag"]
+    return is_same and (row["version_id"] or "") == ("" if now.version_id == "null" else now.version_id)
+
+
+def sequencer_of(ns: int) -> str:
+    """As radosgw writes it: little-endian seconds and nanoseconds, in hex."""
+    return pack("<II", *divmod(min(max(ns, 0), _MOST_NS - 1), 1_000_000_000)).hex().upper()
+
+
+def ns_of(sequencer: str | None) -> int:
+    """The time in radosgw's sequencer; 0 in any other one, and without one."""
+    try:
+        raw = bytes.fromhex(sequencer or "")
+    except ValueError:
+        return 0
+    if len(raw) != 8:
+        return 0
+    seconds, nanoseconds = unpack("<II", raw)
+    return int(seconds * 1_000_000_000 + nanoseconds)
+
+
+def _us(at: datetime | None) -> int:
+    """Microseconds since 1970; 0 without a time."""
+    return 0 if at is None else ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)

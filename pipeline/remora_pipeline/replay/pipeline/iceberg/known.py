@@ -1,0 +1,52 @@
+"""What a catalog's tables tell of one bucket, in the columns of a landing of Parquet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
+from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
+from remora_pipeline.replay.pipeline.iceberg.commits import landed_in
+from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, read
+from remora_pipeline.replay.pipeline.iceberg.tables import EVENTS, INVENTORY, as_landed, by_lake_names
+
+
+@dataclass(frozen=True)
+class BucketTables:
+    """A bucket's objects by the inventory (columns.OBJECT), and all its events up to a batch (columns.EVENT)."""
+
+    objects: DataFrame
+    events: DataFrame
+    landing: str
+    batch: int
+
+
+def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant: str) -> BucketTables:
+    """What is known of a bucket by now. Raises ReplayRefused where there is no inventory."""
+    catalog = lake.connected()
+    inventory, journal = (existing(catalog, lake, name) for name in (INVENTORY, EVENTS))
+    if inventory is None or journal is None:
+        raise ReplayRefused(f"{lake.named(INVENTORY)}: there is none; `remora pipeline inventory` makes it")
+    with told_as(lake.uri):
+        return BucketTables(
+            _of_bucket(spark, inventory, OBJECT, bucket, tenant),
+            _of_bucket(spark, journal, EVENT, bucket, tenant),
+            str(journal.metadata.table_uuid),
+            landed_in(journal).batch,
+        )
+
+
+def _of_bucket(spark: SparkSession, table: Table, columns: StructType, bucket: str, tenant: str) -> DataFrame:
+    """Only files that may have the bucket are read."""
+    is_its = EqualTo("bucket", bucket)  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
+    files = [task.file for task in table.scan(row_filter=is_its).plan_files()]
+    rows = as_landed(read(spark, table, files, FileSelection(by_lake_names(columns), is_its)))
+    folders = {name: F.lit(None).cast("string") for name in columns.names if name not in rows.columns}
+    return rows.where(F.col("tenant") == tenant).withColumns(folders).select(*columns.names)

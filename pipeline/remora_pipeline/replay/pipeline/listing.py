@@ -1,0 +1,123 @@
+"""What is in a bucket, as columns findings.LISTED: from S3 itself, from a file, or from an S3 Inventory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.paths import pattern
+from remora_pipeline.replay.pipeline.findings import LISTED
+
+_NAMES = {
+    "key": ("key",),
+    "version_id": ("version_id", "versionid"),
+    "size": ("size",),
+    "etag": ("etag", "e_tag"),
+    "last_modified": ("last_modified", "lastmodified", "last_modified_date", "lastmodifieddate"),
+    "is_latest": ("is_latest", "islatest"),
+    "is_delete_marker": ("is_delete_marker", "isdeletemarker"),
+}
+"""What columns are called, in small letters: by us, by S3's API and by S3 Inventory."""
+
+_NEEDED = ("key", "size", "last_modified")
+
+
+class Manifest(NamedTuple):
+    """An S3 Inventory: its files as they lie here, their format and columns, and when it was made."""
+
+    bucket: str
+    format: str
+    columns: tuple[str, ...]
+    files: tuple[Path, ...]
+    made_us: int
+
+
+def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
+    """A listing in a file or folder: Parquet, CSV with a head, or JSON lines, by its name; also compressed."""
+    name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".bz2")
+    if name.endswith(".csv"):
+        found = spark.read.option("header", "true").option("mode", "FAILFAST").option("escape", '"').csv(pattern(path))
+    elif name.endswith((".json", ".ndjson", ".jsonl")):
+        found = spark.read.option("mode", "FAILFAST").json(pattern(path))
+    elif name.endswith(".parquet") or path.is_dir():
+        found = spark.read.parquet(pattern(path))
+    else:
+        raise ReplayRefused(f"{path}: is not .parquet, .csv, .json, .ndjson or .jsonl, nor a folder of Parquet")
+    return _current(found, str(path), is_encoded=False)
+
+
+def listed_in_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> DataFrame:
+    """The objects of an S3 Inventory."""
+    files = [pattern(file) for file in manifest.files]
+    match manifest.format:
+        case "CSV":
+            columns = ", ".join(f"`{name}` string" for name in manifest.columns)
+            found = spark.read.schema(columns).option("escape", '"').option("mode", "FAILFAST").csv(files)
+        case "Parquet":
+            found = spark.read.parquet(*files)
+        case "ORC":
+            found = spark.read.orc(files)
+        case other:
+            raise ReplayRefused(f"{path}: fileFormat is {other}, not CSV, ORC or Parquet")
+    if found.columns and "bucket" in {name.lower() for name in found.columns}:
+        found = found.where(F.col("bucket") == manifest.bucket)
+    return _current(found, str(path), is_encoded=manifest.format == "CSV")
+
+
+def manifest_of(path: Path) -> Manifest:
+    """What a manifest.json names, where its files lie beside it as S3 has laid them. Raises ReplayRefused."""
+    try:
+        told: Mapping[str, Any] = json.loads(path.read_bytes())
+        made = datetime.fromtimestamp(int(told["creationTimestamp"]) / 1000, UTC)
+        schema, kind = str(told["fileSchema"]), str(told["fileFormat"])
+        files = tuple(_beside(path, str(each["key"])) for each in told["files"])
+        bucket = str(told["sourceBucket"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ReplayRefused(f"{path}: is no manifest of S3 Inventory: {exc!r}") from exc
+    columns = tuple(name.strip() for name in schema.split(",")) if kind == "CSV" else ()
+    return Manifest(bucket, kind, columns, files, int(made.timestamp() * 1_000_000))
+
+
+def _beside(manifest: Path, key: str) -> Path:
+    """A file of a manifest: at its key below one of the folders above, or in `data` beside."""
+    for folder in manifest.resolve().parents:
+        for candidate in (folder / key, folder / "data" / Path(key).name):
+            if candidate.is_file():
+                return candidate
+    raise ReplayRefused(f"{manifest}: its file {key} is not here; copy the inventory with its folders")
+
+
+def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
+    """The current objects among listed versions, whatever their columns are called."""
+    there = {name.lower(): name for name in found.columns}
+    columns = {ours: F.col(f"`{there[name]}`") for ours, names in _NAMES.items() for name in names if name in there}
+    if lacking := [name for name in _NEEDED if name not in columns]:
+        raise ReplayRefused(f"{what}: has no column {' and no '.join(lacking)}; it has {', '.join(found.columns)}")
+    is_current = F.lit(True)
+    if "is_latest" in columns:
+        is_current = F.lower(columns["is_latest"].cast("string")) == "true"
+    if "is_delete_marker" in columns:
+        is_current &= F.coalesce(F.lower(columns["is_delete_marker"].cast("string")) != "true", F.lit(True))
+    key = F.url_decode(columns["key"]) if is_encoded else columns["key"]
+    return (
+        found.where(is_current)
+        .select(
+            key.alias("key"),
+            _or_null(columns, "version_id").cast("string").alias("version_id"),
+            columns["size"].cast("long").alias("size"),
+            _or_null(columns, "etag").cast("string").alias("etag"),
+            columns["last_modified"].cast("timestamp").alias("last_modified"),
+        )
+        .select(*LISTED.names)
+    )
+
+
+def _or_null(columns: Mapping[str, Column], name: str) -> Column:
+    return columns.get(name, F.lit(None))

@@ -1,0 +1,312 @@
+"""The job of `remora pipeline reconcile`: the objects that events tell of beside those that are in the bucket.
+
+Time distinguishes what changes meanwhile. The listing begins at a known time; events are read at least the grace
+after it has ended, so that those of what it saw have landed; and a key is left out whose object or last event is of a
+time from the grace before the listing on. So both may run beside writers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F
+
+from remora_pipeline.replay.errors import ReplayRefused, named_by_path
+from remora_pipeline.replay.layout import read, write
+from remora_pipeline.replay.paths import location, pattern
+from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
+from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
+from remora_pipeline.replay.pipeline.emit import Planned
+from remora_pipeline.replay.pipeline.findings import (
+    CHANGING,
+    FINDING,
+    KINDS,
+    LISTED,
+    differences,
+    is_changing,
+    with_last_events,
+)
+from remora_pipeline.replay.pipeline.labels import label
+from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
+from remora_pipeline.replay.pipeline.reconciled_page import page_of
+from remora_pipeline.replay.pipeline.reconciliation import (
+    MOST_EXAMPLES,
+    VERSION,
+    Listing,
+    Reconcile,
+    ReconciledDirectory,
+    ReconcileFinding,
+)
+from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
+from remora_pipeline.replay.pipeline.spark import writing
+from remora_pipeline.replay.run.targets.s3 import Gateway
+from remora_pipeline.replay.session import AGAIN, session
+
+if TYPE_CHECKING:
+    from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
+
+SETTINGS: Mapping[str, str] = AGAIN | {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
+"""Of a session of its own: tables of any size are joined, so their parts are put together by what they have."""
+
+
+@dataclass(frozen=True)
+class ReconcilePlan:
+    """What to compare. Events are known by an `inventory` or by the tables of a `lake`; without both it is a backfill,
+    and every object is missing.
+
+    One of `gateway`, `listing` and `manifest` tells what is in the bucket; with several, a file goes before S3, which
+    is then only looked at before events are sent. `landed` is the landing, where the inventory does not name it.
+    """
+
+    bucket: str
+    out: Path
+    inventory: Path | None
+    lake: LakeAddress | None = None
+    landed: Path | None = None
+    tenant: str = ""
+    gateway: Gateway | None = None
+    listing: Path | None = None
+    manifest: Path | None = None
+    listed_at_us: int | None = None
+    grace_s: float = 300.0
+    memory: str = "2g"
+
+
+@dataclass(frozen=True)
+class _KnownState:
+    """What the events tell: the current objects, and all events, up to a batch of a landing."""
+
+    objects: DataFrame
+    events: DataFrame
+    landed: str = ""
+    landing: str | None = None
+    batch: int = -1
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """What is in the bucket, and when it was listed."""
+
+    objects: DataFrame
+    source: str
+    begun_us: int
+    ended_us: int
+
+
+def reconcile(
+    plan: ReconcilePlan, *, master: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Reconcile:
+    """Compare, and leave findings, summary and page in the plan's folder; what was found before is returned as it is.
+
+    Raises ReplayRefused for inputs that do not belong together, and a folder that is somebody else's.
+    """
+    directory = ReconciledDirectory(plan.out)
+    if (made := directory.made()) is not None:
+        if (made.bucket, made.tenant) != (plan.bucket, plan.tenant):
+            raise ReplayRefused(f"{plan.out}: is the reconcile of bucket {made.bucket}, not of {plan.bucket}")
+        return made
+    directory.refuse_others()
+    with named_by_path(plan.out):
+        plan.out.mkdir(parents=True, exist_ok=True)
+        settings = {**SETTINGS, "spark.driver.memory": plan.memory}
+        with session("pipeline reconcile", master=master, settings=settings) as spark, writing(spark):
+            found = _compared(spark, plan, directory, tell)
+    directory.page.write_text(page_of(found))
+    directory.keep(found)
+    return found
+
+
+def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | None = None) -> None:
+    """Find out which findings are to be sent: those whose keys have no event that has landed since."""
+    directory = ReconciledDirectory(out)
+    found = directory.made()
+    assert found is not None, "there is a reconcile whose findings are sent"
+    plan = directory.emit / "plan.json"
+    if plan.exists():
+        return
+    if lake is None and (not found.landing or LandedDirectory(Path(found.landed)).commit().whole == found.batch):
+        write(plan, Planned(is_whole=True, batch=found.batch))
+        return
+    with session("pipeline reconcile", master=master, settings=SETTINGS) as spark, writing(spark):
+        events, batch = _events_by_now(spark, found, lake)
+        if batch > found.batch:
+            findings = spark.read.schema(FINDING).parquet(pattern(directory.findings))
+            later = events.where(F.col("batch") > found.batch)
+            left = findings.join(later.select("key"), on="key", how="left_anti").select(*FINDING.names)
+            left.sort("key").write.mode("overwrite").parquet(location(directory.emit / "plan"))
+    write(plan, Planned(is_whole=batch == found.batch, batch=batch))
+
+
+def _compared(
+    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, tell: Callable[[str], None]
+) -> Reconcile:
+    tell("listing")
+    listed = _listed(spark, plan, directory)
+    if (left_s := listed.ended_us / 1e6 + plan.grace_s - time.time()) > 0:
+        tell(f"waiting {left_s:.0f} s, the rest of the grace, so that events of what was listed have landed")
+        time.sleep(left_s)
+    tell("comparing")
+    known = _known(spark, plan)
+    kinds, examples = _find(spark, plan, directory, listed, known)
+    return Reconcile(
+        version=VERSION,
+        id=f"reconcile-{uuid.uuid4().hex[:16]}",
+        bucket=plan.bucket,
+        tenant=plan.tenant,
+        source=listed.source,
+        landed=known.landed,
+        landing=known.landing,
+        batch=known.batch,
+        begun_us=listed.begun_us,
+        ended_us=listed.ended_us,
+        grace_us=round(plan.grace_s * 1_000_000),
+        listed=listed.objects.count(),
+        told=known.objects.count(),
+        counts=kinds,
+        examples=examples,
+    )
+
+
+def _find(
+    spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory, listed: _Listed, known: _KnownState
+) -> tuple[dict[str, int], tuple[ReconcileFinding, ...]]:
+    """Write the findings, by key; how many there are by kind, and the first ones of each.
+
+    They are written twice, since all that is asked of them, a sort's samples too, would compare the sides anew.
+    """
+    changing = is_changing(listed.begun_us, round(plan.grace_s * 1_000_000))
+    differing = differences(known.objects, listed.objects)
+    found = with_last_events(differing, known.events).withColumn("is_changing", changing)
+    found.write.mode("overwrite").parquet(location(directory.unsorted))
+    kept = spark.read.schema(found.schema).parquet(pattern(directory.unsorted))
+    counted = {
+        row["kind"]: row["rows"]
+        for row in kept.groupBy(F.when(F.col("is_changing"), CHANGING).otherwise(F.col("kind")).alias("kind"))
+        .agg(F.count("*").alias("rows"))
+        .collect()
+    }
+    lasting = kept.where(~F.col("is_changing")).select(*FINDING.names)
+    lasting.sort("key").write.mode("overwrite").parquet(location(directory.findings))
+    first = Window.partitionBy("kind").orderBy("key")
+    shown = lasting.withColumn("place", F.row_number().over(first)).where(F.col("place") <= MOST_EXAMPLES)
+    examples = sorted((_example(row) for row in shown.collect()), key=lambda each: (KINDS.index(each.kind), each.key))
+    shutil.rmtree(directory.unsorted, ignore_errors=True)
+    return {kind: counted.get(kind, 0) for kind in (*KINDS, CHANGING)}, tuple(examples)
+
+
+def _example(row: Row) -> ReconcileFinding:
+    return ReconcileFinding(
+        kind=row["kind"],
+        key=row["key"],
+        differs=tuple(row["differs"] or ()),
+        listed=_told(row["size"], row["etag"], row["version_id"], row["last_modified"]),
+        event=_told(
+            row["event_size"], row["event_etag"], row["event_version_id"], row["event_time"], row["event_name"]
+        ),
+    )
+
+
+def _told(size: object, etag: object, version: object, at: object, name: object = None) -> str:
+    """What is known of an object, in words; empty where nothing is."""
+    parts = [name, None if at is None else f"{at}Z", None if size is None else f"{size} bytes", etag, version]
+    return ", ".join(str(part) for part in parts if part not in (None, ""))
+
+
+# ------------------------------------------------------------------------------------------------ the two sides
+
+
+def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory) -> _Listed:
+    if plan.manifest is not None:
+        manifest = manifest_of(plan.manifest)
+        if manifest.bucket != plan.bucket:
+            raise ReplayRefused(f"{plan.manifest}: is of bucket {manifest.bucket}, not of {plan.bucket}")
+        return _Listed(
+            listed_in_inventory(spark, plan.manifest, manifest), str(plan.manifest), manifest.made_us, manifest.made_us
+        )
+    if plan.listing is not None:
+        at_us = plan.listed_at_us or plan.listing.stat().st_mtime_ns // 1000
+        return _Listed(listed_in_file(spark, plan.listing), str(plan.listing), at_us, at_us)
+    assert plan.gateway is not None, "there is something that tells what is in the bucket"
+    listing = directory.listed() or _list(spark, plan, plan.gateway, directory)
+    if listing.bucket != plan.bucket:
+        raise ReplayRefused(f"{directory.path}: has a listing of bucket {listing.bucket}, not of {plan.bucket}")
+    objects = spark.read.schema(LISTED).parquet(pattern(directory.listing))
+    return _Listed(objects, listing.source, listing.begun_us, listing.ended_us)
+
+
+def _list(spark: SparkSession, plan: ReconcilePlan, gateway: Gateway, directory: ReconciledDirectory) -> Listing:
+    """The listing is kept before anything is compared: a second run goes on with it."""
+    from remora_pipeline.replay.pipeline.s3_objects import listed_by_s3  # its libraries take a second to load
+
+    shutil.rmtree(directory.listing, ignore_errors=True)
+    begun_us = time.time_ns() // 1000
+    listed_by_s3(spark, gateway, plan.bucket).write.parquet(location(directory.listing))
+    listing = Listing(plan.bucket, gateway.url, begun_us, time.time_ns() // 1000)
+    directory.keep_listing(listing)
+    return listing
+
+
+def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | None) -> tuple[DataFrame, int]:
+    """All events of a reconcile's bucket that have landed by now, and up to which batch. Raises ReplayRefused."""
+    if lake is None:
+        landed = LandedDirectory(Path(found.landed))
+        batch = landed.commit().whole
+        return _events_of(spark, landed, found.bucket, found.tenant, batch), batch
+    from remora_pipeline.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
+
+    known = tables_of_bucket(spark, lake, found.bucket, found.tenant)
+    if known.landing != found.landing:
+        raise ReplayRefused(f"{lake.named('events')}: is another landing than the one that was compared")
+    return known.events, known.batch
+
+
+def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
+    if plan.lake is not None:
+        from remora_pipeline.replay.pipeline.iceberg.known import (
+            tables_of_bucket,  # its libraries take a second to load
+        )
+
+        known = tables_of_bucket(spark, plan.lake, plan.bucket, plan.tenant)
+        return _KnownState(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
+    if plan.inventory is None:
+        return _KnownState(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
+    newest = InventoryDirectory(plan.inventory).newest()
+    if newest is None:
+        raise ReplayRefused(f"{plan.inventory}: there is no inventory in it (no current)")
+    if newest.buckets and plan.bucket not in newest.buckets:
+        raise ReplayRefused(f"{plan.inventory}: is of {', '.join(newest.buckets)} only, not of {plan.bucket}")
+    landed = LandedDirectory(_landed(plan, newest))
+    is_ours = (F.col("bucket") == plan.bucket) & (F.col("tenant") == plan.tenant)
+    is_its_folder = F.col("bucket_dir") == label(plan.bucket)
+    snapshot = (plan.inventory / "current").resolve()  # a later one may be made meanwhile
+    objects = spark.read.schema(OBJECT).parquet(pattern(snapshot / "objects")).where(is_its_folder & is_ours)
+    batch = landed.commit().whole
+    events = _events_of(spark, landed, plan.bucket, plan.tenant, batch)
+    return _KnownState(objects, events, str(landed.path), newest.landing, batch)
+
+
+def _events_of(spark: SparkSession, landed: LandedDirectory, bucket: str, tenant: str, batch: int) -> DataFrame:
+    """The events of a bucket up to a batch; only the files of its own folders are read."""
+    if not landed.events.exists():
+        return spark.createDataFrame([], EVENT)
+    events = spark.read.schema(EVENT).parquet(pattern(landed.events))
+    is_its = (F.col("bucket_dir") == label(bucket)) & (F.col("bucket") == bucket) & (F.col("tenant") == tenant)
+    return events.where(is_its & (F.col("batch") <= batch)).select(*EVENT.names)
+
+
+def _landed(plan: ReconcilePlan, newest: Inventory) -> Path:
+    """The landing that an inventory was made of."""
+    path = plan.landed or (Path(newest.landed) if newest.landed else None)
+    if path is None:
+        raise ReplayRefused(f"{plan.inventory}: an older remora made it; name the landing that it is of with --landed")
+    found = read(LandedDirectory(path).landing, Landing)
+    if found.id != newest.landing:
+        raise ReplayRefused(f"{plan.inventory}: was made of another landing than {path}")
+    return path

@@ -1,0 +1,119 @@
+"""AWS S3 server access logs: text, separated by spaces, with one second of resolution.
+
+They come late, out of order, and rarely doubled. Fields are only ever added at the end, so no count is demanded. A
+requester may have blanks in its name, and other writers of this format leave keys as they are: fields are told by what
+is in brackets or quotes, from both ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from urllib.parse import unquote, unquote_plus
+
+from remora_pipeline.replay.prepare.entry import NOT_UTF8, Dropped, Outcome, clf_us, failed, malformed, number, write
+from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, event_of
+
+_SIX = r"(?P<error>\S+) (?P<sent>\d+|-) (?P<size>\d{1,19}|-) (?P<total>\d+|-) (?P<turn>\d+|-)(?= |$)"
+_ANSWERED = re.compile(rf'(?:"|(?<= )-) (?P<status>\d{{3}}) {_SIX}', re.ASCII)
+_UNANSWERED = re.compile(rf'(?:"|(?<= )-) (?P<status>-) {_SIX}', re.ASCII)
+_ANY_STATUS = re.compile(r'" \d{3} ', re.ASCII)
+_METHOD = re.compile(r' "(?=[A-Z]+ )', re.ASCII)
+_VERSION = re.compile(r" HTTP/[\d.]+$", re.ASCII)
+# The host's id may be two words. Fields are only ever added behind these.
+_LAST = re.compile(
+    r" (?P<version>\S+)(?: (?P<host_id>.+?) (?:SigV\S+|-) \S+ (?:AuthHeader|QueryString|-) (?P<host>\S+))?", re.ASCII
+)
+_MOST_TRIED = 8
+_TIME_IS_WRONG = malformed("time is not like 21/Nov/2026:02:14:07 +0000")
+
+
+def parse(line: str) -> Sequence[Outcome]:
+    """What one line says."""
+    for begun in beginnings(line):
+        fields = _fields(begun.rest)
+        if fields is not None and begun.requester:
+            return (_outcome(begun, fields),)
+    return (malformed("not the fields of an S3 access log"),)
+
+
+def _fields(rest: str) -> re.Match[str] | None:
+    """From the request's closing quote to the times.
+
+    A target has no blanks, so that the first of these behind ` HTTP/x` is not within it; nor is one in the referer or
+    the agent, which stand behind.
+    """
+    found = list(islice(_ANSWERED.finditer(rest), _MOST_TRIED))
+    if not found and not _ANY_STATUS.search(rest):
+        found = list(islice(_UNANSWERED.finditer(rest), 1))
+    return next((each for each in found if _VERSION.search(rest[: each.start()])), found[0] if found else None)
+
+
+def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
+    operation, status = begun.operation, fields["status"]
+    event = event_of(operation)
+    if isinstance(event, Dropped):
+        return event
+    if status != "-" and int(status) >= 300:
+        return failed(status)
+    if status == "-" and not operation.startswith("S3."):
+        return Dropped("no status, so it may have failed")
+    try:
+        ts_us = clf_us(begun.time)
+    except ValueError:
+        return _TIME_IS_WRONG
+    logged, uri = _split(begun.rest[: fields.start()], is_quoted=fields[0].startswith('"'))
+    last = _LAST.match(begun.rest[fields.end() :].rpartition('"')[2])
+    try:
+        key = _key(logged, uri, begun.bucket, (last and last["host"]) or "")
+    except UnicodeDecodeError:
+        return Dropped(NOT_UTF8)
+    request = None
+    if begun.request != "-":
+        # The lines of a request that deletes several objects share its id.
+        request = f"{begun.request} {operation} {last['version'] if last else '-'} {begun.bucket} {key}"
+    return write(ts_us, event, begun.bucket, key, number(fields["size"]), request=request)
+
+
+def _split(text: str, *, is_quoted: bool) -> tuple[str, str | None]:
+    """The key and what stands behind the opening quote; a key that its writer did not encode may have both."""
+    if not is_quoted:
+        return text.removesuffix(" "), None
+    methods = list(_METHOD.finditer(text))
+    at = methods[-1].start() if methods else text.find(' "')
+    return (text[:at], text[at + 2 :]) if at >= 0 else (text, None)
+
+
+def _key(logged: str, uri: str | None, bucket: str, host: str) -> str:
+    """The key, decoded once from its field; from the request where the two differ, as some writers encode it twice."""
+    if logged == "-":
+        return ""
+    once = unquote_plus(logged, errors="strict")
+    target = (uri or "").split(" ")
+    path = target[1].partition("?")[0] if len(target) > 1 else ""
+    requested = [spelt for spelt in _paths(path, bucket, host) if spelt]
+    if not requested or once in {way(spelt, errors="strict") for spelt in requested for way in (unquote, unquote_plus)}:
+        return once
+    twice = unquote_plus(once, errors="strict")
+    for spelt in requested:
+        if twice in (unquote(spelt, errors="strict"), unquote_plus(spelt, errors="strict")):
+            return twice
+    return unquote(requested[0], errors="strict")
+
+
+def _paths(path: str, bucket: str, host: str) -> Sequence[str]:
+    """The keys, still encoded, that a path may mean, the likeliest first: the bucket is in front of it or in the host.
+
+    None of a request for the bucket itself, such as an upload by form, whose key is in the body.
+    """
+    if path.startswith(("http://", "https://")):
+        path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else ""
+    rest = path.removeprefix("/")
+    if host == bucket or host.startswith(f"{bucket}."):
+        return (rest,)
+    if rest == bucket:
+        return ()
+    if rest.startswith(f"{bucket}/"):
+        return (rest.removeprefix(f"{bucket}/"), rest)
+    return (rest,)

@@ -1,0 +1,195 @@
+"""Tables: CSV with a header, and Parquet, by names of columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.prepare.column_map import ISO, READS, UNITS_NS, Columns, columns, operation
+from remora_pipeline.replay.prepare.entry import (
+    NOT_UTF8,
+    READ,
+    Dropped,
+    FormatContext,
+    FoundLine,
+    Outcome,
+    iso_us,
+    malformed,
+    write,
+)
+
+if TYPE_CHECKING:
+    from _csv import Reader as CsvReader  # the csv module does not name it before 3.13
+
+DELIMITERS = ",\t;|"
+PARQUET_MAGIC = b"PAR1"
+_NUMBER = re.compile(r"-?\d{1,20}(?:\.\d{1,12})?", re.ASCII)
+_ROWS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class _TableRow:
+    """What a row says, by the values of its columns."""
+
+    columns: Columns
+    source: FormatContext
+
+    def outcome(self, values: dict[str, Any]) -> Outcome:
+        cells = self.columns
+        for name in (cells.ts, cells.op, cells.key, cells.bucket):
+            if name and values[name] in (None, ""):
+                return Dropped(f"null in column {name}")
+        try:
+            word, key = _text(values[cells.op]), _text(values[cells.key])
+            bucket = self.source.bucket or _text(values[cells.bucket or ""])
+        except UnicodeDecodeError:
+            return Dropped(NOT_UTF8)
+        op = operation(word, self.source.mapping.op_map)
+        if op is None:
+            return malformed(f"unknown operation {word[:20]}; --op-map says what it means")
+        if op in READS:
+            return Dropped(READ)
+        try:
+            ts_us = moment_us(values[cells.ts], cells.ts_unit)
+        except (ValueError, ArithmeticError):
+            return malformed(f"column {cells.ts} is not a time" + (f" in {cells.ts_unit}" if cells.ts_unit else ""))
+        try:
+            size = _count(values[cells.size]) if cells.size else None
+        except (ValueError, ArithmeticError):
+            return malformed(f"column {cells.size} is not a number of bytes")
+        return write(ts_us, op, bucket, key, size)
+
+
+def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
+    """The rows of a CSV file, counted as lines. Raises ReplayRefused for a header that lacks a column."""
+    header, delimiter = csv_header(stream.readline().decode("utf-8-sig", "surrogateescape"))
+    if len(set(header)) < len(header):
+        raise ReplayRefused(f"{source.name}:1: the header has a column twice")
+    row = _TableRow(
+        columns(source.mapping, header, f"{source.name}:1", bucket=source.bucket, has_times=False),
+        source,
+    )
+    text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+    try:
+        yield from _csv_rows(csv.reader(text, delimiter=delimiter), row, header, delimiter)
+    finally:
+        text.detach()
+
+
+def _csv_rows(reader: CsvReader, row: _TableRow, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
+    """The rows behind the header, each with the line it begins at."""
+    line = 2
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield FoundLine(line, (malformed("not CSV"),), "")
+        else:
+            yield FoundLine(line, (_csv_outcome(row, header, cells),), delimiter.join(cells))
+        line = 2 + reader.line_num
+
+
+def csv_header(line: str) -> tuple[list[str], str]:
+    """The names in a header line, and what stands between them."""
+    found = [(_cells(line.rstrip("\r\n"), delimiter), delimiter) for delimiter in DELIMITERS]
+    names, delimiter = max(found, key=lambda each: len(each[0]))
+    return [name.strip() for name in names], delimiter
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+
+
+def _csv_outcome(row: _TableRow, header: Sequence[str], cells: Sequence[str]) -> Outcome:
+    if not cells:
+        return Dropped("a blank line")
+    if len(cells) != len(header):
+        return malformed(f"not the {len(header)} columns of the header")
+    return row.outcome(dict(zip(header, cells, strict=True)))
+
+
+def parquet_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
+    """The rows of a Parquet file, or of some of its row groups, counted from 1. Reads only the columns it needs."""
+    try:
+        file = pq.ParquetFile(stream)
+        schema = file.schema_arrow
+        groups = range(*source.part) if source.part else range(file.num_row_groups)
+    except (pa.ArrowException, OSError) as exc:
+        raise ReplayRefused(f"{source.name}: not a whole Parquet file: {exc}") from exc
+    ts = source.mapping.ts_col or next((f"ts_{unit}" for unit in UNITS_NS if f"ts_{unit}" in schema.names), "ts_us")
+    has_times = ts in schema.names and pa.types.is_timestamp(schema.field(ts).type)
+    named = columns(source.mapping, schema.names, source.name, bucket=source.bucket, has_times=has_times)
+    if has_times:
+        named = Columns(named.ts, "us", named.op, named.key, named.bucket, named.size)
+    row = _TableRow(named, source)
+    line = 0
+    try:
+        for batch in file.iter_batches(_ROWS, row_groups=list(groups), columns=named.names):
+            for values in _values(batch, ts if has_times else None):
+                line += 1
+                shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+                yield FoundLine(line, (row.outcome(values),), shown)
+    except (pa.ArrowException, OSError) as exc:
+        raise ReplayRefused(f"{source.name}: behind row {line}: {exc}") from exc
+
+
+def _values(batch: pa.RecordBatch, times: str | None) -> Iterator[dict[str, Any]]:
+    """Rows; a column of times, in whichever unit, as whole microseconds."""
+    if times is not None:
+        place = batch.schema.get_field_index(times)
+        in_us = batch.column(place).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        batch = batch.set_column(place, times, in_us)
+    yield from batch.to_pylist()
+
+
+def moment_us(value: Any, unit: str | None) -> int:
+    """Microseconds since 1970 of a cell: a number in this unit, or a time by its text or type. May raise ValueError."""
+    if isinstance(value, datetime):
+        return iso_us(value.isoformat())
+    if isinstance(value, bytes):
+        value = value.decode()
+    if unit == ISO:
+        return iso_us(str(value).strip())
+    nanoseconds = UNITS_NS[unit or "us"]
+    if isinstance(value, int):
+        return value * nanoseconds // 1_000
+    text = str(value).strip()
+    if isinstance(value, float):
+        text = f"{value:.9f}"
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(Decimal(text) * nanoseconds // 1_000)
+
+
+def _count(value: Any) -> int | None:
+    """A size; a float, as tables with nulls have them, counts when it is whole."""
+    if value is None or value == "" or value == "-":
+        return None
+    if isinstance(value, str):
+        if _NUMBER.fullmatch(value) is None:
+            raise ValueError(value)
+        value = Decimal(value)
+    if value != value:  # a float's way to say null
+        return None
+    if int(value) != value:
+        raise ValueError(value)
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
