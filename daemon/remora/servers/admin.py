@@ -26,7 +26,7 @@ from remora.policy.readiness import HostReadiness
 from remora.process.sockets import shown_address
 from remora.servers import page
 from remora.servers.http.response import Response
-from remora.servers.routes import Answering, Question, ServedPath, json_answer, served
+from remora.servers.routes import Answering, AskedOver, ServedPath, json_answer, served
 
 PLAIN_BYTES = 64 << 10
 """A longer status is compressed for those who take it so: that of a thousand topics with eleven queues has 4 MB."""
@@ -88,7 +88,7 @@ class _Pages:
         if self._sources.shaping is not None:
             yield ServedPath("/-/shaping", self._shaping)
 
-    async def _metrics(self, asked: Question) -> Response:
+    async def _metrics(self, asked: AskedOver) -> Response:
         encode, content_type = choose_encoder(asked.headers.get(b"accept"))
         registry = CollectorRegistry()
         registry.register(_Given(await self._sources.metrics()))
@@ -96,16 +96,16 @@ class _Pages:
         body = await asyncio.to_thread(encode, registry)
         return Response(200, body, {"Content-Type": content_type})
 
-    async def _live(self, _: Question) -> Response:
+    async def _live(self, _: AskedOver) -> Response:
         return _health(self._sources.live())
 
     def _readiness(self, question: Callable[[HostReadiness], Health]) -> Answering:
-        async def answer(_: Question) -> Response:
+        async def answer(_: AskedOver) -> Response:
             return _health(await self._sources.ready(question))
 
         return answer
 
-    async def _status(self, asked: Question) -> Response:
+    async def _status(self, asked: AskedOver) -> Response:
         body = msgspec.json.encode(await self._sources.status()) + b"\n"
         headers = {"Content-Type": "application/json", "Vary": "Accept-Encoding"}
         if len(body) > PLAIN_BYTES and "gzip" in asked.headers.get(b"accept-encoding"):
@@ -113,10 +113,10 @@ class _Pages:
             headers["Content-Encoding"] = "gzip"
         return Response(200, body, headers)
 
-    async def _page(self, asked: Question) -> Response:
+    async def _page(self, asked: AskedOver) -> Response:
         return Response(200, page.content(asked.path), page.headers(asked.path))
 
-    async def _shaping(self, _: Question) -> Response:
+    async def _shaping(self, _: AskedOver) -> Response:
         assert self._sources.shaping is not None
         return json_answer(200, await self._sources.shaping())
 

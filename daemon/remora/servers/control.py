@@ -21,7 +21,7 @@ from remora.policy.browsers import is_of_page
 from remora.process.sockets import peer_of
 from remora.servers import tokens
 from remora.servers.http.response import Response
-from remora.servers.routes import Answering, Question, ServedPath, json_answer
+from remora.servers.routes import Answering, AskedOver, ServedPath, json_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,35 @@ class NotLetIn(Exception):
     """A caller who may change nothing, with the reason; only `routes_of` sees it."""
 
 
-Work = Callable[[Question, Caller], Awaitable[Sequence[str]]]
+Work = Callable[[AskedOver, Caller], Awaitable[Sequence[str]]]
 """Makes a change; gives a line for each value of it that is shown."""
 
-Door = Callable[[Question], Awaitable[Caller]]
+Door = Callable[[AskedOver], Awaitable[Caller]]
 """Says who asks. Raises NotLetIn for those who may change nothing."""
 
 
 def routes_of(control: Control, door: Door) -> list[ServedPath]:
     """The routes that change something, for those whom the door lets in."""
 
-    async def drain(asked: Question, caller: Caller) -> Sequence[str]:
+    async def drain(asked: AskedOver, caller: Caller) -> Sequence[str]:
         control.drain(True, caller)
         return ()
 
-    async def undrain(asked: Question, caller: Caller) -> Sequence[str]:
+    async def undrain(asked: AskedOver, caller: Caller) -> Sequence[str]:
         control.drain(False, caller)
         return ()
 
-    async def release(asked: Question, caller: Caller) -> Sequence[str]:
+    async def release(asked: AskedOver, caller: Caller) -> Sequence[str]:
         control.release(asked.parameter("destination"), caller)
         return ()
 
-    async def reshape(asked: Question, caller: Caller) -> Sequence[str]:
+    async def reshape(asked: AskedOver, caller: Caller) -> Sequence[str]:
         return control.reshape(await asked.body(), caller)
 
     changes = {"/-/drain": drain, "/-/undrain": undrain, "/-/release": release, "/-/shaping": reshape}
 
     def guarded(change: Work) -> Answering:
-        async def answer(asked: Question) -> Response:
+        async def answer(asked: AskedOver) -> Response:
             try:
                 lines = await change(asked, await door(asked))
             except NotLetIn as exc:
@@ -86,7 +86,7 @@ def routes_of(control: Control, door: Door) -> list[ServedPath]:
     return [ServedPath(path, guarded(change), changes=True) for path, change in changes.items()]
 
 
-async def of_socket(asked: Question) -> Caller:
+async def of_socket(asked: AskedOver) -> Caller:
     """The door of the control socket: who has come in so far may, since its mode kept all others out."""
     _refuse_browsers(asked)
     return _who(asked)
@@ -100,7 +100,7 @@ class TokenDoor:
         self._file = file
         self._elsewhere = f"changes are asked for over the socket {control_socket}, as the commands do"
 
-    async def __call__(self, asked: Question) -> Caller:
+    async def __call__(self, asked: AskedOver) -> Caller:
         """Who asks."""
         if not self._file:
             raise NotLetIn(f"{self._elsewhere}; here they need a token of the file {tokens.CONTROL}, which is not set")
@@ -118,13 +118,13 @@ class TokenDoor:
         return Caller(uid=who.uid, pid=who.pid, token=grant.name, address=who.address)
 
 
-def _refuse_browsers(asked: Question) -> None:
+def _refuse_browsers(asked: AskedOver) -> None:
     """Let in no page of a user's browser: it may ask with what its user has, and its user knows nothing of it."""
     if is_of_page(asked.headers.given(b"origin"), asked.headers.given(b"sec-fetch-site")):
         raise NotLetIn("by no web page")
 
 
-def _is_of_this_host(asked: Question) -> bool:
+def _is_of_this_host(asked: AskedOver) -> bool:
     """Whether a request comes over the loopback or a Unix socket, and under a name of the loopback.
 
     A page whose name was made to mean 127.0.0.1 comes over the loopback, too, and need not say that it is a page; but
@@ -151,12 +151,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _peer(asked: Question) -> object:
+def _peer(asked: AskedOver) -> object:
     """Who asks: a tuple of address and port, or text over a Unix socket; None when the connection is gone."""
     return asked.connection.told("peername")
 
 
-def _who(asked: Question) -> Caller:
+def _who(asked: AskedOver) -> Caller:
     """The process behind a Unix socket, or the address that a request comes from, as far as it is known."""
     peer = _peer(asked)
     if isinstance(peer, tuple):

@@ -35,7 +35,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AskedOver:
     """A request, and the connection that it came by."""
 
     request: Request
@@ -68,7 +68,7 @@ class Question:
         return bytes(body)
 
 
-Answering = Callable[[Question], Awaitable[Response]]
+Answering = Callable[[AskedOver], Awaitable[Response]]
 """Answers a question, or raises NotAnswered or BodyBroken. Anything else is a defect: 500, and the log has it."""
 
 
@@ -110,7 +110,7 @@ class _Router(Service):
         """As `Service`."""
         await in_task()
         try:
-            response = await self._found(request)(Question(request, connection))
+            response = await self._found(request)(AskedOver(request, connection))
         except Exception as exc:
             response = self.refuse(request, exc, connection.peer)
         answered(_last(response))

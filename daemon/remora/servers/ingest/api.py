@@ -36,7 +36,7 @@ from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import Distribution
 from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.openapi import DOCUMENT
+from remora.servers.ingest.openapi import document
 from remora.servers.ingest.problems import (
     DECIDED,
     FORBIDDEN,
@@ -428,7 +428,7 @@ class Api:
 
     async def openapi(self, _: Call) -> Response:
         """The description of all this."""
-        return Response(200, DOCUMENT, JSON_HEADERS)
+        return Response(200, document(), JSON_HEADERS)
 
     async def health(self, _: Call) -> Response:
         """Whether requests are taken: where they are not, this is refused like all others."""
