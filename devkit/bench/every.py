@@ -26,6 +26,7 @@ RUNS: dict[str, list[str]] = {
     "drain-20": ["drain", "--release", "20", "--entries", "150000", "--rounds", "2"],
     "endpoints": ["endpoints", "--entries", "20000", "--rounds", "1"],
     "memory": ["memory", "--hold=5", "--backlogs=10000,200000,2000000", "--queues=22", "--partitions=3"],
+    "footprint": ["footprint", "--events", "1000000"],
     "ingest": ["ingest", "--seconds", "6"],
     "latency": ["latency", "--seconds", "15", "--rate", "8000"],
     "latency-rados": ["latency", "--store", "rados", "--seconds", "15", "--rate", "1000"],

@@ -226,6 +226,15 @@ def _memory(figures: Figures) -> list[Panel]:
     return [Panel("resident memory, MB", steps)]
 
 
+def _footprint(figures: Figures) -> list[Panel]:
+    idle = {"idle": figures["idle"]}
+    steps = idle | {f"{step['events']:,} events": [step] for step in figures["steps"]}
+    return [
+        Panel(f"{name}, MB", {what: [each[key] / 1e6 for each in found] for what, found in steps.items()})
+        for name, key in (("resident", "rss_bytes"), ("in proportion", "pss_bytes"))
+    ]
+
+
 def _ingest(figures: Figures) -> list[Panel]:
     if "costs" in figures:
         more = {f"{name} a request": [cost["more_us"]] for name, cost in figures["costs"].items()}
@@ -336,6 +345,7 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "endpoints": _endpoints,
     "limits": _limits,
     "memory": _memory,
+    "footprint": _footprint,
     "ingest": _ingest,
     "latency": _latency,
     "handover": _handover,

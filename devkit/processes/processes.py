@@ -126,6 +126,16 @@ def memory_bytes(pid: int) -> tuple[int, int]:
     return sum(now for now, _ in each), sum(most for _, most in each)
 
 
+def proportional_bytes(pid: int) -> int:
+    """Memory of a process and its family in which each page counts once, whoever shares it (PSS)."""
+    return _proportional_bytes(pid) + sum(_of_one(one, _proportional_bytes, 0) for one in family(pid)[1:])
+
+
+def _proportional_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 def _memory_bytes(pid: int) -> tuple[int, int]:
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     now, most = (int(lines.get(name, "0 kB").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))  # the dead have none

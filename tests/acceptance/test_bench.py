@@ -230,6 +230,17 @@ def test_what_notifications_cost_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
+def test_footprint_is_told_idle_and_for_each_tenth(tmp_path: Path, name: str) -> None:
+    """Memory is told of each idle start, after the first events, and after each tenth of them."""
+    found = figures(tmp_path, "footprint", "--events", "20000", "--rounds", "1", "--name", name)
+
+    assert len(found["idle"]) == 1
+    assert [step["events"] for step in found["steps"]] == [800, *range(2000, 20_001, 2000)]
+    for each in found["idle"] + found["steps"]:
+        assert each["peak_rss_bytes"] >= each["rss_bytes"] > each["pss_bytes"] > 10_000_000
+
+
+@pytest.mark.kafka
 def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str) -> None:
     """An idle daemon's share of a processor and its memory are told, and a restart that loses nothing of a backlog."""
     found = figures(

@@ -7,7 +7,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +23,7 @@ from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import HostReadiness
 from remora.process.sockets import listening_sockets
-from remora.servers import admin
+from remora.servers import admin, routes
 from remora.servers.admin import Sources, serve_admin
 
 GOOD = Health(True)
@@ -266,7 +266,7 @@ async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
         asking, asking_writer = await asyncio.open_connection(host, int(port))
         asking_writer.write(b"GET /-/live HTTP/1.1\r\nHost: x\r\n\r\nGET /-/live HTTP/1.1\r\nHost: x\r\n\r\n")
         answers = await asking.read()
-        monkeypatch.setattr(admin, "CONNECTION_S", 0.05)  # a client that asks has the usual time for it
+        monkeypatch.setattr(routes, "CONNECTION_S", 0.05)  # a client that asks has the usual time for it
         silent, silent_writer = await asyncio.open_connection(host, int(port))
 
         assert await is_cut(silent)
@@ -277,7 +277,7 @@ async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many clients hold a connection, the next one is closed at once, and a freed place is used again."""
-    monkeypatch.setattr(admin, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(routes, "MOST_CONNECTIONS", 3)
     async with served(Daemon()) as address:
         host, port = address.split(":")
         held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
@@ -292,3 +292,38 @@ async def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.Monk
         assert refused == b""
         assert answered.startswith(b"HTTP/1.1 200 OK")
         assert (await get(address, "/-/live"))[0] == 200
+
+
+async def test_a_defect_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An answer that fails is a 500 that says nothing, the log has its traceback, and the server goes on."""
+
+    async def fails() -> Mapping[str, object]:
+        raise ZeroDivisionError("a secret")
+
+    daemon = Daemon()
+    with listening_sockets("admin.listen", ANY_PORT, 0o600) as sockets:
+        sources = replace(daemon.sources, status=fails)
+        async with serve_admin(sockets, sources) as address:
+            code, _, body = await get(address, "/-/status")
+            assert (await get(address, "/-/live"))[0] == 200
+
+    assert (code, body) == (500, "500: the daemon's log has the reason\n")
+    assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [ZeroDivisionError]
+
+
+async def test_a_wrong_method_says_which_are_right() -> None:
+    """405 names the methods of the path."""
+    async with (
+        served(Daemon()) as address,
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{address}/-/live") as reply,
+    ):
+        assert (reply.status, reply.headers["Allow"]) == (405, "GET,HEAD")
+
+
+async def test_nobody_keeps_an_answer() -> None:
+    """Each says that it is not to be stored, and that its connection ends."""
+    async with served(Daemon()) as address, aiohttp.ClientSession() as session:
+        for path in ("/-/live", "/-/status", "/-/nothing"):
+            async with session.get(f"http://{address}{path}") as reply:
+                assert (reply.headers["Cache-Control"], reply.headers["Connection"]) == ("no-store", "close")

@@ -73,7 +73,26 @@ def test_the_supervisor_loads_no_client_of_a_worker() -> None:
     assert done.stdout.strip() == "set()"
 
 
-MOST_LOADED = {"worker": 501, "run": 438, "version": 120}
+def test_a_daemon_loads_no_client_of_http() -> None:
+    """What a supervisor with its admin server has loaded, which its workers share, is no more than they need.
+
+    aiohttp takes 10 MB of each process that loads it, readers of packages 1 MB.
+    """
+    code = (
+        "import sys, remora.cli, remora.cli.run, remora.worker, remora.servers.admin, remora.servers.control;"
+        "from remora import app, config;"
+        "app.import_for_workers(config.Settings(store=config.StoreSettings(kind='sqlite')));"
+        "print(len(sys.modules), *sorted({'aiohttp', 'aiokafka', 'pamqp', 'attr', 'rich', 'opentelemetry', 'rados',"
+        " 'zipfile', 'importlib.resources', 'importlib.metadata'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, *heavy = done.stdout.split()
+
+    assert heavy == []
+    assert int(count) <= MOST_LOADED["daemon"]
+
+
+MOST_LOADED = {"daemon": 669, "worker": 501, "run": 438, "version": 120}
 """How many modules a process may load before it does anything: each costs its start a third of a millisecond."""
 
 

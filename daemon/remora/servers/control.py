@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-
-import msgspec
-from aiohttp import web
+from typing import cast
 
 from remora.model.caller import Caller
 from remora.model.errors import ConfigError
 from remora.policy.browsers import is_of_page
 from remora.process.sockets import peer_of
 from remora.servers import tokens
+from remora.servers.http.response import Response
+from remora.servers.routes import Answering, AskedOver, ServedPath, json_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +43,39 @@ class NotLetIn(Exception):
     """A caller who may change nothing, with the reason; only `routes_of` sees it."""
 
 
-Work = Callable[[web.Request, Caller], Awaitable[Sequence[str]]]
+Work = Callable[[AskedOver, Caller], Awaitable[Sequence[str]]]
 """Makes a change; gives a line for each value of it that is shown."""
 
-Door = Callable[[web.Request], Awaitable[Caller]]
+Door = Callable[[AskedOver], Awaitable[Caller]]
 """Says who asks. Raises NotLetIn for those who may change nothing."""
 
 
-def routes_of(control: Control, door: Door) -> list[web.RouteDef]:
+def routes_of(control: Control, door: Door) -> list[ServedPath]:
     """The routes that change something, for those whom the door lets in."""
 
-    async def drain(request: web.Request, caller: Caller) -> Sequence[str]:
+    async def drain(asked: AskedOver, caller: Caller) -> Sequence[str]:
         control.drain(True, caller)
         return ()
 
-    async def undrain(request: web.Request, caller: Caller) -> Sequence[str]:
+    async def undrain(asked: AskedOver, caller: Caller) -> Sequence[str]:
         control.drain(False, caller)
         return ()
 
-    async def release(request: web.Request, caller: Caller) -> Sequence[str]:
-        control.release(request.query.get("destination"), caller)
+    async def release(asked: AskedOver, caller: Caller) -> Sequence[str]:
+        control.release(asked.parameter("destination"), caller)
         return ()
 
-    async def reshape(request: web.Request, caller: Caller) -> Sequence[str]:
-        return control.reshape(await request.read(), caller)
+    async def reshape(asked: AskedOver, caller: Caller) -> Sequence[str]:
+        return control.reshape(await asked.body(), caller)
 
     changes = {"/-/drain": drain, "/-/undrain": undrain, "/-/release": release, "/-/shaping": reshape}
 
-    def guarded(change: Work) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(request: web.Request) -> web.Response:
+    def guarded(change: Work) -> Answering:
+        async def answer(asked: AskedOver) -> Response:
             try:
-                lines = await change(request, await door(request))
+                lines = await change(asked, await door(asked))
             except NotLetIn as exc:
-                control.refused(request.path, _who(request), str(exc))
+                control.refused(asked.path, _who(asked), str(exc))
                 return json_answer(403, {"ok": False, "reasons": [str(exc)]})
             except ConfigError as exc:
                 return json_answer(422, {"ok": False, "problems": [(each.key, each.reason) for each in exc.problems]})
@@ -82,13 +83,13 @@ def routes_of(control: Control, door: Door) -> list[web.RouteDef]:
 
         return answer
 
-    return [web.post(path, guarded(change)) for path, change in changes.items()]
+    return [ServedPath(path, guarded(change), changes=True) for path, change in changes.items()]
 
 
-async def of_socket(request: web.Request) -> Caller:
+async def of_socket(asked: AskedOver) -> Caller:
     """The door of the control socket: who has come in so far may, since its mode kept all others out."""
-    _refuse_browsers(request)
-    return _who(request)
+    _refuse_browsers(asked)
+    return _who(asked)
 
 
 class TokenDoor:
@@ -99,43 +100,43 @@ class TokenDoor:
         self._file = file
         self._elsewhere = f"changes are asked for over the socket {control_socket}, as the commands do"
 
-    async def __call__(self, request: web.Request) -> Caller:
+    async def __call__(self, asked: AskedOver) -> Caller:
         """Who asks."""
         if not self._file:
             raise NotLetIn(f"{self._elsewhere}; here they need a token of the file {tokens.CONTROL}, which is not set")
-        _refuse_browsers(request)
-        if not _is_of_this_host(request):
+        _refuse_browsers(asked)
+        if not _is_of_this_host(asked):
             raise NotLetIn("only from this host, as localhost or by its loopback address")
         try:
             known = await asyncio.to_thread(tokens.load, self._file, tokens.CONTROL)
         except ConfigError as exc:
             raise NotLetIn(str(exc)) from exc
-        grant = known.grant(tokens.bearer_of(request.headers.get("Authorization", "")))
+        grant = known.grant(tokens.bearer_of(asked.headers.get(b"authorization")))
         if grant is None:
             raise NotLetIn(f"{self._elsewhere}; here they need a token of the file {tokens.CONTROL}")
-        who = _who(request)
+        who = _who(asked)
         return Caller(uid=who.uid, pid=who.pid, token=grant.name, address=who.address)
 
 
-def _refuse_browsers(request: web.Request) -> None:
+def _refuse_browsers(asked: AskedOver) -> None:
     """Let in no page of a user's browser: it may ask with what its user has, and its user knows nothing of it."""
-    if is_of_page(request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")):
+    if is_of_page(asked.headers.given(b"origin"), asked.headers.given(b"sec-fetch-site")):
         raise NotLetIn("by no web page")
 
 
-def _is_of_this_host(request: web.Request) -> bool:
+def _is_of_this_host(asked: AskedOver) -> bool:
     """Whether a request comes over the loopback or a Unix socket, and under a name of the loopback.
 
     A page whose name was made to mean 127.0.0.1 comes over the loopback, too, and need not say that it is a page; but
     it asks for the host that it was loaded from.
     """
-    peer = _peer(request)
+    peer = _peer(asked)
     if isinstance(peer, str):
         return True
     return (
         isinstance(peer, tuple)
         and ipaddress.ip_address(peer[0]).is_loopback
-        and all(_is_loopback(each) for each in request.headers.getall("Host", ()))
+        and all(_is_loopback(each) for each in asked.headers.every(b"host"))
     )
 
 
@@ -150,20 +151,15 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _peer(request: web.Request) -> object:
+def _peer(asked: AskedOver) -> object:
     """Who asks: a tuple of address and port, or text over a Unix socket; None when the connection is gone."""
-    return None if request.transport is None else request.transport.get_extra_info("peername")
+    return asked.connection.told("peername")
 
 
-def _who(request: web.Request) -> Caller:
+def _who(asked: AskedOver) -> Caller:
     """The process behind a Unix socket, or the address that a request comes from, as far as it is known."""
-    peer = _peer(request)
+    peer = _peer(asked)
     if isinstance(peer, tuple):
         return Caller(address=str(peer[0]))
-    transport = request.transport
-    return Caller() if transport is None else peer_of(transport.get_extra_info("socket"))
-
-
-def json_answer(status: int, value: Mapping[str, object]) -> web.Response:
-    """An answer in JSON."""
-    return web.Response(status=status, body=msgspec.json.encode(value) + b"\n", content_type="application/json")
+    connected = asked.connection.told("socket")
+    return Caller() if connected is None else peer_of(cast(socket.socket, connected))  # the loops' own kind of socket

@@ -176,8 +176,9 @@ class Supervisor:
     async def _serve(self, admin: Sequence[socket.socket], control: Sequence[socket.socket]) -> bool:
         """Speak for the workers while they run; returns whether all of them finished."""
         # Not before the workers are started: these take about as long to import as they take to begin.
-        from remora.servers.admin import Sources, serve_admin, serve_control
+        from remora.servers.admin import Sources, serve_admin
         from remora.servers.control import Control, TokenDoor, of_socket, routes_of
+        from remora.servers.routes import served
 
         view = self._view
         sources = Sources(
@@ -199,7 +200,7 @@ class Supervisor:
                 await asyncio.Event().wait()
 
         async def commands() -> None:
-            async with serve_control(control, routes_of(changes, of_socket)):
+            async with served(routes_of(changes, of_socket), control):
                 await asyncio.Event().wait()
 
         helpers = [

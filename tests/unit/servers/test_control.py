@@ -27,9 +27,10 @@ from remora.model.errors import ChangeNotAllowed, ConfigError, DaemonNotReachabl
 from remora.model.health import Health
 from remora.process.sockets import control_sockets, listening_sockets
 from remora.servers import control as control_module
-from remora.servers import tokens
-from remora.servers.admin import Sources, serve_admin, serve_control
+from remora.servers import routes, tokens
+from remora.servers.admin import Sources, serve_admin
 from remora.servers.control import Control, TokenDoor, of_socket, routes_of
+from remora.servers.routes import served
 from remora.supervisor.shaping_changes import Change
 from remora.supervisor.supervisor import Supervisor
 
@@ -133,7 +134,7 @@ async def site(folder: Path, **admin: str) -> AsyncIterator[Site]:
         door = TokenDoor(settings.admin.control_tokens, settings.control_socket)
         async with (
             serve_admin(tcp, SOURCES, routes_of(changed.control, door)),
-            serve_control(unix, routes_of(changed.control, of_socket)),
+            served(routes_of(changed.control, of_socket), unix),
         ):
             yield Site(settings, changed)
 
@@ -314,6 +315,44 @@ async def test_a_token_that_is_taken_out_opens_no_longer(folder: Path, token: st
         codes.append((await there.post("/-/drain", Authorization=f"Bearer {token}"))[0])
 
     assert codes == [200, 403, 403, 403]
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "statuses"),
+    [
+        (b"Content-Length: 2\r\n", b"{}", [200]),
+        (b"Transfer-Encoding: chunked\r\n", b"2\r\n{}\r\n0\r\n\r\n", [200]),
+        (b"Expect: 100-continue\r\nContent-Length: 2\r\n", b"{}", [100, 200]),
+        (b"Content-Length: %d\r\n" % (routes.MOST_BODY + 1), b" " * (routes.MOST_BODY + 1), [413]),
+        (b"Transfer-Encoding: chunked\r\n", b"no chunk\r\n", [400]),
+    ],
+    ids=["length", "chunks", "expect", "too-long", "no-chunk"],
+)
+async def test_a_body_comes_in_every_form_and_is_bounded(
+    folder: Path, head: bytes, body: bytes, statuses: list[int]
+) -> None:
+    """With a length or in chunks, and of a MiB at the most; who asks whether to send it is told so."""
+    async with site(folder) as there:
+        reader, writer = await asyncio.open_unix_connection(there.settings.control_socket)
+        writer.write(b"POST /-/shaping HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n")
+        writer.write(body)
+        answered = await reader.read()
+        writer.close()
+
+    assert [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+)", answered)] == statuses
+    assert len(there.changed.reshaped) == statuses.count(200)
+
+
+async def test_a_destination_is_released_by_its_name(folder: Path) -> None:
+    """The first parameter of the name counts, decoded; without one all are released."""
+    async with site(folder, control_tokens="") as there:
+        for query in (b"", b"?other=1", b"?destination=kafka%3A%2F%2Fa+b&destination=c"):
+            reader, writer = await asyncio.open_unix_connection(there.settings.control_socket)
+            writer.write(b"POST /-/release%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % query)
+            assert b" 200 " in await reader.read()
+            writer.close()
+
+    assert [destination for destination, _ in there.changed.released] == [None, None, "kafka://a b"]
 
 
 def test_a_token_for_some_topics_is_no_control_token(tmp_path: Path) -> None:

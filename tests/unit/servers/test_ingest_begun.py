@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remora.servers.ingest.begun import Callback, Work, begin, in_task
+from remora.servers.http.begun import Callback, Work, begin, in_task
 
 
 class Tasks:

@@ -18,8 +18,9 @@ import pytest
 import zstandard
 
 from devkit.waits import PATIENT_S, until
-from remora.servers.ingest import handler, server
-from remora.servers.ingest.pipeline import MOST
+from remora.servers.http import connection
+from remora.servers.http.pipeline import MOST
+from remora.servers.ingest import server
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
@@ -30,7 +31,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server does every second, or gives some seconds to, is done sooner here."""
     monkeypatch.setattr(server, "LOOK_S", 0.05)
     monkeypatch.setattr(server, "GRACE_S", 0.3)
-    monkeypatch.setattr(handler, "LINGER_S", 0.3)
+    monkeypatch.setattr(connection, "LINGER_S", 0.3)
 
 
 @pytest.fixture(params=[ScriptedStore, PromptStore])

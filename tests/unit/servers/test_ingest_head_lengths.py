@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remora.servers.ingest import head
-from remora.servers.ingest.head import Headers, HeadReader, NotARequest
+from remora.servers.http import head
+from remora.servers.http.head import Headers, HeadReader, NotARequest
 
 LENGTH, CODING = b"content-length", b"transfer-encoding"
 

@@ -21,8 +21,9 @@ from devkit.waits import PATIENT_S, until
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.process.host_load import HostLoad, clear, shared_memory
-from remora.servers.ingest import handler, server
-from remora.servers.ingest.begun import begin
+from remora.servers.http import connection
+from remora.servers.http.begun import begin
+from remora.servers.ingest import server
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.problems import SLOW_DOWN, RefusedRequest
 from support.ingest import Answer, ScriptedStore, Site, ingest_site, own_topic, records
@@ -37,7 +38,7 @@ BOUNDS = {"max_request_bytes": LARGE, "max_held_bytes": 2 * LARGE}
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server does every second, or gives some seconds to, is done sooner here."""
     monkeypatch.setattr(server, "LOOK_S", 0.05)
-    monkeypatch.setattr(handler, "LINGER_S", 0.3)
+    monkeypatch.setattr(connection, "LINGER_S", 0.3)
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from remora.servers.ingest import handler
-from remora.servers.ingest.begun import Callback, in_task
-from remora.servers.ingest.chunks import ChunkDecoder
-from remora.servers.ingest.handler import IngestConnection
-from remora.servers.ingest.head import HeadReader, NotARequest
-from remora.servers.ingest.request import BodyBroken, Request
-from remora.servers.ingest.response import Response
-from remora.servers.ingest.service import Peer
+from remora.servers.http import connection as served
+from remora.servers.http.begun import Callback, in_task
+from remora.servers.http.chunks import ChunkDecoder
+from remora.servers.http.connection import ServedConnection
+from remora.servers.http.head import HeadReader, NotARequest
+from remora.servers.http.request import BodyBroken, Request
+from remora.servers.http.response import Response
+from remora.servers.http.service import Peer
 
 Seen = tuple[str, bytes, bytes]
 """Method, target and body of a request that was taken."""
@@ -103,10 +103,10 @@ class Clerk:
     def _take(self, request: Request, body: bytes) -> None:
         self.seen.append((request.head.method, request.head.target, body))
 
-    def made(self, connection: IngestConnection) -> None:
+    def made(self, connection: ServedConnection) -> None:
         """Nothing."""
 
-    def lost(self, connection: IngestConnection) -> None:
+    def lost(self, connection: ServedConnection) -> None:
         """Nothing."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -128,7 +128,7 @@ async def spoken(
     With `ends` the client sends nothing more behind them, and says so at once.
     """
     clerk, wire = Clerk(at_once=at_once), Wire()
-    connection = IngestConnection(clerk, clerk)
+    connection = ServedConnection(clerk, clerk)
     connection.connection_made(cast(asyncio.Transport, wire))
     for piece in pieces:
         if wire.is_closed:
@@ -349,12 +349,12 @@ async def test_empty_lines_before_a_request_are_passed_over() -> None:
     assert statuses == [200, 200]
 
 
-@pytest.mark.parametrize("turn_s", [handler.AT_ONCE_S, -1.0], ids=["in-one-turn", "in-a-turn-each"])
+@pytest.mark.parametrize("turn_s", [served.AT_ONCE_S, -1.0], ids=["in-one-turn", "in-a-turn-each"])
 async def test_whole_requests_are_answered_behind_the_end_of_what_is_sent(
     turn_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks or with a length, and those that were sent ahead of others; half a request is forgotten."""
-    monkeypatch.setattr(handler, "AT_ONCE_S", turn_s)
+    monkeypatch.setattr(served, "AT_ONCE_S", turn_s)
     chunks = POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"abc", [2])
     for half in (b"", chunks[:-1], BEHIND[:-1], POST + b"Content-Length: 3\r\n\r\nab"):
         for at_once in (True, False):

@@ -19,7 +19,7 @@ from remora.model.topic import Topic
 from remora.policy.matcher import Matcher, takes_bucket
 from remora.policy.rates import Cost
 from remora.ports.producer import Announcing
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
 from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import MOST_COPIES, Charges, Matching, by_definitions, copies_for

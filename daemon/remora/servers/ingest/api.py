@@ -22,18 +22,21 @@ from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
 from remora.ports.producer import PublishSoon
+from remora.servers.http.begun import Callback, in_task
+from remora.servers.http.head import path_of
+from remora.servers.http.request import Request
+from remora.servers.http.response import Response
+from remora.servers.http.service import Peer
 from remora.servers.ingest.announced import AnnouncedEvents
-from remora.servers.ingest.begun import Callback, in_task
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import Share
 from remora.servers.ingest.body_parts import Body, placed
 from remora.servers.ingest.checks import admit, check_any, check_publishing
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.distribution import Distribution
-from remora.servers.ingest.head import path_of
 from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
-from remora.servers.ingest.openapi import DOCUMENT
+from remora.servers.ingest.openapi import document
 from remora.servers.ingest.problems import (
     DECIDED,
     FORBIDDEN,
@@ -45,7 +48,6 @@ from remora.servers.ingest.problems import (
     WRONG_TYPE,
     RefusedRequest,
 )
-from remora.servers.ingest.request import Request
 from remora.servers.ingest.request_reader import (
     JSON,
     BodyForm,
@@ -56,8 +58,6 @@ from remora.servers.ingest.request_reader import (
     rooms_of,
     to_come,
 )
-from remora.servers.ingest.response import Response
-from remora.servers.ingest.service import Peer
 from remora.servers.ingest.stored import JSON_HEADERS, distributed_response, json_response, stored_response
 from remora.servers.ingest.traced import Traced
 from remora.servers.tokens import SenderGrant
@@ -428,7 +428,7 @@ class Api:
 
     async def openapi(self, _: Call) -> Response:
         """The description of all this."""
-        return Response(200, DOCUMENT, JSON_HEADERS)
+        return Response(200, document(), JSON_HEADERS)
 
     async def health(self, _: Call) -> Response:
         """Whether requests are taken: where they are not, this is refused like all others."""

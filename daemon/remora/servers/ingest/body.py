@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
+from remora.servers.http.request import BodyBroken, BodyStream, Request
+from remora.servers.http.response import CONTINUE
 from remora.servers.ingest.body_budget import Share, no_memory
 from remora.servers.ingest.encodings import DECODERS, NotDecodable
 from remora.servers.ingest.problems import (
@@ -15,8 +17,6 @@ from remora.servers.ingest.problems import (
     WRONG_TYPE,
     RefusedRequest,
 )
-from remora.servers.ingest.request import BodyBroken, BodyStream, Request
-from remora.servers.ingest.response import CONTINUE
 
 _QUOTED = " or ".join(f'"{each}"' for each in DECODERS)
 

@@ -11,26 +11,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
 
 from remora.metrics import Telemetry
 from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
+from remora.servers.http.service import BodyReader
 from remora.servers.ingest.problems import SLOW_DOWN, RefusedRequest, stopping
 
 LOOK_S = 0.1
 """Who waits looks so often at what the other workers hold."""
-
-
-class BodyReader(Protocol):
-    """A connection, as far as it is read or not."""
-
-    def hold_for_memory(self) -> None:
-        """Read nothing more of it for now."""
-
-    def go_on_for_memory(self) -> None:
-        """Read it again."""
 
 
 class BodyBudget:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from remora.codec.s3_events import EventPart, place
 from remora.model.entry import Time
 from remora.model.topic import Topic
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
 
 
 class Body(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from remora.policy.browsers import is_of_page
+from remora.servers.http.head import VERSIONS, Head
 from remora.servers.ingest.desk import Desk
-from remora.servers.ingest.head import VERSIONS, Head
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, RefusedRequest, stopping
 from remora.servers.ingest.request_reader import BodyForm, form_of, idempotency_key

@@ -1,4 +1,4 @@
-"""The open connections: how many there may be, and how long each may be silent or slow.
+"""The connections of the ingest server: how many there may be, and how long each may be silent or slow.
 
 One look a second over all connections is cheaper than a timer for each request.
 """
@@ -6,21 +6,19 @@ One look a second over all connections is cheaper than a timer for each request.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine
-from typing import Any
 
 from remora.metrics import Telemetry
 from remora.process.host_load import HostLoad
-from remora.servers.ingest.handler import ConnectionPhase, IngestConnection
-from remora.servers.ingest.service import Service
+from remora.servers.http.connection import ConnectionPhase, ServedConnection
+from remora.servers.http.connections import OpenConnections, Refused
+from remora.servers.http.service import Service
 
 LOOK_S = 1.0
 HANDSHAKE_S = 10.0
 """A TLS handshake may take so long; until it is done there is nothing to talk to, and nothing to cut."""
 
 
-class Connections:
+class Connections(OpenConnections):
     """All of them, and the bounds that they share."""
 
     def __init__(
@@ -38,7 +36,7 @@ class Connections:
 
         With `handshakes`, a connection counts from its handshake on, which may fail without a word.
         """
-        self._loop = asyncio.get_running_loop()
+        super().__init__()
         self._service = service
         self._telemetry = telemetry
         self._host = host
@@ -46,13 +44,7 @@ class Connections:
         self._request_timeout_s = request_timeout_s
         self._idle_timeout_s = idle_timeout_s
         self._handshakes = handshakes
-        self._arriving: dict[IngestConnection, float] = {}
-        self._open: set[IngestConnection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._all_gone = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._open)
+        self._arriving: dict[ServedConnection, float] = {}
 
     @property
     def receiving(self) -> int:
@@ -61,38 +53,30 @@ class Connections:
 
     @property
     def is_paused(self) -> bool:
-        """Whether bodies wait for memory."""
+        """As `OpenConnections`."""
         return self._host.is_paused
 
     def accept(self) -> asyncio.Protocol:
         """The protocol for a connection that was accepted; one too many is closed at once."""
         if self._host.connections >= self._most:
             self._telemetry.ingest_connection_cut("too many")
-            return _Refused()
-        connection = IngestConnection(self, self._service)
+            return Refused()
+        connection = ServedConnection(self, self._service)
         if self._handshakes:
             self._arriving[connection] = self._loop.time()
             self._count()
         return connection
 
-    def made(self, connection: IngestConnection) -> None:
-        """It is open."""
+    def made(self, connection: ServedConnection) -> None:
+        """As `OpenConnections`."""
         self._arriving.pop(connection, None)
-        self._open.add(connection)
+        super().made(connection)
         self._count()
 
-    def lost(self, connection: IngestConnection) -> None:
-        """It is gone."""
-        self._open.discard(connection)
+    def lost(self, connection: ServedConnection) -> None:
+        """As `OpenConnections`."""
+        super().lost(connection)
         self._count()
-        if not self._open:
-            self._all_gone.set()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Answer a request in a task. It outlives its connection: what is handed to the store is stored."""
-        task = self._loop.create_task(work, name="ingest request")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def look(self) -> None:
         """Cut connections that have been silent or slow for too long."""
@@ -115,29 +99,8 @@ class Connections:
             if connection.phase is ConnectionPhase.IDLE:
                 connection.end()
 
-    def cut_all(self, *, but_answers: bool = False) -> None:
-        """End all of them; with `but_answers` those stay whose request is complete and has no answer yet."""
+    def cut_all_but_answers(self) -> None:
+        """End all but those whose request is complete and has no answer yet."""
         for connection in list(self._open):
-            if not (but_answers and connection.phase is ConnectionPhase.ANSWER):
+            if connection.phase is not ConnectionPhase.ANSWER:
                 connection.cut()
-
-    async def close(self, within_s: float) -> None:
-        """End all of them: what was written may still be sent for so long, and requests under way are given up."""
-        for connection in list(self._open):
-            connection.end()
-        if self._open:
-            self._all_gone.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await self._all_gone.wait()
-        self.cut_all()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class _Refused(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

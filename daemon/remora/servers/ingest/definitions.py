@@ -6,7 +6,7 @@ import asyncio
 
 from remora.model.notification import Definitions
 from remora.ports.administration import Notifications
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
 from remora.servers.ingest.matches import RequestMatcher
 
 FRESH_S = 2.0

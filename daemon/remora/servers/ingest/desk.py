@@ -12,14 +12,14 @@ from remora.model.ingest import PublishResult
 from remora.ports.producer import IngestStore
 from remora.ports.tracing import NO_TRACER
 from remora.process.host_load import HostLoad
+from remora.servers.http.head import Head, NotARequest
+from remora.servers.http.response import Response
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.definitions import DefinitionLookup
-from remora.servers.ingest.head import Head, NotARequest
 from remora.servers.ingest.limits import IngestLimits
 from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, RefusedRequest, of_error
 from remora.servers.ingest.request_reader import malformed
-from remora.servers.ingest.response import Response
 from remora.servers.ingest.topics import TopicLookup
 from remora.servers.tokens import ANYBODY, SenderGrant, bearer_of
 

@@ -23,7 +23,7 @@ from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import NONE
 from remora.ports.producer import FanningOut
-from remora.servers.ingest.begun import Callback, in_task
+from remora.servers.http.begun import Callback, in_task
 from remora.servers.ingest.body_parts import Body, now, placed
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.layout_change import while_moving

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from remora.model.errors import TopicMoved
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
 
 T = TypeVar("T")
 

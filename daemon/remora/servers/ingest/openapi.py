@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from functools import cache
+from pathlib import Path
 
-DOCUMENT = (files("remora.servers.ingest") / "openapi.json").read_bytes()
+
+@cache
+def document() -> bytes:
+    """The document, which is read when it is first asked for."""
+    return Path(__file__).with_name("openapi.json").read_bytes()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from remora.model import errors
-from remora.servers.ingest.response import Response
+from remora.servers.http.response import Response
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1

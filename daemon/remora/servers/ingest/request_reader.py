@@ -18,8 +18,8 @@ from remora.codec.shard_hash import shards
 from remora.model.ingest import ReservedRoom
 from remora.model.notification import ExpectedEvent
 from remora.model.topic import Topic
-from remora.servers.ingest.begun import in_task
-from remora.servers.ingest.head import Headers
+from remora.servers.http.begun import in_task
+from remora.servers.http.head import Headers
 from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, UNCONFIRMED, WRONG_TYPE, RefusedRequest
 
 JSON = "application/json"

@@ -88,7 +88,7 @@ class IngestServer:
         """Finish what is under way, and end every connection. Requests that still arrive are given a short time."""
         self.finish()
         await self._finished(GRACE_S)
-        self._connections.cut_all(but_answers=True)
+        self._connections.cut_all_but_answers()
         await self._finished(STORE_S)
         self._timer.cancel()
 

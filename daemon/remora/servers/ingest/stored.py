@@ -8,8 +8,8 @@ from types import MappingProxyType
 import msgspec
 
 from remora.model.ingest import FannedOut, PublishResult
+from remora.servers.http.response import Response
 from remora.servers.ingest.request_reader import JSON
-from remora.servers.ingest.response import Response
 
 JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remora.model.topic import NAME, Topic
 from remora.ports.administration import OwnTopics
-from remora.servers.ingest.begun import in_task
+from remora.servers.http.begun import in_task
 from remora.servers.ingest.problems import NO_TOPIC, RefusedRequest
 
 FRESH_S = 1.0

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from remora.codec.trace_context import TRACEPARENT, parse
 from remora.ports.tracing import NO_SPAN, Span, Tracer, Work
-from remora.servers.ingest.head import Head
+from remora.servers.http.head import Head
 
 _TRACEPARENT = TRACEPARENT.encode()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 
 FILES: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -30,7 +30,7 @@ POLICY = (
 @cache
 def content(path: str) -> bytes:
     """The file of a path. Raises KeyError for others than those of `FILES`."""
-    return resources.files(__name__).joinpath(FILES[path][0]).read_bytes()
+    return Path(__file__).with_name(FILES[path][0]).read_bytes()
 
 
 def headers(path: str) -> dict[str, str]:

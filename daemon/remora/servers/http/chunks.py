@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from remora.servers.ingest.head import NotARequest
+from remora.servers.http.head import NotARequest
 
 MOST_LINE = 1024
 """Bytes of a chunk's first line, which has its length and extensions that nobody needs."""

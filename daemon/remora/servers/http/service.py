@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from remora.servers.ingest.body_budget import BodyReader
-from remora.servers.ingest.request import Request
-from remora.servers.ingest.response import Response
+from remora.servers.http.request import Request
+from remora.servers.http.response import Response
+
+
+class BodyReader(Protocol):
+    """A connection, as far as it is read or not."""
+
+    def hold_for_memory(self) -> None:
+        """Read nothing more of it for now."""
+
+    def go_on_for_memory(self) -> None:
+        """Read it again."""
 
 
 class Peer(BodyReader, Protocol):
@@ -16,6 +25,10 @@ class Peer(BodyReader, Protocol):
     @property
     def peer(self) -> str:
         """The client's address; empty on a Unix socket."""
+        ...
+
+    def told(self, name: str) -> object:
+        """What its transport says by this name (`get_extra_info`); None as soon as the connection is gone."""
         ...
 
 

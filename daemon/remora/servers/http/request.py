@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from remora.servers.ingest.head import Head
+from remora.servers.http.head import Head
 
 MOST_UNREAD = 128 << 10
 """Bytes of a body that may wait for their reader; beyond that the connection is not read."""

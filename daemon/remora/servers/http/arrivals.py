@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remora.servers.ingest.chunks import ChunkDecoder
-from remora.servers.ingest.request import BodyStream
+from remora.servers.http.chunks import ChunkDecoder
+from remora.servers.http.request import BodyStream
 
 
 class ArrivingBody:

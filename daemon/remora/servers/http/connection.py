@@ -18,12 +18,12 @@ from collections.abc import Coroutine
 from enum import Enum, Flag, IntEnum, auto
 from typing import Any, Protocol, cast
 
-from remora.servers.ingest.arrivals import ArrivingBody
-from remora.servers.ingest.begun import begin
-from remora.servers.ingest.head import Head, HeadReader, NotARequest
-from remora.servers.ingest.pipeline import MOST, PendingRequest, Pipeline
-from remora.servers.ingest.request import BodyStream, Request
-from remora.servers.ingest.service import Service
+from remora.servers.http.arrivals import ArrivingBody
+from remora.servers.http.begun import begin
+from remora.servers.http.head import Head, HeadReader, NotARequest
+from remora.servers.http.pipeline import MOST, PendingRequest, Pipeline
+from remora.servers.http.request import BodyStream, Request
+from remora.servers.http.service import Service
 
 LINGER_S = 2.0
 """After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
@@ -85,11 +85,11 @@ class Host(Protocol):
         """Whether bodies wait for memory."""
         ...
 
-    def made(self, connection: IngestConnection) -> None:
+    def made(self, connection: ServedConnection) -> None:
         """It is open."""
         ...
 
-    def lost(self, connection: IngestConnection) -> None:
+    def lost(self, connection: ServedConnection) -> None:
         """It is gone."""
         ...
 
@@ -98,7 +98,7 @@ class Host(Protocol):
         ...
 
 
-class IngestConnection(asyncio.Protocol):
+class ServedConnection(asyncio.Protocol):
     """One connection, and since when it has been in which phase."""
 
     __slots__ = (
@@ -147,6 +147,10 @@ class IngestConnection(asyncio.Protocol):
         if phase is ConnectionPhase.IDLE and now - self._since > idle_timeout_s:
             return "idle"
         return ""
+
+    def told(self, name: str) -> object:
+        """What its transport says by this name; None as soon as the connection is gone."""
+        return None if self._stage is Stage.LOST else self._transport.get_extra_info(name)
 
     def end(self) -> None:
         """Close it when all that was written is sent."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from remora.servers.ingest.head import Head
-from remora.servers.ingest.response import Response
+from remora.servers.http.head import Head
+from remora.servers.http.response import Response
 
 MOST = 32
 """Requests that a client may send ahead and that are begun before the first of them is answered."""
