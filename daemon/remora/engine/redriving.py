@@ -94,7 +94,8 @@ async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, 
     for letter in known:
         if letter_place(letter) in alone:
             continue
-        sharded_by = _sharded_by(letter)
+        event = _event(letter)
+        sharded_by = None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
         own = [Shard(letter.queue, each) for each in Origin if origin in (None, each)]
         places = [place for each in own if (place := _place(each, sharded_by, shards, topics)) is not None]
         if sharded_by is None and not raw:
@@ -124,12 +125,6 @@ async def carry_out(
             again = [Redrive(each, _payload(each, now_ns())) for each in some]
             yield await store.letters.redrive(portion.place.shard, portion.place.topic, again)
             done += len(some)
-
-
-def _sharded_by(letter: DeadLetter) -> bytes | None:
-    """What the shard of an event is chosen by; None for an entry that is corrupt or cannot be decoded."""
-    event = _event(letter)
-    return None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
 
 
 def _event(letter: DeadLetter) -> S3Event | None:

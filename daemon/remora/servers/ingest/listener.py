@@ -29,7 +29,8 @@ async def accepting(
             listener = await create(accept, sock=each, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake_s)
             stack.callback(listener.close)
             listeners.append(listener)
-        yield listeners, _shown(sockets, tls)
+        address = shown_address(sockets)
+        yield listeners, address if address.startswith("unix:") else f"{'https' if tls else 'http'}://{address}"
 
 
 def tls_context(settings: IngestSettings) -> ssl.SSLContext | None:
@@ -54,8 +55,3 @@ def load_certificate(context: ssl.SSLContext, settings: IngestSettings) -> None:
         raise ConfigError("ingest.tls_certificate", f"{settings.tls_certificate} and ingest.tls_key: {why}") from exc
     except OSError as exc:
         raise ConfigError("ingest.tls_certificate", f"cannot read certificate or key: {exc.strerror}") from exc
-
-
-def _shown(sockets: Sequence[socket.socket], tls: ssl.SSLContext | None) -> str:
-    address = shown_address(sockets)
-    return address if address.startswith("unix:") else f"{'https' if tls else 'http'}://{address}"

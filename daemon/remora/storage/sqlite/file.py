@@ -156,7 +156,7 @@ class File:
 
     def version(self) -> int:
         """Another number whenever anybody has committed to the file since. Raises as `glance` does."""
-        return self._on_reader(_data_version)
+        return self._on_reader(lambda connection: int(connection.execute("PRAGMA data_version").fetchone()[0]))
 
     def connect(self) -> None:
         """Have the connection that looks into the file. Whoever looks meets what is in the way; it may block."""
@@ -335,8 +335,3 @@ def _place(path: Path) -> tuple[int, int]:
 def write_nothing(connection: sqlite3.Connection) -> None:
     """Write what stands there already, to see whether that can be done."""
     connection.execute("UPDATE meta SET value = value WHERE key = 'number'")
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA data_version").fetchone()
-    return int(version)

@@ -31,10 +31,6 @@ from remora.storage.sqlite.watch import Watch
 from remora.storage.sqlite.writer import WriterStats
 
 
-def _nobody(connected: bool, text: str) -> None:
-    """The default for callers that do not watch the store's state."""
-
-
 class SqliteStore:
     """One store with all its parts, on one directory; see `ports.ShardStore`.
 
@@ -47,7 +43,7 @@ class SqliteStore:
     def __init__(
         self,
         settings: SqliteSettings,
-        on_state: Callable[[bool, str], None] = _nobody,
+        on_state: Callable[[bool, str], None] = lambda _connected, _text: None,
         *,
         make: bool = True,
         waits: bool = False,

@@ -90,7 +90,11 @@ class Topics(SqlitePart):
                 raise TopicRefused(f"the file for {topic.name} has had as many queues as it ever can: use another name")
             row = (topic.name, uid, topic.shards, topic.closed, 0 if topic.is_sequenced else None, attributes)
             (number,) = connection.execute(_ADD_TOPIC, row).fetchone()
-            connection.executemany(_ADD_QUEUE, self._queues(topic, number))
+            capacity = self._capacity(topic)
+            shards = enumerate(replace(topic, queue=topic.name, generation=0).open_shards())
+            connection.executemany(
+                _ADD_QUEUE, [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in shards]
+            )
             connection.execute(CATALOGUE_CHANGED)
 
         file = self._files.file_of(topic.name)
@@ -188,11 +192,6 @@ class Topics(SqlitePart):
             return SequenceState(tail, min(_passed(connection, number), default=tail))
 
         return await self._files.file_of(topic.name).read(look)
-
-    def _queues(self, topic: Topic, number: int) -> list[tuple[int, int, str, str, int]]:
-        capacity = self._capacity(topic)
-        shards = enumerate(replace(topic, queue=topic.name, generation=0).open_shards())
-        return [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in shards]
 
     def _capacity(self, topic: Topic) -> int:
         """The most that a queue of the topic may hold where that is decided now."""

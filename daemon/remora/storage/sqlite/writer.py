@@ -219,7 +219,8 @@ class Writer:
         times, self._times = self._times, []
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, batch, times)
-        self._tidy_up()
+        while self._connection is not None and self._around.is_due(self._connection) and self._tidy():
+            pass
 
     def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:
         """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
@@ -243,11 +244,10 @@ class Writer:
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
-        self._keep_log_small()
-
-    def _tidy_up(self) -> None:
-        while self._connection is not None and self._around.is_due(self._connection) and self._tidy():
-            pass
+        # A large log begins anew.
+        with suppress(FileNotFoundError):  # nothing was ever written
+            if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
+                self._begin_log_anew()
 
     def _tidy(self) -> bool:
         """Do what keeps the file small, which no order waits for; what fails now is done after the next one."""
@@ -385,12 +385,6 @@ class Writer:
         self._room.undone()
         _forget(connection)
         connection.execute("ROLLBACK")
-
-    def _keep_log_small(self) -> None:
-        """Begin a large log anew."""
-        with suppress(FileNotFoundError):  # nothing was ever written
-            if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
-                self._begin_log_anew()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
