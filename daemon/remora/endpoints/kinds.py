@@ -17,7 +17,7 @@ from remora.endpoints.arguments import Argument
 from remora.ports.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from remora.config import Settings
+    from remora.config.settings import Settings
     from remora.metrics import Telemetry
 
 GROUP = "remora.endpoints"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
-from remora.config import QuarantineSettings
+from remora.config.workers import QuarantineSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
 from remora.model.topic import Topic

@@ -20,7 +20,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 from remora.policy.objectives import AGE_BOUNDS_S
 
 OTHER = "other"

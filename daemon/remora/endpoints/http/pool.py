@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from remora.config import HttpSettings
+from remora.config.delivery import HttpSettings
 from remora.endpoints.addresses import look_up
 from remora.endpoints.dial import dial
 from remora.endpoints.http.connection import HttpConnection

@@ -12,7 +12,7 @@ from typing import Self
 import aiokafka.errors as kafka
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, OnSettled

@@ -12,7 +12,7 @@ from typing import Any
 import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, request_timeout_s

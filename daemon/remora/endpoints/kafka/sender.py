@@ -27,7 +27,7 @@ from functools import partial
 import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.batches import CODECS, OnSettled, Outcome, RecordSet, SharedBatch
 from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import DOUBTFUL, blames_records

@@ -8,7 +8,7 @@ from functools import partial
 
 import aiokafka.errors as kafka
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
 from remora.endpoints.kafka.lookup import ask_until_reached

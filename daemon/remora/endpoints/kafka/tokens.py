@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from remora.codec.token_grant import GrantRefused, error_code, grant_request, read_grant
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.arguments import TOKEN_URL
 from remora.endpoints.kafka.target import Bearer
 from remora.endpoints.shared import Shared, leave

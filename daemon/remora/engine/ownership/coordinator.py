@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from remora.config import OwnershipSettings
+from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue
 from remora.engine.lease import Lease, is_lost
 from remora.engine.ownership.acquirer import Acquirer

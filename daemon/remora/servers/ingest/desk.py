@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from remora.codec.s3_events import MalformedEvent
-from remora.config import IngestSettings
+from remora.config.ingest import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.ingest import PublishResult

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from remora.config import LimitSettings
+from remora.config.ingest import LimitSettings
 from remora.metrics import Telemetry
 from remora.model.traffic import Priority
 from remora.policy.cells import MemberAccount

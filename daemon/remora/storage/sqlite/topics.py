@@ -11,7 +11,7 @@ from dataclasses import replace
 from remora.codec.sequence import number_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicNotSequenced, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
