@@ -206,12 +206,12 @@ class KafkaEndpoint:
                     facts = await look_up(sender.client, topic, what, self._settings.connect_timeout_s)
                     await sender.follow(topic, facts.partitions)
         except TimeoutError as exc:
-            sender.retire("silence")
+            sender.stop_taking("silence")
             raise EndpointUnavailable(f"{what}: no answer in time", "timeout") from exc
         except EndpointUnavailable as exc:
             if isinstance(exc.__cause__, UNREACHABLE):
                 # It may only know brokers that are gone for good; another one starts from the target's own list.
-                sender.retire("no broker answers")
+                sender.stop_taking("no broker answers")
             raise
         return facts
 

@@ -85,7 +85,7 @@ class SenderSlot:
         """A sender takes nothing new any more: let it end what it has, and have another one opened."""
         if sender is self._sender.current:
             self._observer.producer_retired(str(self), reason)
-            self._sender.retire(self._settings.delivery_timeout_s)
+            self._sender.close_current(self._settings.delivery_timeout_s)
 
     async def _close(self, sender: SharedSender, patience_s: float) -> None:
         await sender.close(patience_s)

@@ -122,7 +122,7 @@ class TokenDesk:
         """A broker refuses this token: ask for another one, after a pause."""
         held = self._held.current
         if held is not None and held.token == token:
-            self._held.retire()
+            self._held.close_current()
             self._failed(reason)
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class SharedRate:
         if amount > 0:
             self._account.charge(Priority.MAX, amount)
         elif amount < 0:
-            self._account.give_back(Priority.MAX, -amount)
+            self._account.release(Priority.MAX, -amount)
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ class File:
         self._files = place.files
         self._bell = bell
         self._changed = changed
-        around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
+        around = Around(self._check_version, recent.is_long, recent.settle, recent.free_pages)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
@@ -222,7 +222,7 @@ class File:
             self.is_short_of_room = is_full and self.has_topics
             self.lack = "" if disk is None else disk.lack
             if self.is_short_of_room:
-                self.post(recent.give_back)
+                self.post(recent.free_pages)
         if before != (self.is_short_of_room, self.has_topics):
             self._changed()
 

@@ -321,7 +321,7 @@ def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
     index_of(connection).weight = newest - rows[-1][0]
 
 
-def give_back(connection: sqlite3.Connection) -> None:
+def free_pages(connection: sqlite3.Connection) -> None:
     """Within a transaction, remove the oldest rows of the log in which nothing waits."""
     oldest, _ = connection.execute(_ENDS).fetchone()
     rows = connection.execute("SELECT id, parts FROM recent WHERE id <= ? ORDER BY id", ((oldest or 0) + AT_ONCE,))

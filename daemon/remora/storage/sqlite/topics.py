@@ -212,7 +212,7 @@ def _sweep(file: File) -> None:
     def some(connection: sqlite3.Connection) -> None:
         left = connection.execute(_LEFT).fetchone()
         if left is None:
-            recent.give_back(connection)
+            recent.free_pages(connection)
             return
         queue, head, tail = left
         end = min(head + _SWEPT_AT_ONCE, tail)

@@ -75,12 +75,12 @@ class _QueuedJob:
 @dataclass(frozen=True, slots=True)
 class Around:
     """What belongs to the file's transactions: `begun` raises in one that must not be; `tidy` runs in one of its own
-    after each in which `is_due`; `give_back` frees pages without taking any."""
+    after each in which `is_due`; `free_pages` frees pages without taking any."""
 
     begun: Callable[[sqlite3.Connection], None] = lambda _: None
     is_due: Callable[[sqlite3.Connection], bool] = lambda _: False
     tidy: Callable[[sqlite3.Connection], None] = lambda _: None
-    give_back: Callable[[sqlite3.Connection], None] = lambda _: None
+    free_pages: Callable[[sqlite3.Connection], None] = lambda _: None
 
 
 _NOTHING_AROUND = Around()
@@ -256,8 +256,8 @@ class Writer:
         self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
         return is_done
 
-    def _give_back(self) -> bool:
-        return self._aside(self._around.give_back)
+    def _free_pages(self) -> bool:
+        return self._aside(self._around.free_pages)
 
     def _aside(self, job: Job[None]) -> bool:
         """Run a job of the file's own in a transaction of its own; whether that was done."""
@@ -304,9 +304,9 @@ class Writer:
         What needs little may find it in the log, once that was copied, or in what can be given back; and upkeep in the
         ballast.
         """
-        ways: tuple[Callable[[], object], ...] = (self._copy_log, self._give_back)
+        ways: tuple[Callable[[], object], ...] = (self._copy_log, self._free_pages)
         if order.upkeep:
-            ways = (self._copy_log, self._begin_log_anew, self._give_back, self._give_ballast_up, self._tidy)
+            ways = (self._copy_log, self._begin_log_anew, self._free_pages, self._give_ballast_up, self._tidy)
         for make_room in ways:
             make_room()
             try:
