@@ -105,7 +105,12 @@ async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, 
         elif len(places) > 1:
             ambiguous.append(letter)
         else:
-            _add(portions, places[0], letter)
+            # Behind the others, in their portion where that is one of its kind.
+            place = places[0]
+            last = portions[-1] if portions else None
+            if last is None or last.place != place or last.letters[-1].queue != letter.queue:
+                portions.append(last := Portion(place))
+            last.letters.append(letter)
     return RedrivePlan(portions, undecodable, homeless, ambiguous, standing)
 
 
@@ -150,14 +155,6 @@ def _place(
     if sharded_by is not None:
         return Place(topic.shard(shard_number(sharded_by, topic.shards)), topic)
     return Place(shard if shard in topic.open_shards() else topic.shard(0), topic)
-
-
-def _add(portions: list[Portion], place: Place, letter: DeadLetter) -> None:
-    """Put a letter behind the others, into their portion where that is one of its kind."""
-    last = portions[-1] if portions else None
-    if last is None or last.place != place or last.letters[-1].queue != letter.queue:
-        portions.append(last := Portion(place))
-    last.letters.append(letter)
 
 
 def _cut(letters: Sequence[DeadLetter], most: int) -> Iterator[Sequence[DeadLetter]]:
