@@ -57,8 +57,8 @@ class OfferedKinds:
 def offered_kinds(but: Collection[str]) -> OfferedKinds:
     """What the packages of this environment offer, but these schemes; of several for a scheme none is taken."""
     # Whether the metadata of any package on Python's path name the group.
-    found = (file for place in sys.path for file in Path(place or ".").glob("*.dist-info/entry_points.txt"))
-    if not any(_names_group(each) for each in found):
+    offers = (file for place in sys.path for file in Path(place or ".").glob("*.dist-info/entry_points.txt"))
+    if not any(_names_group(each) for each in offers):
         return OfferedKinds()
     from importlib.metadata import entry_points  # a large module, which few hosts need
 
