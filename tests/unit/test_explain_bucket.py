@@ -81,7 +81,7 @@ async def test_what_is_a_bucket(tmp_path: Path) -> None:
         for each in (THUMBS, ALL):
             await store.notifications.change(None, each)
         away = None
-        knows = {"buckets": [{"bucket": "films", "sent": {}, "filtered": None, "refused": None}]}
+        knows: dict[str, Any] = {"buckets": [{"bucket": "films", "sent": {}, "filtered": None, "refused": None}]}
 
         async def is_bucket(name: str, status: dict[str, Any] | None, *, is_asked: bool = False) -> bool:
             return await view_bucket(store, name, status, is_asked=is_asked) is not None

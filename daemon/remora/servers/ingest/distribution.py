@@ -18,7 +18,7 @@ from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
 from remora.codec.s3_events import EventPart, behind_event, routed
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, TopicCopies
+from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
 from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import NONE
@@ -68,9 +68,7 @@ class Matching:
         self.accepted += len(places) - unmatched
         self.dropped += part.dropped
         self.tests += part.tests
-        self._left -= speedups.distribute(part.events, places, self._matcher.sends, self.by_topic)
-        if self._left < 0:
-            raise RefusedRequest(TOO_LARGE, "the copies that notifications make of these events are too large together")
+        self._send(part.events, places)
 
     def _check_rights(self) -> None:
         """Refuse events of buckets that the sender may not send, and keep back what such events match."""
@@ -84,6 +82,11 @@ class Matching:
                 self.filtered = {each: entry for each, entry in self.filtered.items() if each in self._allowed}
                 raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {name}")
             self._allowed.add(bucket)
+
+    def _send(self, events: Sequence[RoutedEvent], places: Sequence[Sequence[int]]) -> None:
+        self._left -= speedups.distribute(events, places, self._matcher.sends, self.by_topic)
+        if self._left < 0:
+            raise RefusedRequest(TOO_LARGE, "the copies that notifications make of these events are too large together")
 
 
 class Distribution:

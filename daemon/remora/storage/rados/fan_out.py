@@ -17,7 +17,7 @@ from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.ingest import RadosIngest, clearest_of, demands_of, filled, payloads_of
-from remora.storage.rados.intent_log import Intent, IntentState, now_ms
+from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
 from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError
@@ -74,6 +74,10 @@ class RadosFanOut(RadosIngest):
             return None
         if known.intent.digest != once.digest:
             raise OnceConflict("something else was stored under this key before")
+        return await self._completed(name, known)
+
+    async def _completed(self, name: str, known: LoggedIntent[FanOutEnvelope]) -> FannedOut:
+        """The answer of a request that was committed before, once it is completed."""
         if known.state is IntentState.COMMITTED:
             await self.fan_outs.finisher.complete(name, known.intent)
         found = known.intent
