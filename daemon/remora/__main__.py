@@ -61,9 +61,9 @@ def _work(channel: int) -> NoReturn:
     from remora.process.exit import end_with
 
     def work() -> int:
-        from remora import worker
+        from remora.worker.process import run
 
-        return worker.run(channel)
+        return run(channel)
 
     end_with(work)
 

@@ -32,7 +32,7 @@ from remora.endpoints.demand import EndpointOnDemand, on_demand
 from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
-from remora.model.errors import EndpointMisconfigured
+from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.probe import ProbeStep
 from remora.model.record import Record
@@ -204,12 +204,12 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     """
     match settings.store.kind:
         case "sqlite":
-            from remora.storage.sqlite import SqliteStore
+            from remora.storage.sqlite.store import SqliteStore
 
             may_make = make and settings.sqlite.if_missing == "make"
             return SqliteStore(settings.sqlite, on_state, make=may_make, waits=waits, tracer=tracer, meter=meter)
         case "rados":
-            from remora.storage.rados import RadosStore
+            from remora.storage.rados.store import RadosStore
 
             return RadosStore(
                 settings.rados, on_state, tracer=tracer, meter=meter,
@@ -256,7 +256,7 @@ async def open_logs(
         async with _logs_in_rados(settings, is_dead, waits=waits) as logs:
             yield logs
         return
-    from remora.storage.sqlite import SqliteStore
+    from remora.storage.sqlite.store import SqliteStore
 
     if not waits:
         _become_owner_of_store(settings)
@@ -267,7 +267,7 @@ async def open_logs(
 
 @asynccontextmanager
 async def _logs_in_rados(settings: Settings, is_dead: Callable[[str], bool], *, waits: bool) -> AsyncIterator[Logs]:
-    from remora.storage.rados import RadosLogStore
+    from remora.storage.rados.log_store import RadosLogStore
 
     known = asyncio.Event()
     async with RadosLogStore(
@@ -287,7 +287,7 @@ async def default_log_pool(settings: Settings) -> str:
         return "remora"
     if settings.rados.pool:
         return settings.rados.pool
-    from remora.storage.rados import RadosLogStore
+    from remora.storage.rados.log_store import RadosLogStore
 
     known = asyncio.Event()
     async with RadosLogStore(settings.rados, lambda connected, _: known.set() if connected else None) as store:
@@ -443,7 +443,8 @@ async def _said_of(topic: Topic, settings: Settings) -> str:
 async def _send_test(topic: Topic, settings: Settings) -> str:
     """Send what S3 sends to a new destination; answers when the endpoint has acknowledged it."""
     now_ns = time.time_ns()
-    event = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(now_ns), "Bucket": "remora-topic-test"}
+    iso = datetime.fromtimestamp(now_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    event = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": iso, "Bucket": "remora-topic-test"}
     position = b"0/0"
     record = Record(b"remora-topic-test/test", json.dumps(event).encode(), b"test", now_ns, position, b"0/1", 0)
     async with (
@@ -458,13 +459,12 @@ async def _send_test(topic: Topic, settings: Settings) -> str:
     return "an s3:TestEvent was acknowledged"
 
 
-def _iso(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def certificate_subject(location: str, settings: Settings) -> str:
-    """The subject of the client certificate in a file that topics may name. Blocks; raises as `endpoints.tls` does."""
-    found: str = import_module("remora.endpoints.tls").certificate_subject(location, settings.kafka.client_places)
+    """The subject of the client certificate in a file that topics may name; empty where it cannot be used. Blocks."""
+    try:
+        found: str = import_module("remora.endpoints.tls").certificate_subject(location, settings.kafka.client_places)
+    except (CodecError, EndpointMisconfigured):
+        return ""  # the endpoint says why, when it is opened
     return found
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.model.errors import StoreMisconfigured
 from remora.model.store_files import DirectoryReport, FileReport, Salvaged
 

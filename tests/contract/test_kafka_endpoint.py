@@ -258,7 +258,7 @@ async def test_new_producer_during_a_look_at_other_topics(kafka: Kafka, endpoint
         batches, _ = route.pack(records)
         slot = route._slot
         assert slot.current is not None
-        slot.current.retire("the test says so")
+        slot.current.stop_taking("the test says so")
         client = (await slot.ready()).client
         await client.add_topic(other)  # with no topic at all it would look at every one
         look = client.force_metadata_update()

@@ -26,7 +26,7 @@ from remora.storage.sqlite import SqliteStore, room
 from remora.storage.sqlite import file as file_module
 from remora.storage.sqlite.checks import check_directory
 from remora.storage.sqlite.file import File
-from remora.storage.sqlite.recent import give_back
+from remora.storage.sqlite.recent import free_pages
 from support.stores import change, held, own_topic, spread
 
 MEGABYTES = 32
@@ -124,7 +124,7 @@ async def test_the_files_of_a_directory_take_no_more_than_their_bound(configured
         token = await held(store, topic.shard(0))
         while (page := await store.queue.read(token, b"", 100)).entries:
             await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
-        await file.write(give_back, upkeep=True)
+        await file.write(free_pages, upkeep=True)
 
         await store.ingest.publish(topic, events)
 

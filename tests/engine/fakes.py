@@ -24,13 +24,11 @@ from remora.model.errors import (
     StoreUnavailable,
 )
 from remora.model.hold import TopicHold
-from remora.model.layout import FormerQueue
-from remora.model.ledger import Balance, Tally
+from remora.model.ledger import Balance, FormerQueue, Tally
 from remora.model.member import Member
 from remora.model.peaks import HourPeak
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
-from remora.model.room import Mend, QueueRoom
-from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
+from remora.model.shard import LockHolder, LockToken, Mend, QueueRoom, Shard, ShardStats
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS

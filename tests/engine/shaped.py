@@ -56,7 +56,7 @@ class Shaped:
         """Let a worker have credit that no tick has dealt out."""
         self.host.tick()  # from then on it knows its capacity
         for each in priorities or ("client_low",):
-            self.host.account().give_back(each, nbytes)
+            self.host.account().release(each, nbytes)
 
     def level(self, priority: str = "client_low") -> int:
         return self.host.level(0, priority)

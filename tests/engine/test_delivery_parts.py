@@ -176,7 +176,7 @@ async def test_a_trimmer_removes_the_prefix_that_is_done() -> None:
 
     assert stand.store.queues["t"].waiting == 3
     assert stand.store.queues["t"].ledger == Tally(delivered=2)
-    assert trimmer.abandon() == {page.positions[3]: Cause.DELIVERED}
+    assert trimmer.forget() == {page.positions[3]: Cause.DELIVERED}
 
 
 @in_virtual_time

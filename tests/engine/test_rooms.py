@@ -20,7 +20,7 @@ from remora.engine.backlog import BACKLOG_INTERVAL_S
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, StoreUnavailable
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 from remora.policy.mends import Heal
 
 MB = 1_000_000

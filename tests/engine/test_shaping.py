@@ -205,7 +205,7 @@ async def test_published_letters_are_charged_and_wait_for_nothing(mode: Delivery
     async with it.running():
         await until(lambda: it.gate.waiting)
         it.give(100, "client_normal")
-        it.host.account().give_back("client_low", 500_000)
+        it.host.account().release("client_low", 500_000)
         await drained(it.store, within_s=60)
         left = it.level("client_low") + it.level("client_normal")
 

@@ -223,7 +223,7 @@ async def test_each_grant_counts_how_long_it_has_waited() -> None:
         assert total("wait_seconds_count", "topics") == 0
         it.host.tick()
         for each in one.by_bucket:
-            it.host.account(0, "topics/t").give_back(each, 10**5)
+            it.host.account(0, "topics/t").release(each, 10**5)
         await until(lambda: not it.gate.waiting)
 
     assert total("wait_seconds_count", "topics") == 1

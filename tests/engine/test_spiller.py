@@ -20,8 +20,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreFull
 from remora.model.position import Position
-from remora.model.room import Mend, QueueRoom
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import LockToken, Mend, QueueRoom, Shard
 from remora.model.spill import Spill, SpillLook, SpillUsage
 from remora.policy.mends import Heal
 from remora.policy.spill import SpillRules

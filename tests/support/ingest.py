@@ -29,7 +29,7 @@ from remora.model.ingest import (
     TopicCopies,
     TopicRooms,
 )  # fmt: skip
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.notification import Definitions, Notification
 from remora.model.shard import Origin, Shard
 from remora.model.topic import SequenceState, Target, Topic

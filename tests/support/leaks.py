@@ -16,7 +16,7 @@ from remora.codec.queue_ops import (
     open_reservations,
     room_of,
 )
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 
 _URGENT_AT = RESERVED_AT - 10  # before the string's length and the struct's version, compat and length
 

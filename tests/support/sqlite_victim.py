@@ -167,7 +167,7 @@ async def give_back(store: SqliteStore, topic: Topic, directory: Path) -> Callab
     token = await _held(store, topic)
     page = await store.queue.read(token, b"", EVENTS)
     await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
-    return lambda: store._files.file_of(topic.name).write(recent.give_back)
+    return lambda: store._files.file_of(topic.name).write(recent.free_pages)
 
 
 KINDS = {

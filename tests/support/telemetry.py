@@ -7,8 +7,7 @@ from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.metrics.series import RoomLeft
 from remora.model.caller import Caller
 from remora.model.ledger import Balance, Tally
-from remora.model.room import QueueRoom
-from remora.model.shard import Shard
+from remora.model.shard import QueueRoom, Shard
 from remora.model.traffic import Meter
 from remora.policy.condition import Condition, Outage, State
 from remora.policy.stages import EventStage

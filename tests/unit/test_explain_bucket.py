@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from remora.cli.explain_bucket import BucketView, as_json_bucket, bucket_lines, view_bucket
-from remora.cli.explained import DaemonAnswer
 from remora.config import SqliteSettings
 from remora.model.notification import Definitions, Notification
 from remora.storage.sqlite import SqliteStore
@@ -81,11 +80,11 @@ async def test_what_is_a_bucket(tmp_path: Path) -> None:
             await store.own_topics.create(own_topic(topic))
         for each in (THUMBS, ALL):
             await store.notifications.change(None, each)
-        away = DaemonAnswer("h", None, "away")
-        knows = DaemonAnswer("h", {"buckets": [{"bucket": "films", "sent": {}, "filtered": None, "refused": None}]})
+        away = None
+        knows: dict[str, Any] = {"buckets": [{"bucket": "films", "sent": {}, "filtered": None, "refused": None}]}
 
-        async def is_bucket(name: str, said: DaemonAnswer, *, is_asked: bool = False) -> bool:
-            return await view_bucket(store, name, said, is_asked=is_asked) is not None
+        async def is_bucket(name: str, status: dict[str, Any] | None, *, is_asked: bool = False) -> bool:
+            return await view_bucket(store, name, status, is_asked=is_asked) is not None
 
         assert await is_bucket("raw-2026", away)
         assert await is_bucket("films", knows)

@@ -11,12 +11,13 @@ from pathlib import Path
 from devkit.clock import in_virtual_time
 from devkit.clusters.certificates import certificate
 from devkit.waits import until
+from remora.app import certificate_subject
 from remora.config import KafkaSettings, Settings
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 from remora.servers import tokens
 from remora.servers.tokens import line_of, new_token
-from remora.worker.introductions import REREAD_S, HostIntroductions, read_subject
+from remora.worker.introductions import REREAD_S, HostIntroductions
 from support.ingest import ScriptedStore, ingest_site, own_topic
 
 TARGET = Target("kafka://b:9093", "use-ssl=true&ssl-certificate-location=/c.pem&ssl-key-location=/k.pem", "t")
@@ -83,18 +84,18 @@ async def test_a_certificate_is_read_once_asked_for_and_again_later() -> None:
     assert read == ["/c.pem", "/c.pem"]
 
 
-async def test_the_subject_of_a_file_that_topics_may_name(tmp_path: Path) -> None:
+def test_the_subject_of_a_file_that_topics_may_name(tmp_path: Path) -> None:
     """It is read from below `kafka.client_files` only; a file elsewhere, none, and a damaged one have no subject."""
     made = certificate(tmp_path / "allowed", "orders")
     other = certificate(tmp_path / "elsewhere", "orders")
     settings = Settings(kafka=KafkaSettings(client_files=str(tmp_path / "allowed")))
 
-    assert await read_subject(str(made.certificate), settings) == "CN=orders"
-    assert await read_subject(str(other.certificate), settings) == ""
-    assert await read_subject(str(tmp_path / "allowed/none.pem"), settings) == ""
+    assert certificate_subject(str(made.certificate), settings) == "CN=orders"
+    assert certificate_subject(str(other.certificate), settings) == ""
+    assert certificate_subject(str(tmp_path / "allowed/none.pem"), settings) == ""
     damaged = tmp_path / "allowed/damaged.pem"
     damaged.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    assert await read_subject(str(damaged), settings) == ""
+    assert certificate_subject(str(damaged), settings) == ""
 
 
 async def test_tokens_are_told_at_the_start_and_when_the_file_changes(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: Dae
     answer = EventFindings(kind)
     released = await store.releases.released()
     if kind == "event" and asked.kind in (None, "bucket") and asked.topic is None:
-        answer.bucket = await view_bucket(store, asked.what, said, is_asked=asked.kind == "bucket")
+        answer.bucket = await view_bucket(store, asked.what, said.status, is_asked=asked.kind == "bucket")
     if kind == "event":
         holding = await look_for(store, asked, meant, answer)
     else:
@@ -169,8 +169,9 @@ async def _views(
 ) -> list[QueueView]:
     stats, books = await look_at(store, shards), await balances(store, shards)
     hold = await hold_of(store, row.topic) if row.topic else None
+    reason = row.reason(app.schemes(settings))
     return [
-        view_queue(row, stats[each], books.get(each), QueueOrders(row.reason(settings), each in released, hold), said)
+        view_queue(row, stats[each], books.get(each), QueueOrders(reason, each in released, hold), said)
         for each in shards
         if each in stats
     ]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remora.cli.explained import DaemonAnswer
 from remora.model.notification import Definitions
 from remora.model.words import duration
 from remora.policy.bucket_news import next_for_silence, why_silent
@@ -45,15 +44,20 @@ class BucketView:
         return next_for_silence(self.name, list(self.matching), self.news or {}, shlex.quote(self.name))
 
 
-async def view_bucket(store: ShardStore, name: str, said: DaemonAnswer, *, is_asked: bool) -> BucketView | None:
-    """The bucket of this name; None where nothing speaks for there being one, and nobody `is_asked` for one."""
+async def view_bucket(
+    store: ShardStore, name: str, status: Mapping[str, Any] | None, *, is_asked: bool
+) -> BucketView | None:
+    """The bucket of this name; None where nothing speaks for there being one, and nobody `is_asked` for one.
+
+    `status` is the daemon's; None where it does not answer.
+    """
     definitions = await store.notifications.definitions()
-    rows = said.status.get("buckets", []) if said.status is not None else []
+    rows = status.get("buckets", []) if status is not None else []
     news = next((row for row in rows if row["bucket"] == name), None)
     is_named = any(each.buckets and takes_bucket(each, name) for each in definitions.notifications)
     if not (is_asked or news or is_named):
         return None
-    return BucketView(name, definitions, None if said.status is None else news or {})
+    return BucketView(name, definitions, None if status is None else news or {})
 
 
 def bucket_lines(view: BucketView) -> list[str]:

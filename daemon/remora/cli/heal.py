@@ -12,8 +12,7 @@ from remora.cli.rows import origin_option
 from remora.cli.trace import myself, trace
 from remora.cli.which import Which, for_each
 from remora.config import Settings
-from remora.model.room import Mend
-from remora.model.shard import Origin, Shard
+from remora.model.shard import Mend, Origin, Shard
 from remora.ports.store import ShardStore
 
 

@@ -128,8 +128,9 @@ async def _delivered(store: ShardStore, settings: Settings, name: str, origin: O
     """The topic of this name, if remora delivers it. Raises NotDelivered."""
     row = await row_named(store, name, origin)
     topic = await _known(store, name, origin)
-    if reason := row.reason(settings):
-        raise NotDelivered(f"topic {topic.label} cannot be held: {row.delivered_by(settings)} delivers it: {reason}")
+    schemes = app.schemes(settings)
+    if reason := row.reason(schemes):
+        raise NotDelivered(f"topic {topic.label} cannot be held: {row.delivered_by(schemes)} delivers it: {reason}")
     released = await store.releases.released()
     if left := [each.queue for each in row.shards if each in released]:
         raise NotDelivered(

@@ -105,7 +105,7 @@ def _why(named: Named, user: User) -> str:
     if stat.S_ISDIR(status.st_mode) != named.is_directory:
         return "not a directory" if named.is_directory else "not a file"
     if not user.may(status, named.wanted):
-        return f"{user.name} may not {_verb(named)} it"
+        return f"{user.name} may not {'write to' if named.wanted & 2 else 'read'} it"
     return _READ_ONLY if named.wanted & 2 and _is_read_only(path) else ""
 
 
@@ -122,7 +122,3 @@ def shared(directories: Sequence[str]) -> Iterator[str]:
 
 def _is_read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
-
-def _verb(named: Named) -> str:
-    return "write to" if named.wanted & 2 else "read"

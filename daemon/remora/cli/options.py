@@ -76,9 +76,9 @@ def _of_running(file: Path | None) -> config.Settings:
     try:
         return load(file)
     except ConfigError as exc:
-        from remora.process import running
+        from remora.process import kept_settings
 
-        known = running.recall(config.file_of(file))
+        known = kept_settings.recall(config.file_of(file))
         if known is None:
             raise
         for each in exc.problems:

@@ -11,14 +11,12 @@ from typing import Any
 
 import click
 
-from remora import app
-from remora.config import Settings
 from remora.engine.catalogue import topic_among
 from remora.model.errors import RemoraError, ShardGone, StoreDamaged
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.policy.eligible import reason_to_leave
+from remora.policy.eligible import Schemes, reason_to_leave
 from remora.ports.store import ShardStore
 
 AT_ONCE = 32
@@ -51,13 +49,13 @@ class Row:
         """How many of its queues take events: those of a former layout do not."""
         return self.topic.shards if self.topic is not None and self.topic.generation else len(self.shards)
 
-    def reason(self, settings: Settings) -> str | None:
-        """Why remora does not deliver it with these settings; None when it does."""
-        return reason_to_leave(self.topic, app.schemes(settings)) if self.topic else None
+    def reason(self, schemes: Schemes) -> str | None:
+        """Why remora does not deliver it where it delivers to these schemes; None when it does."""
+        return reason_to_leave(self.topic, schemes) if self.topic else None
 
-    def delivered_by(self, settings: Settings) -> str:
+    def delivered_by(self, schemes: Schemes) -> str:
         """Whose task it is: remora's, or that of the radosgw which made it."""
-        if self.reason(settings) is None:
+        if self.reason(schemes) is None:
             return "remora"
         return "nobody" if self.origin is Origin.REMORA else "radosgw"
 

@@ -47,9 +47,10 @@ def run(config_file: Path | None, workers: int | None) -> None:
     settings, retired = config.loaded(config.file_of(config_file), os.environ)
     if workers is not None:
         settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))
-    from remora import worker  # for the processes that are forked, and not for those who ask for help
+    # For the processes that are forked, and not for those who ask for help.
+    from remora.worker.process import run as work
 
-    sys.exit(supervisor.run(settings, config_file, worker.run, retired))
+    sys.exit(supervisor.run(settings, config_file, work, retired))
 
 
 async def _description(settings: Settings) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,11 @@ def stats(
         if as_json:
             print_json({**came, "flows": rows})
         else:
-            _print(rows, came)
+            click.echo(f"ticks: {came['ticks']}, late by one or more: {came['late_ticks']}")
+            firsts = {each["group"]: each["priority"] for each in reversed(rows)}
+            print_table(
+                COLUMNS, [_row(each, is_first=firsts[each["group"]] == each["priority"]) for each in rows], "no request"
+            )
         if watch_s is None:
             return
         before = shown
@@ -121,14 +125,6 @@ def summed_by_scope(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for bucket, times in each["waits"].items():
             into["waits"][bucket] = into["waits"].get(bucket, 0) + times
     return [found[scope] for scope in sorted(found)]
-
-
-def _print(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, Any]) -> None:
-    click.echo(f"ticks: {shown['ticks']}, late by one or more: {shown['late_ticks']}")
-    firsts = {each["group"]: each["priority"] for each in reversed(rows)}
-    print_table(
-        COLUMNS, [_row(each, is_first=firsts[each["group"]] == each["priority"]) for each in rows], "no request"
-    )
 
 
 def _row(row: Mapping[str, Any], *, is_first: bool) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ def rules_command(settings: Settings) -> None:
 
     async def agreed() -> Agreed:
         async with app.store_of(settings) as store:
-            topics = [row.topic for row in await rows_of(store) if row.topic and row.reason(settings) is None]
+            schemes = app.schemes(settings)
+            topics = [row.topic for row in await rows_of(store) if row.topic and row.reason(schemes) is None]
         return await _measured(topics, settings)
 
     found = run_async(agreed())

@@ -111,8 +111,9 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
 
 
 def _delivered_by(row: Row, settings: Settings) -> str:
-    if reason := row.reason(settings):
-        return f"{row.delivered_by(settings)}: {reason}"
+    schemes = app.schemes(settings)
+    if reason := row.reason(schemes):
+        return f"{row.delivered_by(schemes)}: {reason}"
     return "remora; closed for new events" if row.topic and row.topic.closed else "remora"
 
 
@@ -342,8 +343,8 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "origin": str(row.origin),
         "shards": row.open_shards,
         "queues": [shard.queue for shard in row.shards],
-        "delivered_by": row.delivered_by(settings),
-        "reason": row.reason(settings) or "",
+        "delivered_by": row.delivered_by(app.schemes(settings)),
+        "reason": row.reason(app.schemes(settings)) or "",
     }
     if row.topic is None:
         return shown | {"attributes": "unknown: no readable metadata; each entry's own copy is used"}

@@ -104,7 +104,9 @@ class CommitOrder(Generic[R]):
         if (place := self._partitions.get(partition)) is None:
             place = self._partitions[partition] = _Partition(offset)
         place.end = offset + 1
-        number = self._number(header)
+        number = 0  # of a record of another topic
+        if header is not None and header.startswith(self._prefix):
+            number = int(header[len(self._prefix) :])
         if number > self.upto:
             place.hold(offset)
             heapq.heappush(self._heap, _Held(number, partition, offset, record))
@@ -139,12 +141,6 @@ class CommitOrder(Generic[R]):
             return None
         self.upto = number
         return number, record
-
-    def _number(self, header: bytes | None) -> int:
-        """The number in a header; 0 for a record of another topic."""
-        if header is None or not header.startswith(self._prefix):
-            return 0
-        return int(header[len(self._prefix) :])
 
 
 class Consumer(Protocol):

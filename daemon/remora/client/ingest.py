@@ -345,7 +345,10 @@ class IngestClient:
             delay_s = max(failure.retry_after_s, _BACKOFF.delay(failures, self._rng.random()))
             elapsed_s = loop.time() - begun
             if self._patience.is_over(elapsed_s, limited_s, delay_s, is_limited=failure.is_limited):
-                text = f"{self._address}: {failure.text}; {self._tried(failures, limited_s, failure)}"
+                tried = f"tried {several(failures, 'time')} in {self._patience.failing_s:g} s"
+                waited = f" and {limited_s:.3g} s of waiting for a rate limit" if limited_s else ""
+                asked = f"; the limit asks for {failure.retry_after_s:g} s more" if failure.is_limited else ""
+                text = f"{self._address}: {failure.text}; {tried}{waited}{asked}"
                 raise IngestUnavailable(text, failure.problem, outcome_unknown=outcome_unknown)
             limited_s += delay_s * failure.is_limited
             self.on_wait(f"{self._address}: {failure.text}", elapsed_s)
@@ -369,13 +372,6 @@ class IngestClient:
             yield
         finally:
             timers[0].cancel()
-
-    def _tried(self, attempts: int, limited_s: float, last: Failure) -> str:
-        """How often a request was tried, in how much time, and what a rate limit has to do with it."""
-        tried = f"tried {several(attempts, 'time')} in {self._patience.failing_s:g} s"
-        waited = f" and {limited_s:.3g} s of waiting for a rate limit" if limited_s else ""
-        asked = f"; the limit asks for {last.retry_after_s:g} s more" if last.is_limited else ""
-        return tried + waited + asked
 
     async def _attempt(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes | Failure:
         """The body of a good answer, or why to try again. Raises what is not to be tried again."""

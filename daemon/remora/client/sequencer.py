@@ -228,7 +228,8 @@ class SequencerClient:
             self._timer.cancel()
         if self._connection is not None:
             self._connection.close()
-        self._fail_waiting("the client is closed")
+        while self._waiting:
+            _fail(self._waiting.popleft().outcomes, lambda: SequencerUnavailable("the client is closed"))
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
@@ -442,10 +443,6 @@ class SequencerClient:
                 self._waiting.append(sent.asked)
         if self._waiting and not self._is_closed:
             self._flush_soon()
-
-    def _fail_waiting(self, why: str) -> None:
-        while self._waiting:
-            _fail(self._waiting.popleft().outcomes, lambda: SequencerUnavailable(why))
 
     # ------------------------------------------------------------------------------------------- opening
 

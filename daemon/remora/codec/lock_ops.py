@@ -111,14 +111,10 @@ def decode_lock_info(data: bytes) -> LockInfo:
 
 def _locker(cursor: Cursor, name: str) -> Locker:
     id_ = cursor.struct(f"{name}.id", 1)
-    entity, cookie = _entity(id_), id_.text("cookie")
+    kind, number = id_.u8("entity.type"), id_.s64("entity.num")
+    entity, cookie = f"{_ENTITY_TYPES.get(kind, kind)}.{number}", id_.text("cookie")
     info = cursor.struct(f"{name}.info", 1)
     return Locker(entity, cookie, info.time("expiration"), _address(info), info.text("description"))
-
-
-def _entity(cursor: Cursor) -> str:
-    kind, number = cursor.u8("entity.type"), cursor.s64("entity.num")
-    return f"{_ENTITY_TYPES.get(kind, kind)}.{number}"
 
 
 def _address(cursor: Cursor) -> str:

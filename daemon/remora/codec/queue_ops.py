@@ -16,7 +16,7 @@ from remora.model.entry import Time
 from remora.model.errors import CodecError
 from remora.model.position import Position
 from remora.model.record import Page
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 
 ENTRY_OVERHEAD = 10
 """Bytes in front of each entry in the ring: a magic number and the length."""

@@ -100,7 +100,10 @@ class Renderer:
         if cost > _MAX_REGION:
             return
         if self._cached_bytes > MAX_CACHED_BYTES - _COST_OF_OBJECTS - 4 * _MAX_REGION:
-            self._forget()
+            self._sources.clear()
+            self._actors.clear()
+            self._buckets.clear()
+            self._cached_bytes = 0
         if source not in self._sources:
             self._sources[source] = self._charged(_source_json(event))
         if actor not in self._actors:
@@ -112,12 +115,6 @@ class Renderer:
     def _charged(self, json: bytes) -> bytes:
         self._cached_bytes += _COST_OF_OBJECTS + 2 * len(json)  # the key is shorter than the JSON
         return json
-
-    def _forget(self) -> None:
-        self._sources.clear()
-        self._actors.clear()
-        self._buckets.clear()
-        self._cached_bytes = 0
 
     def _learn_opaque(self, opaque: bytes) -> bytes:
         made = _opaque_json(opaque)

@@ -213,17 +213,11 @@ def behind_event(topic: Topic, created: Time) -> bytes:
 def _of_topic(topic: Topic) -> tuple[bytes, bytes]:
     """The same up to the time of creation, and behind that."""
     target = topic.target
-    tail = _strings(*(_bytes(text) for text in (target.uri, target.args, target.topic)))
-    return tail, _LIMITS.pack(*_limits(topic))
-
-
-def _limits(topic: Topic) -> tuple[int, int, int]:
+    tail = _strings(*(text.encode("utf-8", "surrogateescape") for text in (target.uri, target.args, target.topic)))
     ttl, retries, sleep = topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s
-    return (UNSET if ttl is None else ttl, UNSET if retries is None else retries, UNSET if sleep is None else sleep)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    return tail, _LIMITS.pack(
+        UNSET if ttl is None else ttl, UNSET if retries is None else retries, UNSET if sleep is None else sleep
+    )
 
 
 def _strings(*texts: bytes) -> bytes:

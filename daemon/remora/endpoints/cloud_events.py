@@ -56,20 +56,16 @@ def cloud_event(record: Record) -> CloudEvent:
     except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is not UTF-8 stands in the body as it is
         found: Any = json.loads(record.body.decode("utf-8", "surrogateescape"))
         event = msgspec.convert(found, _Envelope).records[0]
+    # As radosgw writes it here; empty where the body has a duration instead of a time.
+    second, nanosecond = divmod(record.event_ns, 1_000_000_000)
+    before, after = second_text(second & 0xFFFF_FFFF)
     return CloudEvent(
         _raw(f"{event.ids.request}.{event.ids.id_2}"),
         _raw(f"com.amazonaws.{event.name}"),
         _raw(f"{event.source}.{event.region}.{event.s3.bucket.name}"),
-        _time(record.event_ns),
+        b"%b%09d%b" % (before, nanosecond, after) if after else b"",
         record.key.partition(b"/")[2],
     )
-
-
-def _time(ns: int) -> bytes:
-    """A time in nanoseconds, as radosgw writes it here; empty where the body has a duration instead of a time."""
-    second, nanosecond = divmod(ns, 1_000_000_000)
-    before, after = second_text(second & 0xFFFF_FFFF)
-    return b"%b%09d%b" % (before, nanosecond, after) if after else b""
 
 
 def _raw(text: str) -> bytes:

@@ -17,7 +17,7 @@ from remora.endpoints.arguments import Argument
 from remora.ports.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from remora.config import Settings
+    from remora.config.settings import Settings
     from remora.metrics import Telemetry
 
 GROUP = "remora.endpoints"
@@ -56,7 +56,9 @@ class OfferedKinds:
 
 def offered_kinds(but: Collection[str]) -> OfferedKinds:
     """What the packages of this environment offer, but these schemes; of several for a scheme none is taken."""
-    if not _is_any_offered():
+    # Whether the metadata of any package on Python's path name the group.
+    offers = (file for place in sys.path for file in Path(place or ".").glob("*.dist-info/entry_points.txt"))
+    if not any(_names_group(each) for each in offers):
         return OfferedKinds()
     from importlib.metadata import entry_points  # a large module, which few hosts need
 
@@ -79,12 +81,6 @@ def offered_kinds(but: Collection[str]) -> OfferedKinds:
             whose = each.dist.name if each.dist is not None else each.value
             failures[scheme] = f"the package {whose} offers {scheme}:// endpoints and cannot be loaded: {exc!r}"
     return OfferedKinds(kinds, failures)
-
-
-def _is_any_offered() -> bool:
-    """Whether the metadata of any package on Python's path name the group."""
-    found = (file for place in sys.path for file in Path(place or ".").glob("*.dist-info/entry_points.txt"))
-    return any(_names_group(each) for each in found)
 
 
 def _names_group(file: Path) -> bool:

@@ -149,7 +149,7 @@ class Carrier(ABC, Generic[R, M]):
         try:
             done, _ = await asyncio.wait([run.done], timeout=within_s)
         finally:
-            self.abandon(run)
+            self.forget(run)
         if not done:
             error = too_late().at(run.at)
             error.unclear = run.unclear
@@ -219,7 +219,7 @@ class Carrier(ABC, Generic[R, M]):
         for message_id in run.all_arrived():
             self._arrived.add(message_id)
 
-    def abandon(self, run: R) -> None:
+    def forget(self, run: R) -> None:
         """Give a run up. A message of it that was written keeps its place until it is confirmed."""
         if not run.done.done():
             self._remember(run)

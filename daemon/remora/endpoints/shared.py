@@ -77,7 +77,7 @@ class Shared(Generic[T]):
             self.users -= 1
             self._last_used = asyncio.get_running_loop().time()
 
-    def retire(self, patience_s: float = 0.0) -> None:
+    def close_current(self, patience_s: float = 0.0) -> None:
         """Close what is open, in the background; the next who needs one has another opened."""
         one, self.current = self.current, None
         if one is not None:
@@ -90,7 +90,7 @@ class Shared(Generic[T]):
         used_at = self._last_used if self.current is None else self._used_at(self.current, self._last_used)
         if used_at is None or used_at > before:
             return False
-        self.retire()
+        self.close_current()
         return True
 
     def close(self, patience_s: float = 0.0) -> None:
@@ -98,7 +98,7 @@ class Shared(Generic[T]):
         self.is_closed = True
         if self._opening is not None:
             self._opening.cancel()
-        self.retire(patience_s)
+        self.close_current(patience_s)
 
     async def _open(self) -> T:
         try:

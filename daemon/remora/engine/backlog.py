@@ -16,8 +16,7 @@ from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.ledger import Balance
-from remora.model.room import QueueRoom
-from remora.model.shard import LockToken, Shard, ShardStats
+from remora.model.shard import LockToken, QueueRoom, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.policy.mends import Heal
 from remora.ports.delivery import DeliveryStore

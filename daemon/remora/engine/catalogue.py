@@ -88,7 +88,8 @@ class Catalogue:
         finally:
             self.beat_at = asyncio.get_running_loop().time()
         found, known = (shards, topics, released, holds), (self.shards, self._topics, self.released, self.holds)
-        if not all(_is_same(new, old) for new, old in zip(found, known, strict=True)):
+        # A store that knows that nothing changed answers the very object of the last time.
+        if not all(new is old or new == old for new, old in zip(found, known, strict=True)):
             self.shards, self._topics, self.released, self.holds = found
             self._telemetry.objectives = dict(objectives_of(self._topics.values()))
             self._telemetry.topics_held({label: hold_text(hold) for label, hold in self.held().items()})
@@ -117,11 +118,6 @@ def objectives_of(topics: Iterable[Topic]) -> Iterator[tuple[str, Objective]]:
         if SLO in topic.target.args and (text := parse_args(topic.target.args).get(SLO)):
             with suppress(ValueError):
                 yield topic.label, parse_objective(text)
-
-
-def _is_same(new: object, old: object) -> bool:
-    """Whether nothing changed; a store that knows that answers the very object of the last time."""
-    return new is old or new == old
 
 
 def topic_among(topics: Mapping[Shard, Topic], shard: Shard) -> Topic | None:

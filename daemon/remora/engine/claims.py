@@ -65,7 +65,9 @@ async def _given_to_a_worker(store: DeliveryStore, shard: Shard, by: Caller) -> 
             while holder is None or not is_workers(holder):
                 # Also where a gateway looks just between a worker's two steps: breaking this lock and taking its own.
                 if token is None or (holder is not None and not holder.cookie.startswith(WORKER_COOKIE)):
-                    answer = await _seize(store, shard, holder, cookie)
+                    if holder is not None:
+                        await store.locks.evict(shard, holder)
+                    answer = await store.locks.acquire(shard, cookie, CLAIM_S)
                     if isinstance(answer, LockHolder):
                         holder = answer
                         continue
@@ -136,10 +138,3 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard) -> LockHolder | N
                     return None
                 await asyncio.sleep(POLL_S)
     return left
-
-
-async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None, cookie: str) -> LockToken | LockHolder:
-    """Break the lock, if there is one, and acquire it; its holder where somebody was quicker."""
-    if holder is not None:
-        await store.locks.evict(shard, holder)
-    return await store.locks.acquire(shard, cookie, CLAIM_S)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
-from remora.config import QuarantineSettings
+from remora.config.workers import QuarantineSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
 from remora.model.topic import Topic
@@ -156,10 +156,7 @@ class Quarantines:
         for turns in self._turns.values():
             turns.look(now)
         self._end_those_over()
-        self._forget(now)
-
-    def _forget(self, now: float) -> None:
-        """End what binds no shard of this worker: none would find out that it works again."""
+        # What binds no shard of this worker ends: none would find out that it works again.
         if self._turns:
             held = {name for each in self._held() for name in (each[0], topic_place(*each))}
             for name in self._policy.forget(held, self._settings.interval_s, now + EDGE_S):

@@ -94,7 +94,8 @@ async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, 
     for letter in known:
         if letter_place(letter) in alone:
             continue
-        sharded_by = _sharded_by(letter)
+        event = _event(letter)
+        sharded_by = None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
         own = [Shard(letter.queue, each) for each in Origin if origin in (None, each)]
         places = [place for each in own if (place := _place(each, sharded_by, shards, topics)) is not None]
         if sharded_by is None and not raw:
@@ -104,7 +105,12 @@ async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, 
         elif len(places) > 1:
             ambiguous.append(letter)
         else:
-            _add(portions, places[0], letter)
+            # Behind the others, in their portion where that is one of its kind.
+            place = places[0]
+            last = portions[-1] if portions else None
+            if last is None or last.place != place or last.letters[-1].queue != letter.queue:
+                portions.append(last := Portion(place))
+            last.letters.append(letter)
     return RedrivePlan(portions, undecodable, homeless, ambiguous, standing)
 
 
@@ -124,12 +130,6 @@ async def carry_out(
             again = [Redrive(each, _payload(each, now_ns())) for each in some]
             yield await store.letters.redrive(portion.place.shard, portion.place.topic, again)
             done += len(some)
-
-
-def _sharded_by(letter: DeadLetter) -> bytes | None:
-    """What the shard of an event is chosen by; None for an entry that is corrupt or cannot be decoded."""
-    event = _event(letter)
-    return None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
 
 
 def _event(letter: DeadLetter) -> S3Event | None:
@@ -155,14 +155,6 @@ def _place(
     if sharded_by is not None:
         return Place(topic.shard(shard_number(sharded_by, topic.shards)), topic)
     return Place(shard if shard in topic.open_shards() else topic.shard(0), topic)
-
-
-def _add(portions: list[Portion], place: Place, letter: DeadLetter) -> None:
-    """Put a letter behind the others, into their portion where that is one of its kind."""
-    last = portions[-1] if portions else None
-    if last is None or last.place != place or last.letters[-1].queue != letter.queue:
-        portions.append(last := Portion(place))
-    last.letters.append(letter)
 
 
 def _cut(letters: Sequence[DeadLetter], most: int) -> Iterator[Sequence[DeadLetter]]:

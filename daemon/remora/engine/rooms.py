@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from remora.metrics import Telemetry
 from remora.metrics.series import RoomLeft
 from remora.model.errors import CodecError, StoreError
-from remora.model.room import QueueRoom
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import LockToken, QueueRoom, Shard
 from remora.policy.mends import Heal, RoomOverTime, should_mend
 from remora.ports.delivery import DeliveryStore
 

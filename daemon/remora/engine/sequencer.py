@@ -15,7 +15,7 @@ from random import Random
 
 from remora.codec import speedups
 from remora.codec.sequencer import Core, Result
-from remora.config import SequencerSettings
+from remora.config.sequencer import SequencerSettings
 from remora.engine.lease import LogLease, is_lost, release_all, renew_all
 from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.errors import OwnershipLost, StoreError

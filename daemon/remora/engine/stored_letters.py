@@ -38,12 +38,8 @@ class LetterCounter:
             return
         counts: dict[str, int] = {}
         for queue, count in found.items():
-            label = _label(catalogue, queue)
+            # The topic that the queue is of now; else the queue's name, which its topic had.
+            topics = (catalogue.topic(Shard(queue, origin)) for origin in Origin)
+            label = next((each.label for each in topics if each is not None), queue)
             counts[label] = counts.get(label, 0) + count
         self._telemetry.letters_stored(counts)
-
-
-def _label(catalogue: Catalogue, queue: str) -> str:
-    """The topic that the queue is of now; else the queue's name, which its topic had."""
-    topics = (catalogue.topic(Shard(queue, origin)) for origin in Origin)
-    return next((each.label for each in topics if each is not None), queue)

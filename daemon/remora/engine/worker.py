@@ -9,7 +9,8 @@ from random import Random
 from typing import Literal
 
 from remora.codec.rendering_cached import Renderer
-from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, QuarantineSettings
+from remora.config.delivery import DeliverySettings
+from remora.config.workers import BalanceSettings, OwnershipSettings, QuarantineSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Givers
 from remora.engine.admission.holds import HeldTopics

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from remora import app
-from remora.config import Settings, file_of, load
+from remora.config.document import file_of, load
+from remora.config.settings import Settings
 from remora.log.entries import LogTimes
 from remora.log.shared import PATIENCE, Log
 from remora.model.log import LogName

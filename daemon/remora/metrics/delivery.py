@@ -21,7 +21,7 @@ from remora.metrics.series import (
 )
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 from remora.policy.condition import Outage, State, cause_of, place_of, state_of_failure
 from remora.policy.retry import ShardFailure
 

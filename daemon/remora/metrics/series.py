@@ -20,7 +20,7 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 from remora.policy.objectives import AGE_BOUNDS_S
 
 OTHER = "other"
@@ -109,7 +109,10 @@ class AgeHistogram(Collector):
         self._name = name
         self._text = text
         self._bounds_ns = [round(bound * 1e9) for bound in bounds_s]
-        self._bound_names = [_bound_name(bound) for bound in (*bounds_s, float("inf"))]
+        self._bound_names = [
+            str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
+            for bound in (*bounds_s, float("inf"))
+        ]
         self._series: dict[str, _Ages] = {}
 
     def observe(self, topic: str, created_ns: Sequence[int], now_ns: int) -> None:
@@ -180,10 +183,6 @@ class AgeHistogram(Collector):
                 buckets.append((name, float(total), shown) if shown else (name, float(total)))
             family.add_metric([label], buckets, ages.sum_ns / 1e9)
         yield family
-
-
-def _bound_name(bound: float) -> str:
-    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
 
 
 @dataclass(slots=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from remora.model.ledger import Tally
-
 GENERATION_MARK = "@"
 """Stands in a queue's name before its generation, where that is not 0."""
 
@@ -31,18 +29,3 @@ class TopicLayout:
     generation: int
     shards: int
     state: LayoutState
-
-
-@dataclass(frozen=True, slots=True)
-class FormerQueue:
-    """A queue that went with its layout: where its entries ended, and its final ledger.
-
-    `end` is the position behind its last entry, as a listing has it.
-    """
-
-    name: str
-    generation: int
-    incarnation: str
-    end: str
-    committed: int
-    removed: Tally

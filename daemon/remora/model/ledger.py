@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from remora.model.room import QueueRoom
-from remora.model.shard import Shard
+from remora.model.shard import QueueRoom, Shard
 
 
 class Cause(StrEnum):
@@ -85,3 +84,18 @@ class Balance:
         count twice.
         """
         return self.committed - self.removed.total - self.pending
+
+
+@dataclass(frozen=True, slots=True)
+class FormerQueue:
+    """A queue that went with its layout: where its entries ended, and its final ledger.
+
+    `end` is the position behind its last entry, as a listing has it.
+    """
+
+    name: str
+    generation: int
+    incarnation: str
+    end: str
+    committed: int
+    removed: Tally

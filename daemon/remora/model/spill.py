@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from remora.model.position import Position
-from remora.model.room import QueueRoom
-from remora.model.shard import Shard
+from remora.model.shard import QueueRoom, Shard
 
 
 @dataclass(frozen=True, slots=True)

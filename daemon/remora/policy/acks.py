@@ -126,7 +126,7 @@ class Window:
         while self._pages and self._removed >= len(self._pages[0].positions) - 1:
             self._removed -= len(self._pages.popleft().positions) - 1
 
-    def abandon(self) -> Mapping[bytes, Cause]:
+    def forget(self) -> Mapping[bytes, Cause]:
         """Forget everything, because the queue will be read again from its front.
 
         Returns the entries that are done but still stand in the queue, by position: to be skipped.

@@ -48,7 +48,7 @@ class CreditBucket:
         self.level -= cost
         return True
 
-    def give_back(self, amount: int) -> int:
+    def release(self, amount: int) -> int:
         """Return what was not used, and answer what did not fit; that is kept. It asks for no budget."""
         new = max(self.level, min(self.level + amount, self.capacity))
         overflow = amount - (new - self.level)

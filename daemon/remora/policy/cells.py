@@ -102,7 +102,7 @@ class Purse:
         """Takes from any level, however far below 0 it falls."""
         self._cells[self.at + SPENT] += amount
 
-    def give_back(self, amount: int) -> None:
+    def release(self, amount: int) -> None:
         """Returns what was charged; what does not fit is kept for others."""
         level = self.level
         fits = max(level, min(level + amount, self.capacity)) - level
@@ -170,8 +170,8 @@ class MemberAccount:
         self._purses[priority].charge(amount)
         self._moved()
 
-    def give_back(self, priority: str, amount: int) -> None:
+    def release(self, priority: str, amount: int) -> None:
         """Returns credit that was charged; what does not fit serves the other members."""
         if self.enabled:
-            self._purses[priority].give_back(amount)
+            self._purses[priority].release(amount)
             self._moved()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 
 WINDOW_S = 600.0
 """Growth is that over this long."""

@@ -56,7 +56,7 @@ class CreditLimit:
         if more > 0:
             account.charge(self.priority, more)
         elif more < 0:
-            account.give_back(self.priority, -more)
+            account.release(self.priority, -more)
             return (self,)
         return ()
 

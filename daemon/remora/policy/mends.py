@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 from remora.policy.growth import Growth
 
 Heal: TypeAlias = Literal["off", "full", "calm"]

@@ -81,21 +81,13 @@ def _tls(of: TopicSubject) -> str:
     return f"openssl s_client -connect {host}{starts} -showcerts </dev/null"
 
 
-def _curl(of: TopicSubject) -> str:
-    return f"curl -i {of.endpoint}/"
-
-
 def _look(of: TopicSubject) -> str:
     """What answers there at all: a receiver of HTTP by its own protocol, else each step of the way."""
-    return _curl(of) if of.is_http else _test(of)
+    return f"curl -i {of.endpoint}/" if of.is_http else _test(of)
 
 
 def _fixed(command: str) -> Callable[[TopicSubject], str]:
     return lambda _: command
-
-
-def _for_store(of: TopicSubject) -> str:
-    return "remora store check"
 
 
 def _for_exchange(of: TopicSubject) -> str:
@@ -172,7 +164,7 @@ TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
     (r"names? has no address|Name or service not known|no address associated|name resolution", _test),
     (r"it answers with|refuses everything|refuses this record", _look),
     # The store
-    (r"damaged|malformed", _for_store),
+    (r"damaged|malformed", _fixed("remora store check")),
     (r"no space|disk|is full", _fixed("df -h")),
     (r"was not renewed in time|the cluster|OSD", _fixed("remora status")),
 )

@@ -78,7 +78,7 @@ class RateBucket:
         if amount > 0:
             self.bucket.drain(amount, force=True)
         elif amount < 0:
-            self.bucket.give_back(-amount)
+            self.bucket.release(-amount)
 
 
 def seconds_to_wait(level: int, rate: Rate) -> int:

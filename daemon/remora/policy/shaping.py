@@ -409,7 +409,7 @@ class Group:
         if account.enabled and actual > granted:
             account.charge(priority, actual - granted)
         else:
-            account.give_back(priority, granted - actual)
+            account.release(priority, granted - actual)
 
     def _rotate(self) -> None:
         """What is left over moves on: the spare's is lost, the others' goes to the spare, this tick's to the next."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 
 SPILL_COMMAND = "remora spill list"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic
 
 

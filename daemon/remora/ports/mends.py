@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from remora.model.room import Mend
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import LockToken, Mend, Shard
 
 
 class Mending(Protocol):

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from remora.config import Settings, ShapingSettings
+from remora.config.settings import Settings
+from remora.config.traffic import ShapingSettings
 from remora.model.caller import NOBODY, Caller
 
 MOST_LINE = 256 << 20

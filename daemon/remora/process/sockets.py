@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from remora.config import IngestSettings, Settings, UnixAddress, parse_listen
+from remora.config.addresses import UnixAddress, parse_listen
+from remora.config.ingest import IngestSettings
+from remora.config.settings import Settings
 from remora.model.caller import Caller
 from remora.model.errors import ConfigError
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from remora.config import AUTO, BalanceSettings
+from remora.config.units import AUTO
+from remora.config.workers import BalanceSettings
 from remora.model.host_limits import HostLimits
 from remora.process.groups import memory_limit
 from remora.process.network import PROC, SYS, Card, default_card

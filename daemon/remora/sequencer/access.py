@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Callable
 
-from remora.config import SequencerSettings
+from remora.config.sequencer import SequencerSettings
 
 
 def may_speak_plainly(settings: SequencerSettings) -> Callable[[socket.socket], bool]:

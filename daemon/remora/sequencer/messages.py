@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from remora.config import SequencerSettings
+from remora.config.sequencer import SequencerSettings
 from remora.process.pipe import Message
 
 

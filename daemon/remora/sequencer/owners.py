@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.process.liveness_lock import LivenessLock
 
 LEASES_KEPT = 2

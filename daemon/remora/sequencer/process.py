@@ -20,7 +20,8 @@ from prometheus_client import Metric
 from remora import __version__
 from remora.app import open_logs
 from remora.codec import speedups
-from remora.config import SequencerSettings, Settings
+from remora.config.sequencer import SequencerSettings
+from remora.config.settings import Settings
 from remora.engine.sequencer import Sequencing, ServedTotals
 from remora.metrics import configure_logging
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry

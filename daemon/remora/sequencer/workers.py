@@ -17,7 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from remora.codec.sequencer import Result
-from remora.config import SequencerSettings
+from remora.config.sequencer import SequencerSettings
 from remora.engine.sequencer import Sequencing
 from remora.model.log import LogName
 from remora.process.pipe import Message, Pipe

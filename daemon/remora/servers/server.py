@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.metrics import Telemetry
 from remora.ports.credit import Bank, NoBank
 from remora.ports.store import ShardStore

@@ -26,7 +26,7 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
-from remora.process import credit, host_load, running
+from remora.process import credit, host_load, kept_settings
 from remora.process.credit import CreditMemory
 from remora.process.notify import Notifier
 from remora.process.pipe import (
@@ -459,7 +459,7 @@ class Supervisor:
     def _remember(self) -> None:
         """Keep for commands what this daemon works by, and where it listens, whatever becomes of its file."""
         listens = replace(self._settings.admin, listen=self._address)
-        running.remember(replace(self._settings, admin=listens), config.file_of(self._file))
+        kept_settings.remember(replace(self._settings, admin=listens), config.file_of(self._file))
 
     def _drain(self, on: bool, caller: Caller) -> None:
         """Give this host's queues to the workers of others, or take part again."""

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from remora import __version__
-from remora.config import TracesSettings
+from remora.config.workers import TracesSettings
 from remora.metrics import Telemetry
 from remora.model.record import Record
 from remora.ports.tracing import NO_SPAN, Attributes, Span, StagesOf, Work

@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from remora.app import certificate_subject
 from remora.codec.topic import CERTIFICATE, parse_args
-from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import Topic
 from remora.policy.classes import Introduction
 
 if TYPE_CHECKING:
-    from remora.config import Settings
     from remora.servers.tokens import Tokens
 
 REREAD_S = 60.0
@@ -72,11 +69,3 @@ class HostIntroductions:
             self._subjects[location] = subject
         if has_changed:
             self._on_change()
-
-
-async def read_subject(location: str, settings: Settings) -> str:
-    """The subject of the client certificate in a file that topics may name; empty where it cannot be used."""
-    try:
-        return await asyncio.to_thread(certificate_subject, location, settings)
-    except (CodecError, EndpointMisconfigured):
-        return ""  # the endpoint says why, when it is opened

@@ -16,7 +16,7 @@ from typing import assert_never
 import msgspec
 
 from remora import __version__
-from remora.app import make_store, open_endpoints, open_servers, open_tracer
+from remora.app import certificate_subject, make_store, open_endpoints, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.shares import WorkerShares
@@ -57,7 +57,7 @@ from remora.process.samples import families
 from remora.process.usage import Usage
 from remora.servers.server import OfHost, Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep
-from remora.worker.introductions import HostIntroductions, read_subject
+from remora.worker.introductions import HostIntroductions
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 from remora.worker.report import Report
 
@@ -127,7 +127,7 @@ class Process:
         self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._gate.introduce = self._introductions = HostIntroductions(
-            lambda location: read_subject(location, self._settings), self._gate.refresh
+            lambda location: asyncio.to_thread(certificate_subject, location, self._settings), self._gate.refresh
         )
         self._store: ShardStore
         self._tracer = NO_TRACER

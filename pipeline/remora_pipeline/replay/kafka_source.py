@@ -96,12 +96,24 @@ def first_far(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
 
     Raises ReplayError when no broker answers for this long.
     """
-    return patiently(lambda: _first_far(source), patience_s)
+
+    async def ask() -> dict[int, int]:
+        # Transactions do not matter: the connector reads the records of aborted ones, too, before it leaves them out.
+        async with consumer(source, isolation=UNCOMMITTED) as (client, places):
+            found = await client.offsets_for_times(dict.fromkeys(places, FIRST_FAR_MS))
+        return {place.partition: each.offset for place, each in found.items() if each is not None}
+
+    return patiently(ask, patience_s)
 
 
 def beginnings(source: KafkaSource, patience_s: float = 0.0) -> dict[int, int]:
     """The first offset that each partition still has. Raises ReplayError when no broker answers for this long."""
-    return patiently(lambda: _beginnings(source), patience_s)
+
+    async def ask() -> dict[int, int]:
+        async with consumer(source) as (client, places):
+            return {place.partition: offset for place, offset in (await client.beginning_offsets(places)).items()}
+
+    return patiently(ask, patience_s)
 
 
 def extent(source: KafkaSource) -> int:
@@ -114,25 +126,13 @@ def spans(source: KafkaSource, patience_s: float = 0.0) -> Offsets:
 
     Raises ReplayError when no broker answers for this long.
     """
-    return patiently(lambda: _spans(source), patience_s)
 
+    async def ask() -> Offsets:
+        async with consumer(source) as (client, places):
+            ends, firsts = await client.end_offsets(places), await client.beginning_offsets(places)
+        return {place.partition: (firsts[place], ends[place]) for place in places}
 
-async def _first_far(source: KafkaSource) -> dict[int, int]:
-    # Transactions do not matter: the connector reads the records of aborted ones, too, before it leaves them out.
-    async with consumer(source, isolation=UNCOMMITTED) as (client, places):
-        found = await client.offsets_for_times(dict.fromkeys(places, FIRST_FAR_MS))
-    return {place.partition: each.offset for place, each in found.items() if each is not None}
-
-
-async def _beginnings(source: KafkaSource) -> dict[int, int]:
-    async with consumer(source) as (client, places):
-        return {place.partition: offset for place, offset in (await client.beginning_offsets(places)).items()}
-
-
-async def _spans(source: KafkaSource) -> Offsets:
-    async with consumer(source) as (client, places):
-        ends, firsts = await client.end_offsets(places), await client.beginning_offsets(places)
-    return {place.partition: (firsts[place], ends[place]) for place in places}
+    return patiently(ask, patience_s)
 
 
 @asynccontextmanager

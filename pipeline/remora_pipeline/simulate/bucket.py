@@ -36,7 +36,7 @@ class BucketModel:
                 return {"ok": bucket.drain(given.cost, force=given.force)}
             case "return":
                 not_negative(bytes=given.bytes)
-                return {"overflow": bucket.give_back(given.bytes)}
+                return {"overflow": bucket.release(given.bytes)}
             case "take_returned":
                 return {"bytes": bucket.take_returned()}
             case "transfer":

@@ -53,7 +53,8 @@ def read(data: bytes) -> Any:
 
 def script_from(value: Any, forms: Mapping[str, Form], path: str = "") -> Script:
     """Check a document against its model's form. Raises NoScript with the path of what is wrong."""
-    outer = members(version=_version, model=text, config=Optional(_anything, {}), steps=_steps)(value, path)
+    config = Optional(lambda value, _path: value, {})  # read later: the model says what its config looks like
+    outer = members(version=_version, model=text, config=config, steps=_steps)(value, path)
     form = forms.get(outer.model)
     if form is None:
         raise NoScript(joined(path, "model"), f"{shown(outer.model)} is unknown; there are {', '.join(forms)}")
@@ -96,11 +97,6 @@ def _step(value: Any, form: Form, path: str) -> tuple[str, SimpleNamespace]:
         raise NoScript(joined(path, value.name), "is there twice")
     given: SimpleNamespace = form.ops[op]({name: each for name, each in value.items() if name != "op"}, path)
     return op, given
-
-
-def _anything(value: Any, _path: str) -> Any:
-    """What is read later: the model says what its config looks like."""
-    return value
 
 
 def _version(value: Any, path: str) -> int:

@@ -63,7 +63,7 @@ async def test_what_is_under_way_is_finished_however_often_a_shard_is_given_back
         await until(lambda: roster.owned[T].phase is Phase.ACTIVE)
         service = service_of(roster, "t")
         for _ in range(3):
-            roster.give_back(T, GivenBack())
+            roster.release(T, GivenBack())
             await asyncio.sleep(1)
 
         assert roster.owned[T].phase is Phase.FINISHING
@@ -108,8 +108,8 @@ ENDS: list[tuple[Callable[[Roster], object], type[NotOwned], str]] = [
     (lambda roster: service_of(roster, "t").ended.set_exception(ShardGone("is gone")), Errored, "is gone"),
     (lambda roster: service_of(roster, "t").ended.set_exception(NotOurs("http")), Errored, "http"),
     (lambda roster: service_of(roster, "t").ended.set_exception(ZeroDivisionError()), Errored, "a defect"),
-    (lambda roster: roster.give_back(T, GivenBack()), GivenBack, "given back"),
-    (lambda roster: roster.give_back(T, transferred("w2", 5.0)), type(transferred("", 0)), "handed to w2"),
+    (lambda roster: roster.release(T, GivenBack()), GivenBack, "given back"),
+    (lambda roster: roster.release(T, transferred("w2", 5.0)), type(transferred("", 0)), "handed to w2"),
     (lambda roster: roster.lose(roster.owned[T].lease, OwnershipLost("taken")), Broken, "its lock was broken"),
     (lambda roster: roster.lose(roster.owned[T].lease, ShardGone("deleted")), Errored, "deleted"),
     (lambda roster: roster.finish(), GivenBack, "given back"),
@@ -141,10 +141,10 @@ async def test_a_shard_is_owned_until_its_lock_is_released() -> None:
     store.before = lambda call: 4.0 if call == "release" else 0
     async with asyncio.TaskGroup() as tasks:
         roster = await an_active_shard(store, tasks)
-        roster.give_back(T, GivenBack())
+        roster.release(T, GivenBack())
         await asyncio.sleep(3)
         roster.lose(roster.owned[T].lease, OwnershipLost("late"))
-        roster.give_back(T, transferred("w2", 0))
+        roster.release(T, transferred("w2", 0))
         assert roster.owned[T].is_releasing
         await until(lambda: not roster.owned)
 
@@ -172,7 +172,7 @@ async def test_a_release_that_fails_ends_the_ownership_all_the_same() -> None:
     store.before = lambda call: StoreUnavailable("away") if call == "release" else None
     async with asyncio.TaskGroup() as tasks:
         roster = await an_active_shard(store, tasks)
-        roster.give_back(T, GivenBack())
+        roster.release(T, GivenBack())
         await until(lambda: not roster.owned)
 
     assert store.queues["t"].holder is not None
@@ -228,6 +228,6 @@ async def test_what_no_task_released_is_released_in_the_end() -> None:
     with pytest.raises(ExceptionGroup):
         await cut_short()
     assert all(queue.holder is not None for queue in store.queues.values())
-    await roster.abandon()
+    await roster.release_all()
 
     assert [queue.holder for queue in store.queues.values()] == [None, None]

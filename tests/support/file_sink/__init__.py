@@ -131,7 +131,7 @@ class FileRoute:
     async def push(self, batch: Batch) -> None:
         """Append the records when nobody else writes."""
         if self._file.current is not None and not self._file.current.is_there:
-            self._file.retire()
+            self._file.close_current()
         await asyncio.sleep(0)  # nothing of a file waits, and others are to have their turn
         with self._file.in_use():
             file = await self._file.ready()

@@ -133,7 +133,7 @@ class Story:
                 self.flush()
             case "give up":
                 if (run := self.runs[number]) is not None:
-                    self.channel.abandon(run)
+                    self.channel.forget(run)
             case _:
                 self.confirm(number, multiple=what.endswith("s"), ack=what.startswith("ack"))
 

@@ -132,7 +132,7 @@ async def test_a_look_that_finds_nothing(wire: Scripted) -> None:
 async def test_a_look_that_is_answered_too_late(wire: Scripted) -> None:
     """Of a push that was given up nothing is sent any more, and none of its messages may arrive."""
     run = wire.submit(make_records(0, 1), SubjectLooks(120.0))
-    wire.publisher.abandon(run)
+    wire.publisher.forget(run)
     wire.answer(NONE)
 
     assert wire.kinds == ["look"]
@@ -144,7 +144,7 @@ async def test_a_message_that_is_acknowledged_too_late(wire: Scripted) -> None:
     """It has arrived: the next push of it sends nothing. Meanwhile a push waits for it."""
     records = make_records(0, 1)
     run = wire.submit(records)
-    wire.publisher.abandon(run)
+    wire.publisher.forget(run)
     assert wire.publisher.may_confirm(run.ids[0])
     wire.answer(ACK)
     again = wire.submit(records)
@@ -156,7 +156,7 @@ async def test_a_message_that_is_acknowledged_too_late(wire: Scripted) -> None:
 async def test_a_push_of_what_is_under_way(wire: Scripted) -> None:
     """It is not written again, and its acknowledgement is that of the new push."""
     records = make_records(0, 1)
-    wire.publisher.abandon(wire.submit(records))
+    wire.publisher.forget(wire.submit(records))
     again = wire.submit(records)
     assert not again.done.done()
     wire.answer(ACK)

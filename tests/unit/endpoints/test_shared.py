@@ -112,7 +112,7 @@ async def test_what_is_of_no_use_is_replaced(lines: Lines, shared: Shared[Line])
     first = await shared.ready()
     first.is_usable = False
     second = await shared.ready()
-    shared.retire(2.5)
+    shared.close_current(2.5)
     third = await shared.ready()
     await settled()
 

@@ -46,7 +46,7 @@ def test_what_is_done_behind_a_gap_is_remembered_for_the_next_reading() -> None:
     assert prefix == Prefix(b"0/1", 1, Tally(delivered=1))
     window.removed(prefix)
 
-    assert window.abandon() == {b"0/2": Cause.DELIVERED, b"0/3": Cause.DEAD_LETTERED}
+    assert window.forget() == {b"0/2": Cause.DELIVERED, b"0/3": Cause.DEAD_LETTERED}
     assert window.is_empty
 
 
@@ -102,7 +102,7 @@ def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
 
     assert booked == sum((Tally.of(cause) for cause in causes[:removed]), Tally())
     behind = {b"0/%d" % i: causes[i] for i in done if i >= removed}
-    assert window.abandon() == behind
+    assert window.forget() == behind
 
 
 def test_only_the_newest_untouched_page_is_dropped() -> None:
@@ -150,7 +150,7 @@ def test_a_dropped_page_is_as_if_it_had_never_been_read(data: st.DataObject) -> 
     prefix = window.removable(whole_pages=False)
     ahead = next(i for i in range(removed, end + 1) if i not in done)
     assert (prefix.count if prefix else 0) == ahead - removed
-    assert set(window.abandon()) == {b"0/%d" % i for i in done if i >= removed}
+    assert set(window.forget()) == {b"0/%d" % i for i in done if i >= removed}
     assert window.is_empty
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from remora.model.room import QueueRoom
+from remora.model.shard import QueueRoom
 from remora.policy.growth import WINDOW_S, Growth
 
 

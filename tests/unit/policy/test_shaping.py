@@ -352,7 +352,7 @@ def test_quick_ticks_are_the_specified_ones(
                     group.account(member).charge(name, amount)
             case "give_back":
                 for group in (quick, plain):
-                    group.account(member).give_back(name, amount)
+                    group.account(member).release(name, amount)
             case "configure":
                 for group in (quick, plain):
                     group.configure(others)

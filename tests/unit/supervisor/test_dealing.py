@@ -129,7 +129,7 @@ class Schedule:
                 if not account.enabled:
                     continue
                 if self.chance.random() < 0.5:
-                    account.give_back(priority, nbytes)
+                    account.release(priority, nbytes)
                     self.out -= nbytes
                 else:
                     account.charge(priority, more := self.chance.choice((0, nbytes)))

@@ -271,7 +271,7 @@ def test_what_comes_back_was_not_granted() -> None:
     host.tick()
     host.account().charge(LOW, 700)
     host.tick()
-    host.account().give_back(LOW, 500)
+    host.account().release(LOW, 500)
     assert host.level() == 1_000
     host.tick()
 
@@ -285,7 +285,7 @@ def test_credit_that_does_not_fit_serves_others() -> None:
     host.tick()
     while busy.level(LOW) <= 0:
         idle.charge(LOW, 500)
-        idle.give_back(LOW, 1_700)
+        idle.release(LOW, 1_700)
         host.tick()
 
     assert idle.level(LOW) == 1_000
@@ -464,8 +464,8 @@ def test_what_is_shared_is_what_the_policy_says(
                 account.charge(priority, amount)
                 pure.account(member).charge(priority, amount)
             case "give_back":
-                account.give_back(priority, amount)
-                pure.account(member).give_back(priority, amount)
+                account.release(priority, amount)
+                pure.account(member).release(priority, amount)
 
         levels = [[host.level(each, name) for name in PRIORITIES] for each in range(3)]
         assert levels == [[pure.level(each, name) for name in PRIORITIES] for each in range(3)]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.config import AmqpSettings
+from remora.config.delivery import AmqpSettings
 from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.connection import AmqpConnection
 from remora.endpoints.amqp.frames import Envelope

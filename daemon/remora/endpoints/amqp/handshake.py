@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from remora.config import AmqpSettings
+from remora.config.delivery import AmqpSettings
 from remora.endpoints.amqp.connection import AmqpConnection
 from remora.endpoints.amqp.target import AmqpServer
 from remora.endpoints.dial import dial

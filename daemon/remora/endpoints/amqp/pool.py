@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from remora.config import AmqpSettings
+from remora.config.delivery import AmqpSettings
 from remora.endpoints.amqp.channels import Channel
 from remora.endpoints.amqp.connection import AmqpConnection
 from remora.endpoints.amqp.handshake import Identity, open_connection

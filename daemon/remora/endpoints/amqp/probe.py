@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.endpoints.amqp.endpoint import AmqpEndpoint
 from remora.endpoints.amqp.handshake import Identity, briefly
 from remora.endpoints.amqp.target import parse_target

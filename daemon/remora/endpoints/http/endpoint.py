@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.dial import dial
 from remora.endpoints.http.answer_reader import Answer

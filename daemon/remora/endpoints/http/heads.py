@@ -72,7 +72,10 @@ def head_of(raw: bytes) -> AnswerHead:
         return AnswerHead(status, retry_after, 0, False, may_stay and status != 101)
     if b"transfer-encoding" in fields:
         # The length counts for nothing beside it, but RFC 9112, 6.3 has the connection closed behind both.
-        is_chunked, is_clear = _is_chunked(fields[b"transfer-encoding"])
+        # Whether chunks are the last of the codings, and whether there is no doubt about it.
+        codings = [each.strip().lower() for each in b",".join(fields[b"transfer-encoding"]).split(b",")]
+        counting = [each for each in codings if each not in (b"", b"identity")]
+        is_chunked, is_clear = counting[-1:] == [b"chunked"], counting == codings
         may_stay = may_stay and is_clear and b"content-length" not in fields
         return AnswerHead(status, retry_after, None, is_chunked, may_stay)
     length, is_clear = _length_of(fields.get(b"content-length", []))
@@ -84,13 +87,6 @@ def _may_stay(minor: bytes, connection: list[bytes]) -> bool:
     if b"close" in said:  # also within another word, as to older releases of libcurl
         return False
     return minor == b"1" or b"keep-alive" in [each.strip() for each in said.split(b",")]
-
-
-def _is_chunked(values: list[bytes]) -> tuple[bool, bool]:
-    """Whether chunks are the last of the codings, and whether there is no doubt about it."""
-    codings = [each.strip().lower() for each in b",".join(values).split(b",")]
-    counting = [each for each in codings if each not in (b"", b"identity")]
-    return counting[-1:] == [b"chunked"], counting == codings
 
 
 def _length_of(values: list[bytes]) -> tuple[int | None, bool]:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from remora.config import HttpSettings
+from remora.config.delivery import HttpSettings
 from remora.endpoints.addresses import look_up
 from remora.endpoints.dial import dial
 from remora.endpoints.http.connection import HttpConnection
@@ -81,7 +81,7 @@ class Pool:
         free = self.most - ((self.taken.total() if total is None else total) - self.taken[path])
         return self.taken[path] < free - free // LEFT_FREE
 
-    def give_back(self, path: str) -> None:
+    def release(self, path: str) -> None:
         """The path has one less."""
         self.taken[path] -= 1
         if not self.taken[path]:
@@ -156,7 +156,7 @@ class Pools:
         try:
             yield connection
         finally:
-            pool.give_back(path)
+            pool.release(path)
             if connection.is_late:
                 pool.late.append(connection)
             elif connection.is_open:
@@ -186,10 +186,10 @@ class Pools:
                     if self._has_room():  # the pool has room: none is idle, and may_take bounds those in use
                         return await self._open(pool)
                 except BaseException:
-                    pool.give_back(path)
+                    pool.release(path)
                     self._wake(pool)
                     raise
-                pool.give_back(path)
+                pool.release(path)
             await self._wait(pool, path, until - now())
 
     def _rested(self, pool: Pool) -> HttpConnection | None:

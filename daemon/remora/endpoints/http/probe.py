@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.endpoints.http.credentials import read_credential
 from remora.endpoints.http.target import HttpTarget, parse_target
 from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart

@@ -29,7 +29,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.addresses import look_up, refusal
 from remora.endpoints.dial import DiallingLoop
 from remora.endpoints.kafka.bearer import BearerSessions

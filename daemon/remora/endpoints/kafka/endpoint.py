@@ -12,7 +12,7 @@ from typing import Self
 import aiokafka.errors as kafka
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, OnSettled
@@ -206,12 +206,12 @@ class KafkaEndpoint:
                     facts = await look_up(sender.client, topic, what, self._settings.connect_timeout_s)
                     await sender.follow(topic, facts.partitions)
         except TimeoutError as exc:
-            sender.retire("silence")
+            sender.stop_taking("silence")
             raise EndpointUnavailable(f"{what}: no answer in time", "timeout") from exc
         except EndpointUnavailable as exc:
             if isinstance(exc.__cause__, UNREACHABLE):
                 # It may only know brokers that are gone for good; another one starts from the target's own list.
-                sender.retire("no broker answers")
+                sender.stop_taking("no broker answers")
             raise
         return facts
 

@@ -12,7 +12,7 @@ from typing import Any
 import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
@@ -82,7 +82,7 @@ class Places:
             self._waiting -= 1
         self._taken += 1
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let the next one have the place."""
         self._taken -= 1
         self._free.release()
@@ -119,7 +119,7 @@ class ExactRoutes:
         try:
             await opening.close()
         finally:
-            places.give_back()
+            places.release()
             if places.is_idle:
                 self._places_of.pop(connection, None)
 

@@ -15,7 +15,7 @@ import aiokafka.errors as kafka
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.dial import dial
 from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import aiokafka.errors as kafka
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.target import KERBEROS, KERBEROS_KEYTAB, Kerberos
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import read_client_file

@@ -11,7 +11,7 @@ import aiokafka.errors as kafka
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.endpoints.kafka.client import connected
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, connection_options, find_broker

@@ -27,7 +27,7 @@ from functools import partial
 import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.batches import CODECS, OnSettled, Outcome, RecordSet, SharedBatch
 from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import DOUBTFUL, blames_records
@@ -354,12 +354,12 @@ class SharedSender:
 
     def _fail(self, place: TopicPartition, batch: SharedBatch, failure: Exception) -> None:
         """A batch failed for good: nothing behind it would be taken, so another sender gets what was not sent."""
-        self.retire(type(failure).__name__)
+        self.stop_taking(type(failure).__name__)
         self._release(place, batch, failure)
 
     def _give_up(self, place: TopicPartition) -> None:
         """A numbered batch is not sent again, since a caller gave up; what follows it here would fail."""
-        self.retire("a batch was given up")
+        self.stop_taking("a batch was given up")
         self._release(place, self._queues[place].sent, NotSent())
 
     def _release(self, place: TopicPartition, batch: SharedBatch | None, failure: Exception) -> None:
@@ -373,7 +373,7 @@ class SharedSender:
 
     # ------------------------------------------------------------------------------------------- the end
 
-    def retire(self, reason: str) -> None:
+    def stop_taking(self, reason: str) -> None:
         """Take nothing new from now on."""
         if not self.retired:
             self.retired = True
@@ -383,7 +383,7 @@ class SharedSender:
 
     async def close(self, patience_s: float) -> None:
         """Wait for what is under way, at most that long; then end the connections, also with brokers gone."""
-        self.retire("closed")
+        self.stop_taking("closed")
         try:
             async with asyncio.timeout(patience_s):
                 await self._unused.wait()

@@ -8,7 +8,7 @@ from functools import partial
 
 import aiokafka.errors as kafka
 
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
 from remora.endpoints.kafka.lookup import ask_until_reached
@@ -85,7 +85,7 @@ class SenderSlot:
         """A sender takes nothing new any more: let it end what it has, and have another one opened."""
         if sender is self._sender.current:
             self._observer.producer_retired(str(self), reason)
-            self._sender.retire(self._settings.delivery_timeout_s)
+            self._sender.close_current(self._settings.delivery_timeout_s)
 
     async def _close(self, sender: SharedSender, patience_s: float) -> None:
         await sender.close(patience_s)

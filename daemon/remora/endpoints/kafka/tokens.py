@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from remora.codec.token_grant import GrantRefused, error_code, grant_request, read_grant
-from remora.config import KafkaSettings
+from remora.config.delivery import KafkaSettings
 from remora.endpoints.arguments import TOKEN_URL
 from remora.endpoints.kafka.target import Bearer
 from remora.endpoints.shared import Shared, leave
@@ -122,7 +122,7 @@ class TokenDesk:
         """A broker refuses this token: ask for another one, after a pause."""
         held = self._held.current
         if held is not None and held.token == token:
-            self._held.retire()
+            self._held.close_current()
             self._failed(reason)
 
     def close(self) -> None:

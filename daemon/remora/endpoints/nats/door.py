@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from remora.config import NatsSettings
+from remora.config.delivery import NatsSettings
 from remora.endpoints.dial import dial
 from remora.endpoints.nats.connection import NatsConnection
 from remora.endpoints.nats.nkeys import UserKey

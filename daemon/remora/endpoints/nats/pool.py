@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from remora.config import NatsSettings
+from remora.config.delivery import NatsSettings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.connection import NatsConnection
 from remora.endpoints.nats.door import ServerIdentity, open_connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from remora.config import Settings
+from remora.config.settings import Settings
 from remora.endpoints.nats.door import briefly
 from remora.endpoints.nats.endpoint import NatsEndpoint, read_identity
 from remora.endpoints.nats.target import parse_target

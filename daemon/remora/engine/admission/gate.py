@@ -156,7 +156,7 @@ class Gate:
             try:
                 await turn
             except asyncio.CancelledError:
-                self.give_back(request)
+                self.release(request)
                 raise
             finally:
                 del self._turns[request]
@@ -169,7 +169,7 @@ class Gate:
         self.free(())
         return is_granted
 
-    def give_back(self, request: Demand) -> None:
+    def release(self, request: Demand) -> None:
         """Return all that a request holds."""
         self._line.cancel(request)
         self.free(())

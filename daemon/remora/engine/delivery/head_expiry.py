@@ -121,7 +121,7 @@ class HeadExpiry:
                     tried = False
                 left, again_s = await self._give_up(topic, limits, part, publishes=publishes)
             finally:
-                self._context.gate.give_back(request)
+                self._context.gate.release(request)
             if not left and not page.truncated and part is page:
                 self._progress.end_work()
             if left or not page.truncated or not limits:

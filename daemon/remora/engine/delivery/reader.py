@@ -165,7 +165,7 @@ class Reader:
         asked = self.held.entries_now(self.entries_in(credit))
         room = self._room(credit, asked)
         if not asked or not self.held.room_now(room):
-            self.held.give_back(asked)
+            self.held.release(asked)
             self.held.cancel_last()
             return 0
         self._waited()
@@ -225,7 +225,7 @@ class Reader:
         """Hold a page that has come, in the place of the room that was taken for it."""
         self.held.hold(page.nbytes - room)
         self.held.listed(len(page.entries))
-        self.held.give_back()
+        self.held.release()
 
     def pass_over(self, page: Page, part: Page) -> None:
         """Hold only this part of a page: the rest of it is another route's."""

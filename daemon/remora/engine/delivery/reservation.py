@@ -124,7 +124,7 @@ class SessionReservation:
         self._held -= entries
         self._count(0, -entries)
 
-    def give_back(self, asked: int | None = None) -> None:
+    def release(self, asked: int | None = None) -> None:
         """`asked` that were asked for are not read; without a number all of them."""
         asked = self._asked if asked is None else asked
         self._asked -= asked
@@ -272,7 +272,7 @@ class SessionReservation:
 
     def discard(self, nbytes: int) -> None:
         """A page that has come is thrown away, and what was taken for it is given back."""
-        self.give_back()
+        self.release()
         self.end_pages()
         self.hold(-nbytes)
 
@@ -294,7 +294,7 @@ class SessionReservation:
     def close_room(self) -> None:
         """The session holds nothing in memory any more."""
         self.hold(-self._progress.held_bytes)
-        self.give_back()
+        self.release()
         self.done(self._held)
 
     def close(self, *, keeps_place: bool) -> None:

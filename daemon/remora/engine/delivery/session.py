@@ -117,7 +117,7 @@ class Session:
                 await self.trimmer.trim()
                 trimmer.cancel()
         finally:
-            self._redelivery.done.update(self.trimmer.abandon())
+            self._redelivery.done.update(self.trimmer.forget())
             self.reader.close(keeps_place=self.leaves_waiting and self.failure is None)
         if self.failure is not None:
             raise self.failure

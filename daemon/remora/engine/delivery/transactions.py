@@ -171,7 +171,7 @@ class TransactionSender:
             self._reader.held.hold(-self._room)
             self._room = 0
             if self._reader.held.waits_for_entries:
-                self._reader.held.give_back()
+                self._reader.held.release()
 
     def _give_room_back(self) -> None:
         self._reader.held.discard(self._room)

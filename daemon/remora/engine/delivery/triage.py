@@ -54,7 +54,8 @@ def triage(
     if page.corrupt:
         records, rejected = _without_corrupt(page, records, rejected)
     positions, expired_before = page.positions, limits.expires_before_ns(time.time_ns())
-    if not (done or attempts or letters or _oldest_is_before(expired_before, records)):  # nearly always so
+    has_expired = expired_before and records and extent(records).oldest_ns < expired_before
+    if not (done or attempts or letters or has_expired):  # nearly always so
         return Triaged(records, rejected)
 
     known = [(i, letters[p]) for i, p in enumerate(positions[:-1]) if p in letters and p not in done]
@@ -85,10 +86,6 @@ def _without_corrupt(
     others = [each for each in rejected if each.ordinal not in page.corrupt]
     sound = [record for record in records if record.ordinal not in page.corrupt]
     return sound, sorted(corrupt + others, key=attrgetter("ordinal"))
-
-
-def _oldest_is_before(time_ns: int, records: Sequence[Record]) -> bool:
-    return bool(time_ns and records) and extent(records).oldest_ns < time_ns
 
 
 def own_part(page: Page, topic: Topic) -> Page:

@@ -125,9 +125,9 @@ class Trimmer:
                 self._full = False
                 self._context.telemetry.recovered(self._label, self._lease.shard.queue)
 
-    def abandon(self) -> Mapping[bytes, Cause]:
+    def forget(self) -> Mapping[bytes, Cause]:
         """Forget the window; returns the entries that are done but stand in the queue yet, by position."""
-        return self._window.abandon()
+        return self._window.forget()
 
 
 def _pauses() -> Iterator[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from remora.codec.rendering_cached import Renderer
-from remora.config import DeliverySettings
+from remora.config.delivery import DeliverySettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.holds import HeldTopics
 from remora.engine.catalogue import Catalogue

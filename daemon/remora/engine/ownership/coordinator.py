@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from remora.config import OwnershipSettings
+from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue
 from remora.engine.lease import Lease, is_lost
 from remora.engine.ownership.acquirer import Acquirer
@@ -172,7 +172,7 @@ class Coordinator:
         for shard, each in list(self._roster.owned.items()):  # those that are idle are given back by the next plan
             topic = self._catalogue.topic(shard) or (each.service.topic if each.service else None)
             if topic is not None and (why := reason_to_leave(topic, schemes)) is not None:
-                self._roster.give_back(shard, Foreign(reason=why))
+                self._roster.release(shard, Foreign(reason=why))
         self._situation.judge_anew()
 
     def finish(self) -> None:
@@ -205,7 +205,7 @@ class Coordinator:
                 for each in keeping:
                     each.cancel()
         finally:
-            await self._roster.abandon()
+            await self._roster.release_all()
 
     # ---------------------------------------------------------------------------------- acquiring
 
@@ -225,7 +225,7 @@ class Coordinator:
             for shard in plan.activate:
                 self._roster.activate(owned[shard])
             for shard, outcome in plan.release.items():
-                self._roster.give_back(shard, outcome)
+                self._roster.release(shard, outcome)
             await self._acquirer.carry_out(plan)
             if len(owned) > before and not self._roster.named:
                 self._telemetry.acquired_many(len(owned) - before)

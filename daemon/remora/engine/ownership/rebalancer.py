@@ -125,7 +125,7 @@ class Rebalancer:
         offers |= self._mover.offers(view, offers)
         self._situation.members = self._members.with_offers(offers, skew)
         for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
-            self._roster.give_back(shard, outcome)
+            self._roster.release(shard, outcome)
 
     @property
     def _members(self) -> Membership:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from remora.config import OwnershipSettings
+from remora.config.workers import OwnershipSettings
 from remora.engine.lease import Lease, is_lost, renew_all
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError

@@ -109,7 +109,7 @@ class Roster:
         loop = asyncio.get_running_loop()
         self._next_wave = loop.call_later(WAVE_S, self._activate_some) if self._due else None
 
-    def give_back(self, shard: Shard, outcome: NotOwned) -> None:
+    def release(self, shard: Shard, outcome: NotOwned) -> None:
         """Release a shard when what is in flight is done; nothing, where that is under way or it is not owned."""
         owned = self.owned.get(shard)
         if owned is None or owned.is_leaving:
@@ -152,7 +152,7 @@ class Roster:
         while tasks := [each.task for each in self.owned.values() if each.task]:
             await asyncio.wait(tasks)
 
-    async def abandon(self) -> None:
+    async def release_all(self) -> None:
         """After all tasks were cancelled: release what no task of its own has released, within a few seconds."""
         self._is_finishing = True
         among = len(self.owned)

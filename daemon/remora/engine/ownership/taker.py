@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from remora.config import OwnershipSettings
+from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue, first_known_topic
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model import member

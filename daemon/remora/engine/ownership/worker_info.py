@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from remora import __version__
-from remora.config import BalanceSettings
+from remora.config.workers import BalanceSettings
 from remora.engine.admission.shares import WorkerShares
 from remora.engine.traffic import Traffic
 from remora.model.host_limits import HostLimits

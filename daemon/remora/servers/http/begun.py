@@ -33,7 +33,7 @@ class Callback(Generic[T]):
     _go_on: Callable[[T | Exception], object]
 
     def __init__(self) -> None:
-        self._go_on = _nothing
+        self._go_on = lambda _: None
 
     def __call__(self, outcome: T | Exception) -> None:
         self._go_on(outcome)
@@ -52,10 +52,6 @@ class Callback(Generic[T]):
     def then(self, go_on: Callable[[T | Exception], object]) -> None:
         """Have this done with the outcome."""
         self._go_on = go_on
-
-
-def _nothing(_: object) -> None:
-    """Nobody waits any more."""
 
 
 class _Begun:

@@ -151,7 +151,7 @@ class HeadReader:
         except httptools.HttpParserError as exc:
             if isinstance(exc.__context__, NotARequest):
                 raise exc.__context__ from None
-            raise NotARequest(_reason(exc)) from exc
+            raise NotARequest(str(exc).splitlines()[0][:200] if str(exc) else "it cannot be read") from exc
 
     def _head(self, data: bytes, begin: int, stop: int) -> Head:
         if not self._is_complete:
@@ -218,7 +218,3 @@ def path_of(target: bytes) -> str:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
-
-
-def _reason(exc: Exception) -> str:
-    return str(exc).splitlines()[0][:200] if str(exc) else "it cannot be read"

@@ -100,11 +100,7 @@ class Request:
     def content(self) -> BodyStream:
         """The body as it arrives."""
         if self._content is None:
-            self._content = BodyStream(_nothing)
+            self._content = BodyStream(lambda: None)  # nothing waits for a body that has come whole
             self._content.feed(self.body or b"")
             self._content.end()
         return self._content
-
-
-def _nothing() -> None:
-    """Nothing waits for a body that has come whole."""

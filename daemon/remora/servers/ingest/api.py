@@ -113,7 +113,7 @@ class Api:
         except Exception as exc:  # the top of the loop over requests
             response = self.refuse(request, exc, connection.peer)
         except BaseException:
-            desk.abandon()
+            desk.forget()
             raise
         desk.end(kind, response, began)
         answered(response)

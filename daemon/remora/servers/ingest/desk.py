@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from remora.codec.s3_events import MalformedEvent
-from remora.config import IngestSettings
+from remora.config.ingest import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.ingest import PublishResult
@@ -60,10 +60,10 @@ class Desk:
 
     def end(self, kind: str, response: Response, began: float) -> None:
         """It has its answer."""
-        self.abandon()
+        self.forget()
         self.telemetry.ingest_answered(kind, response.status, self.loop.time() - began)
 
-    def abandon(self) -> None:
+    def forget(self) -> None:
         """It has no answer, since it begins once more."""
         self.under_way -= 1
         if not self.under_way:

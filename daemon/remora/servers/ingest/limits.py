@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from remora.config import LimitSettings
+from remora.config.ingest import LimitSettings
 from remora.metrics import Telemetry
 from remora.model.traffic import Priority
 from remora.policy.cells import MemberAccount
@@ -36,7 +36,7 @@ class SharedRate:
         if amount > 0:
             self._account.charge(Priority.MAX, amount)
         elif amount < 0:
-            self._account.give_back(Priority.MAX, -amount)
+            self._account.release(Priority.MAX, -amount)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from remora.config import IngestSettings, Settings
+from remora.config.ingest import IngestSettings
+from remora.config.settings import Settings
 from remora.metrics import Telemetry
 from remora.ports.producer import IngestStore
 from remora.process.host_load import HostLoad

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import cast
 
 from remora.codec.sequencer import Core, has_more
-from remora.config import SequencerSettings
+from remora.config.sequencer import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.model.log import LogName
 from remora.servers.sequencer.closed import LINGER_S, PARTIAL_FRAME_S, Closed

@@ -6,7 +6,7 @@ import errno
 import math
 import os
 
-from remora.config import RadosSettings
+from remora.config.workers import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Cluster, LibradosError
 from remora.storage.rados.keyring import check_keyring, unusable_key

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from remora.config import RadosSettings
+from remora.config.workers import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import ObjectOperation
 from remora.storage.rados.blocking_calls import run_blocking

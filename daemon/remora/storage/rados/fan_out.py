@@ -98,7 +98,7 @@ class RadosFanOut(RadosIngest):
         """What was reserved in each topic; where one refuses, give it back and raise why."""
         intents = [each for each in found if not isinstance(each, StoreError)]
         if (error := clearest_of(found)) is not None:
-            await each_of(intents, self._finisher.give_back)
+            await each_of(intents, self._finisher.release)
             raise error
         return intents
 

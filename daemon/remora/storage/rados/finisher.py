@@ -76,10 +76,10 @@ class Finisher(Generic[L]):
     async def abort(self, name: str, request: L) -> None:
         """Abort a prepared request and give its room back. Raises MismatchError when it is not prepared any more."""
         await self._intents.change(name, request.slim(), IntentState.PREPARED, IntentState.ABORTED)
-        await self.give_back(request)
+        await self.release(request)
         await self.retain(name, request)
 
-    async def give_back(self, request: Logged) -> None:
+    async def release(self, request: Logged) -> None:
         """End the queues' reservations; one that cannot be ended now expires."""
         reserved = [
             (intent.shard(part), intent.topic_id, part.reservation)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from remora.model.errors import StoreError
-from remora.model.layout import FormerQueue
-from remora.model.ledger import Tally
+from remora.model.ledger import FormerQueue, Tally
 from remora.model.topic import number_of
 from remora.storage.librados import WriteOp
 from remora.storage.rados.omap import all_values

@@ -129,7 +129,7 @@ class RadosIngest:
             except StoreUnavailable:
                 raise
             except StoreError as exc:
-                await self._finisher.give_back(intent)
+                await self._finisher.release(intent)
                 if isinstance(exc, (MismatchError, ShardGone)):
                     raise await self._topics.refusal(topic) from exc
                 raise
@@ -144,7 +144,7 @@ class RadosIngest:
         except StoreUnavailable:
             raise  # it may have been created, and recovery completes it
         except StoreError as exc:
-            await log.finisher.give_back(request)
+            await log.finisher.release(request)
             if not isinstance(exc, ExistsError):  # decided in the same millisecond, it has this very entry
                 with contextlib.suppress(StoreError):
                     await log.schedule.replace([entry], None)
@@ -175,7 +175,7 @@ class RadosIngest:
             await log.schedule.add(expiry(name, request))
             await log.intents.create(name, request, IntentState.PREPARED)
         except StoreError:
-            await log.finisher.give_back(request)
+            await log.finisher.release(request)
             raise
 
     async def commit(
@@ -207,7 +207,7 @@ class RadosIngest:
         await log.schedule.add(completion(name, request))
         await log.intents.change(name, request, IntentState.PREPARED, IntentState.COMMITTED)
         if spare is not None:
-            await log.finisher.give_back(spare)
+            await log.finisher.release(spare)
         await log.finisher.complete(name, request)
 
     async def abort(self, topic: Topic, reservation: str) -> None:
@@ -283,7 +283,7 @@ class RadosIngest:
         ]
         intent = Intent(Intent.VERSION, topic.shard(0).queue, topic.id, now_ms(), parts, repeated, list(rooms))
         if (error := clearest_of(answers)) is not None:
-            await self._finisher.give_back(intent)
+            await self._finisher.release(intent)
             if isinstance(error, (MismatchError, ShardGone)):
                 raise await self._topics.refusal(topic) from error
             raise error

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRefused
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.shard import Shard
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several

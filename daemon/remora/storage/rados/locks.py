@@ -90,7 +90,9 @@ class RadosLocks(RadosPart):
         holder: LockHolder | None = None
         for _ in range(_TRIES):  # it may be released or broken between two calls
             try:
-                await self._lock(shard, cookie, lease_s)
+                request = encode_lock(lock_name(shard), cookie, _duration(lease_s), LockFlags.MAY_RENEW)
+                operation = WriteOp().assert_exists().call(LOCK_CLASS, "lock", request)
+                await self._run(operation, shard, f"locking {shard}", HELD)
                 token = LockToken(shard, cookie, await self._incarnation(shard, cookie))
                 self._on_taken(token)
                 self._doorbells.hold(shard)
@@ -169,11 +171,6 @@ class RadosLocks(RadosPart):
         await self._run(operation, shard, what, HELD)
         return lock_holder(decoded(decode_lock_info, reply.data, what))
 
-    async def _lock(self, shard: Shard, cookie: str, lease_s: float) -> None:
-        request = encode_lock(lock_name(shard), cookie, _duration(lease_s), LockFlags.MAY_RENEW)
-        operation = WriteOp().assert_exists().call(LOCK_CLASS, "lock", request)
-        await self._run(operation, shard, f"locking {shard}", HELD)
-
     async def _incarnation(self, shard: Shard, cookie: str) -> str:
         """The queue's incarnation; set now, under the lock, when it has none.
 
@@ -212,12 +209,7 @@ def lock_holder(info: LockInfo) -> LockHolder | None:
     if not info.lockers:
         return None
     first = info.lockers[0]
-    left_s = _lease_left_s(first.expiration)
+    # By this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ.
+    until_ns = first.expiration.ns
+    left_s = max(0.0, until_ns / 1e9 - time.time()) if until_ns else float("inf")
     return LockHolder(first.entity, first.cookie, left_s, first.address, first.description)
-
-
-def _lease_left_s(expiration: Time) -> float:
-    """Seconds by this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ."""
-    if expiration.ns == 0:
-        return float("inf")
-    return max(0.0, expiration.ns / 1e9 - time.time())

@@ -169,7 +169,7 @@ class LogProjections(RadosPart):
         operation = WriteOp().assert_exists()
         if flags is LockFlags.MUST_RENEW:
             operation.call(*_check(owner))  # answers EBUSY for a lock that is not held, as must-renew does not
-        operation.call(LOCK_CLASS, "lock", encode_lock(_LOCK, owner, _duration(lease_s), flags))
+        operation.call(LOCK_CLASS, "lock", encode_lock(_LOCK, owner, Time(int(lease_s), int(lease_s % 1 * 1e9)), flags))
         await self._run(operation, log, "locking")
 
     async def unlock(self, lock: LogLock) -> None:
@@ -211,10 +211,6 @@ class LogProjections(RadosPart):
 def _check(owner: str) -> tuple[str, str, bytes]:
     """The class call that refuses an operation unless this client holds a log's lock as `owner`."""
     return LOCK_CLASS, "assert_locked", encode_assert_locked(_LOCK, owner)
-
-
-def _duration(lease_s: float) -> Time:
-    return Time(int(lease_s), int(lease_s % 1 * 1e9))
 
 
 def _number(value: int) -> str:

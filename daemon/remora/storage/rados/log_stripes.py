@@ -93,7 +93,10 @@ class LogStripes(RadosPart):
     async def _seal(self, stripes: Stripes, slot: int, epoch: int) -> None:
         for _ in range(_TRIES):
             try:
-                known = await self._epoch(stripes, slot)
+                look = ReadOp().assert_exists()
+                xattrs = look.xattrs()
+                await self._run(look, stripes, slot, "looking at")
+                known = _value(xattrs.values.get(_EPOCH, b""), stripes, slot)
             except MissingError:
                 with suppress(ExistsError):
                     made = WriteOp().create(exclusive=True).set_xattr(_EPOCH, _number(epoch))
@@ -109,12 +112,6 @@ class LogStripes(RadosPart):
                 await self._run(operation.set_xattr(_EPOCH, _number(epoch)), stripes, slot, "sealing")
                 return
         raise StoreUnavailable(f"sealing stripe {slot} of {stripes.log}: others seal it again and again")
-
-    async def _epoch(self, stripes: Stripes, slot: int) -> int:
-        operation = ReadOp().assert_exists()
-        xattrs = operation.xattrs()
-        await self._run(operation, stripes, slot, "looking at")
-        return _value(xattrs.values.get(_EPOCH, b""), stripes, slot)
 
     async def last(self, stripes: Stripes, epoch: int) -> int:
         """The largest position that was written or trimmed, over all stripes, each of which must have this epoch.

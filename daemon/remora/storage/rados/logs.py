@@ -32,7 +32,6 @@ from remora.model.log import (
     StaleEpoch,
     name_problem,
 )
-from remora.model.shard import LockHolder
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.log_projection import LogObject, LogProjections
 from remora.storage.rados.log_stripes import LogStripes, SealedAboveError, Stripes
@@ -220,7 +219,9 @@ class RadosLogs:
                 raise LogUnknown(f"log {log} is being removed")
             epoch = max(found.projection.epoch, above) + 1
             new = replace(found.projection, epoch=epoch, owner="", address="")
-            if not await self._is_sealed(log, found, new, holder):
+            try:
+                await self._projections.swap_unlocked(log, found, new, holder)
+            except MismatchError:
                 continue
             if new.kind is LogKind.LOG:
                 try:
@@ -232,13 +233,6 @@ class RadosLogs:
                     continue
             return epoch
         raise StoreUnavailable(f"sealing {log}: its projection keeps changing")
-
-    async def _is_sealed(self, log: LogName, old: LogObject, new: Projection, holder: LockHolder | None) -> bool:
-        try:
-            await self._projections.swap_unlocked(log, old, new, holder)
-        except MismatchError:
-            return False
-        return True
 
     # --------------------------------------------------------------------------------- entries
 

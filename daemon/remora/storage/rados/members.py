@@ -74,7 +74,8 @@ class RadosMembers(RadosPart):
         for cookie, seen in sorted(self._seen.items()):
             silent_s = now - seen.since
             if silent_s > _FORGOTTEN_AFTER_S:
-                await self._forget(cookie, seen.value)
+                with suppress(StoreError):
+                    await self._write(WriteOp().assert_exists().assert_omap(cookie, seen.value).remove_omap([cookie]))
                 continue
             with suppress(msgspec.MsgspecError):
                 row = _decoder.decode(seen.value)
@@ -85,11 +86,6 @@ class RadosMembers(RadosPart):
     def _look(self, cookie: str, value: bytes, now: float) -> _SeenRow:
         known = self._seen.get(cookie)
         return known if known is not None and known.value == value else _SeenRow(value, now)
-
-    async def _forget(self, cookie: str, value: bytes) -> None:
-        """Delete a row unless it has changed since."""
-        with suppress(StoreError):
-            await self._write(WriteOp().assert_exists().assert_omap(cookie, value).remove_omap([cookie]))
 
     async def _write(self, operation: WriteOp) -> None:
         await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", locator=self._own)

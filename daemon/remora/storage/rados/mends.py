@@ -22,8 +22,7 @@ from remora.codec.queue_ops import (
     room_of,
 )
 from remora.model.errors import StoreError
-from remora.model.room import Mend, QueueRoom
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import LockToken, Mend, QueueRoom, Shard
 from remora.storage.librados import MISMATCH, ReadOp, WriteOp
 from remora.storage.rados.part import RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, QUEUE, ChangedError, Refusals

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.model.errors import ShardGone
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.shard import Shard
 from remora.model.topic import generation_of, number_of, own_topic_name
 from remora.policy.layouts import parents, waits_for, waits_for_commits

@@ -108,10 +108,13 @@ class RadosLetters(RadosDeadLetters):
         if topic is not None:
             await self._settle_former(topic)
         for _ in range(_TRIES):
-            mark = await self._mark(shard, queue)
+            operation = ReadOp().assert_exists()
+            found = operation.omap_values([_MARK + queue])
+            await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
+            mark = found.values.get(_MARK + queue, b"")  # the letters' keys of the last re-drive from there
             done = await self._forget(queue, _keys(mark), redriven=True)
             count += len(done & waiting.keys())
-            there = await self._there(queue, list(waiting))
+            there = (await self._look(queue, list(waiting)))[1]
             waiting = {key: payload for key, payload in waiting.items() if key in there}
             if not waiting:
                 return count
@@ -149,13 +152,6 @@ class RadosLetters(RadosDeadLetters):
 
     # --- the queue -------------------------------------------------------------------------------------
 
-    async def _mark(self, shard: Shard, queue: str) -> bytes:
-        """The letters' keys of the last re-drive from `queue`, encoded; empty when there was none. Raises ShardGone."""
-        operation = ReadOp().assert_exists()
-        found = operation.omap_values([_MARK + queue])
-        await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
-        return found.values.get(_MARK + queue, b"")
-
     async def _commit(
         self, shard: Shard, topic: Topic | None, queue: str, mark: bytes, waiting: Mapping[str, bytes]
     ) -> bool:
@@ -182,10 +178,6 @@ class RadosLetters(RadosDeadLetters):
         return True
 
     # --- the letters -----------------------------------------------------------------------------------
-
-    async def _there(self, queue: str, keys: list[str]) -> set[str]:
-        """Those of these letters that exist."""
-        return (await self._look(queue, keys))[1]
 
     async def _look(self, queue: str, keys: Sequence[str]) -> tuple[LetterTotals, set[str], bytes]:
         """The totals of a queue, those of these letters that exist, and the totals as they are stored."""

@@ -119,15 +119,13 @@ class Registry(RadosPart):
         except MissingError:
             self._keep(NONE, -1)
         except StoreError as exc:
-            self._remark(str(exc))
+            reason = str(exc)
+            if reason != self._remarked:
+                self._remarked = reason
+                _log.warning("topics of remora's own are not looked at: %s", reason)
         else:
             self._remarked = ""
         return self._known
-
-    def _remark(self, reason: str) -> None:
-        if reason != self._remarked:
-            self._remarked = reason
-            _log.warning("topics of remora's own are not looked at: %s", reason)
 
     async def _refresh(self) -> None:
         """Read the registry if it has changed."""

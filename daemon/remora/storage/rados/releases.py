@@ -53,7 +53,10 @@ class RadosReleases(RadosPart):
         except StoreError as exc:
             if self._known is None and not isinstance(exc, StoreMisconfigured):
                 raise
-            self._remark(str(exc))
+            reason = str(exc)
+            if reason != self._remarked:
+                self._remarked = reason
+                _log.warning("which queues are released is not looked at: %s", reason)
             return self._known or frozenset()
         self._remarked = ""
         if found != self._known:
@@ -164,11 +167,6 @@ class RadosReleases(RadosPart):
         except MismatchError:
             return False
         return True
-
-    def _remark(self, reason: str) -> None:
-        if reason != self._remarked:
-            self._remarked = reason
-            _log.warning("which queues are released is not looked at: %s", reason)
 
 
 def _named(value: bytes) -> bytes:

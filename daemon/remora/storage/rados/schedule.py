@@ -109,15 +109,11 @@ class Schedule(RadosPart):
         keys = {action: list(page.values) for action, page in pages.items()}
         for action in (DueAction.COMPLETE, DueAction.ABORT):
             if pages[action].more:
-                keys[action] += await self._more(action, keys[action][-1])
+                operation = ReadOp().assert_exists()
+                page = operation.omap_page(keys[action][-1], f"{action}/", MOST_WATCHED - _PAGE)
+                await self._run(operation)
+                keys[action] += list(page.values)
         return {action: list(_parsed(each)) for action, each in keys.items()}
-
-    async def _more(self, action: DueAction, last: str) -> list[str]:
-        """The keys of an action behind its first page."""
-        operation = ReadOp().assert_exists()
-        page = operation.omap_page(last, f"{action}/", MOST_WATCHED - _PAGE)
-        await self._run(operation)
-        return list(page.values)
 
     async def _run(self, operation: ObjectOperation) -> None:
         await self._connection.run(operation, self._object, f"looking into {self._object}", OWN, self._own)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, decode_head, open_reservations
 from remora.model.errors import ShardGone, StoreUnavailable
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.shard import Shard
 from remora.model.topic import generation_of
 from remora.storage.librados import ReadOp, WriteOp

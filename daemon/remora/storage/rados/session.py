@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
-from remora.config import RadosSettings
+from remora.config.workers import RadosSettings
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.storage.librados import (
     Cluster,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from remora.config import RadosSettings
+from remora.config.workers import RadosSettings
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
@@ -45,10 +45,6 @@ from remora.storage.rados.spills import RadosSpills
 from remora.storage.rados.two_phase import RadosTwoPhase
 
 
-def _ignore(connected: bool, text: str) -> None:
-    """The default for `on_state`: does nothing."""
-
-
 class RadosStore:
     """One store with all its parts, on one client instance; see `ports.ShardStore`.
 
@@ -61,7 +57,7 @@ class RadosStore:
     def __init__(  # noqa: PLR0913 - each is an option's, or an observer
         self,
         settings: RadosSettings,
-        on_state: Callable[[bool, str], None] = _ignore,
+        on_state: Callable[[bool, str], None] = lambda _connected, _text: None,
         *,
         tracer: Tracer = NO_TRACER,
         meter: StageMeter = NO_METER,

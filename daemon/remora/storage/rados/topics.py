@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -169,17 +169,10 @@ def _candidates(locator: Locator, queues: Iterable[str]) -> Iterator[_MetadataOb
 
 
 def _decode(oid: str, data: bytes) -> tuple[Topic, ...]:
-    decode: Callable[[bytes], list[Topic]] = decode_topics
-    if not oid.startswith("pubsub."):
-        decode = _decode_one
     try:
-        return tuple(decode(data))
+        return tuple(decode_topics(data)) if oid.startswith("pubsub.") else (decode_topic(data),)
     except CodecError as exc:
         _log.warning(
             "metadata object %s cannot be decoded; its queue is delivered by what its entries say: %s", oid, exc
         )
         return ()
-
-
-def _decode_one(data: bytes) -> list[Topic]:
-    return [decode_topic(data)]

@@ -24,7 +24,7 @@ from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCop
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.storage.sqlite.clock import now_ns
-from remora.storage.sqlite.ingest import append, decode_rooms, find_reservation, give_back, loaded, sums
+from remora.storage.sqlite.ingest import append, decode_rooms, find_reservation, loaded, release_rooms, sums
 from remora.storage.sqlite.write_batch import AGE, TopicRow, WriteBatch
 
 MAY_BE_TAKEN_NS = 60 * 1_000_000_000
@@ -190,7 +190,7 @@ def take_all(batch: WriteBatch, name: str, parts: Sequence[TopicPart]) -> None:
         load = loaded(part.topic, part.routed)
         queues = batch.queues(row, load)
         if found is not None and found.state == "open":
-            give_back(batch, row, found.generation, sums(decode_rooms(found.rooms)))
+            release_rooms(batch, row, found.generation, sums(decode_rooms(found.rooms)))
             found.end(batch, "committed")
         append(batch, row, queues, load, part.routed)
 
@@ -221,7 +221,7 @@ def release(batch: WriteBatch, name: str, topics: Sequence[Topic]) -> None:
             continue
         found = find_reservation(batch, row, reservation_of(name, topic.name))
         if found is not None and found.state == "open":
-            give_back(batch, row, found.generation, sums(decode_rooms(found.rooms)))
+            release_rooms(batch, row, found.generation, sums(decode_rooms(found.rooms)))
             found.end(batch, "aborted")
 
 

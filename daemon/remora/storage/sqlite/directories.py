@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from remora.config import SqliteSettings
+from remora.config.workers import SqliteSettings
 from remora.model.errors import (
     DirectoryLost,
     StoreDamaged,

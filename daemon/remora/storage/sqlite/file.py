@@ -78,7 +78,7 @@ class File:
         self._files = place.files
         self._bell = bell
         self._changed = changed
-        around = Around(self._check_version, recent.is_long, recent.settle, recent.give_back)
+        around = Around(self._check_version, recent.is_long, recent.settle, recent.free_pages)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
@@ -156,7 +156,7 @@ class File:
 
     def version(self) -> int:
         """Another number whenever anybody has committed to the file since. Raises as `glance` does."""
-        return self._on_reader(_data_version)
+        return self._on_reader(lambda connection: int(connection.execute("PRAGMA data_version").fetchone()[0]))
 
     def connect(self) -> None:
         """Have the connection that looks into the file. Whoever looks meets what is in the way; it may block."""
@@ -222,7 +222,7 @@ class File:
             self.is_short_of_room = is_full and self.has_topics
             self.lack = "" if disk is None else disk.lack
             if self.is_short_of_room:
-                self.post(recent.give_back)
+                self.post(recent.free_pages)
         if before != (self.is_short_of_room, self.has_topics):
             self._changed()
 
@@ -335,8 +335,3 @@ def _place(path: Path) -> tuple[int, int]:
 def write_nothing(connection: sqlite3.Connection) -> None:
     """Write what stands there already, to see whether that can be done."""
     connection.execute("UPDATE meta SET value = value WHERE key = 'number'")
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute("PRAGMA data_version").fetchone()
-    return int(version)

@@ -119,7 +119,7 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
         return
     topic = batch.topic_of_id(topic_id)
     for _, rooms, generation in stale:
-        give_back(batch, topic, generation, sums(decode_rooms(rooms)))
+        release_rooms(batch, topic, generation, sums(decode_rooms(rooms)))
     numbers = msgspec.json.encode([number for number, *_ in stale]).decode()
     connection.execute(_EXPIRE, batch.clock | {"numbers": numbers})
     batch.flush()
@@ -201,7 +201,7 @@ class _Commit:
         batch.open_topic(self.topic)
         load = loaded(self.topic, self.events)
         queues = batch.queues(row, load)
-        give_back(batch, row, found.generation, sums(rooms))
+        release_rooms(batch, row, found.generation, sums(rooms))
         # What was reserved is room of the topic and of no place: where the layout changed meanwhile nobody asks for
         # room again, so that a commit never fails for want of it.
         append(batch, row, queues, load, self.events)
@@ -220,7 +220,7 @@ class _Abort:
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
-            give_back(batch, row, found.generation, sums(decode_rooms(found.rooms)))
+            release_rooms(batch, row, found.generation, sums(decode_rooms(found.rooms)))
             found.end(batch, "aborted")
 
 
@@ -309,12 +309,12 @@ def sums(rooms: Iterable[ReservedRoom]) -> dict[int, RoomNeed]:
     return sums
 
 
-def give_back(batch: WriteBatch, topic: TopicRow, generation: int, needs: dict[int, RoomNeed]) -> None:
+def release_rooms(batch: WriteBatch, topic: TopicRow, generation: int, needs: dict[int, RoomNeed]) -> None:
     """End a reservation in the queues of the layout that it was made in, as far as these are there."""
     queues = batch.queues(topic, needs, generation)
     for number, need in needs.items():
         if number in queues:
-            queues[number].give_back(topic.room(need))
+            queues[number].release(topic.room(need))
 
 
 def append(

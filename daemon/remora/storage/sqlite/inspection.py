@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from remora.codec.rendering_plain import age_s
 from remora.model.errors import ShardGone, StoreError
-from remora.model.record import CorruptBytes, Page
+from remora.model.record import CorruptBytes
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.checksums import changed
@@ -60,16 +60,13 @@ class SqliteInspection(SqlitePart):
         """
         start, truncated = b"", True
         while truncated:
-            page = await self._page(shard, start)
+            page = await self._file(shard).read(
+                lambda connection: read_page(connection, shard, queue_row(connection, shard), start, _PAGE)  # noqa: B023 - awaited
+            )
             for i, entry in enumerate(page.entries):
                 why = page.corrupt.get(i)
                 yield page.positions[i].decode("ascii"), entry if why is None else CorruptBytes(entry, why)
             start, truncated = page.positions[-1], page.truncated
-
-    async def _page(self, shard: Shard, start: bytes) -> Page:
-        return await self._file(shard).read(
-            lambda connection: read_page(connection, shard, queue_row(connection, shard), start, _PAGE)
-        )
 
     async def _survey(self, file: File, wanted: dict[str, Shard]) -> list[ShardStats]:
         names = await file.read(lambda connection: [name for (name,) in connection.execute(_NOT_EMPTY)])

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from remora.model.errors import TopicRefused
-from remora.model.layout import FormerQueue
-from remora.model.ledger import Tally
+from remora.model.ledger import FormerQueue, Tally
 from remora.model.shard import Origin
 from remora.model.topic import shard_of
 from remora.policy.layouts import step, still_held, waits_for

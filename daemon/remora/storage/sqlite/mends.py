@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from remora.model.room import Mend
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import LockToken, Mend, Shard
 from remora.storage.sqlite.inspection import SqliteInspection
 
 

@@ -99,7 +99,11 @@ class SqliteQueue(SqlitePart):
                     queues.append(held_row(connection, token, self._me))
                 except (OwnershipLost, ShardGone) as exc:
                     lost[token] = exc
-            _expire(connection, queues, older_than_s)
+            older_than_ns = int(older_than_s * 1e9)
+            for queue in queues:
+                expire_stale(connection, queue, older_than_ns)
+            for topic in {queue.topic for queue in queues}:
+                expire_events(connection, topic, older_than_ns)
             return lost
 
         return await file.write(expire, durable=False, upkeep=True) if due else {}
@@ -192,11 +196,3 @@ def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Ta
     freed += recent.size(connection, queue.id, max(queue.head, queue.settled), end)
     counts = [count for cause, count in tally.items() if cause is not Cause.EXPORTED]  # nothing is spilled here
     connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
-
-
-def _expire(connection: sqlite3.Connection, queues: Sequence[QueueRow], older_than_s: float) -> None:
-    older_than_ns = int(older_than_s * 1e9)
-    for queue in queues:
-        expire_stale(connection, queue, older_than_ns)
-    for topic in {queue.topic for queue in queues}:
-        expire_events(connection, topic, older_than_ns)

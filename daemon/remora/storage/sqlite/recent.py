@@ -122,7 +122,10 @@ class Index:
     def parts(self, connection: sqlite3.Connection, queue: int, first: int, end: int) -> Iterator[Part]:
         """Those of a queue that reach from one position up to another, in order, without a gap; none where one is."""
         place = first
-        for part in self._found(queue, first) or self._found_anew(connection, queue, first):
+        found = self._found(queue, first)
+        if not found and self.refresh(connection):
+            found = self._found(queue, first)
+        for part in found:
             if place >= end or not part.first <= place < part.end:
                 if part.end <= place:  # written twice: by a migration of a copy, or by damage
                     continue
@@ -136,9 +139,6 @@ class Index:
         known = self._parts.get(queue, ())
         begin = bisect_right(known, position, key=_first) - 1
         return known[begin:] if begin >= 0 and position < known[begin].end else ()
-
-    def _found_anew(self, connection: sqlite3.Connection, queue: int, position: int) -> Sequence[Part]:
-        return self._found(queue, position) if self.refresh(connection) else ()
 
     def data(self, connection: sqlite3.Connection, row: int) -> bytes:
         """What a row holds; it is kept for the next queue that has a part of it."""
@@ -321,7 +321,7 @@ def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
     index_of(connection).weight = newest - rows[-1][0]
 
 
-def give_back(connection: sqlite3.Connection) -> None:
+def free_pages(connection: sqlite3.Connection) -> None:
     """Within a transaction, remove the oldest rows of the log in which nothing waits."""
     oldest, _ = connection.execute(_ENDS).fetchone()
     rows = connection.execute("SELECT id, parts FROM recent WHERE id <= ? ORDER BY id", ((oldest or 0) + AT_ONCE,))

@@ -59,7 +59,12 @@ class SqliteLetters(SqliteDeadLetters):
             batch = WriteBatch(connection)
             row = batch.open_topic(topic)
             check_open(row, topic)
-            payloads = [_unnumbered(each) for each in again if _forget(connection, each.letter)]
+            # A new commit: the old number goes.
+            payloads = [
+                without_number(each.payload) if each.letter.sequence else each.payload
+                for each in again
+                if _forget(connection, each.letter)
+            ]
             if payloads:
                 need = RoomNeed(len(payloads), sum(map(len, payloads)))
                 queue = batch.with_room(topic, {number: need})[number]
@@ -82,11 +87,6 @@ class SqliteLetters(SqliteDeadLetters):
                 continue
             totals |= {queue: LetterTotals(redriven, dropped) for queue, redriven, dropped in rows}
         return totals
-
-
-def _unnumbered(again: Redrive) -> bytes:
-    """The entry without its old number: it is a new commit."""
-    return without_number(again.payload) if again.letter.sequence else again.payload
 
 
 async def _standing(file: File, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:

@@ -314,68 +314,29 @@ CREATE TABLE peaks (
 """
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    run_script(connection, _FIRST)
-
-
-def _add_members(connection: sqlite3.Connection) -> None:
-    run_script(connection, _MEMBERS)
-
-
-def _keep_ledgers(connection: sqlite3.Connection) -> None:
-    run_script(connection, _LEDGER)
-
-
-def _add_attempts(connection: sqlite3.Connection) -> None:
-    run_script(connection, _ATTEMPTS)
-
-
-def _count_letters(connection: sqlite3.Connection) -> None:
-    run_script(connection, _LETTER_TOTALS)
-
-
-def _add_checksums(connection: sqlite3.Connection) -> None:
-    run_script(connection, _CHECKSUMS)
-
-
-def _add_logs(connection: sqlite3.Connection) -> None:
-    run_script(connection, _LOGS)
-
-
-def _add_sequences(connection: sqlite3.Connection) -> None:
-    run_script(connection, _SEQUENCES)
-
-
-def _add_letter_checksums(connection: sqlite3.Connection) -> None:
-    run_script(connection, _LETTER_CHECKSUMS)
-
-
-def _log_first(connection: sqlite3.Connection) -> None:
-    run_script(connection, _RECENT)
-
-
-def _keep_layouts(connection: sqlite3.Connection) -> None:
-    run_script(connection, _LAYOUTS)
-
-
 Migration = Callable[[sqlite3.Connection], None]
 
+
+def _script(text: str) -> Migration:
+    return lambda connection: run_script(connection, text)
+
+
 MIGRATIONS: Sequence[Migration] = (
-    _create,
-    _add_members,
-    _keep_ledgers,
-    _add_attempts,
-    _count_letters,
-    _add_checksums,
-    _add_logs,
-    _add_letter_checksums,
-    _add_sequences,
-    _log_first,
-    lambda connection: run_script(connection, _NOTIFICATIONS),
-    _keep_layouts,
+    _script(_FIRST),
+    _script(_MEMBERS),
+    _script(_LEDGER),
+    _script(_ATTEMPTS),
+    _script(_LETTER_TOTALS),
+    _script(_CHECKSUMS),
+    _script(_LOGS),
+    _script(_LETTER_CHECKSUMS),
+    _script(_SEQUENCES),
+    _script(_RECENT),
+    _script(_NOTIFICATIONS),
+    _script(_LAYOUTS),
     lambda connection: None,  # a store may have several directories: an earlier remora would not see the others
-    lambda connection: run_script(connection, _ANNOUNCEMENTS),
-    lambda connection: run_script(connection, _PEAKS),
+    _script(_ANNOUNCEMENTS),
+    _script(_PEAKS),
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from remora.config import SqliteSettings
+from remora.config.workers import SqliteSettings
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.announcements import AnnouncedIngest
@@ -31,10 +31,6 @@ from remora.storage.sqlite.watch import Watch
 from remora.storage.sqlite.writer import WriterStats
 
 
-def _nobody(connected: bool, text: str) -> None:
-    """The default for callers that do not watch the store's state."""
-
-
 class SqliteStore:
     """One store with all its parts, on one directory; see `ports.ShardStore`.
 
@@ -47,7 +43,7 @@ class SqliteStore:
     def __init__(
         self,
         settings: SqliteSettings,
-        on_state: Callable[[bool, str], None] = _nobody,
+        on_state: Callable[[bool, str], None] = lambda _connected, _text: None,
         *,
         make: bool = True,
         waits: bool = False,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from remora.codec.sequence import number_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicNotSequenced, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
-from remora.model.layout import FormerQueue
+from remora.model.ledger import FormerQueue
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
@@ -90,7 +90,11 @@ class Topics(SqlitePart):
                 raise TopicRefused(f"the file for {topic.name} has had as many queues as it ever can: use another name")
             row = (topic.name, uid, topic.shards, topic.closed, 0 if topic.is_sequenced else None, attributes)
             (number,) = connection.execute(_ADD_TOPIC, row).fetchone()
-            connection.executemany(_ADD_QUEUE, self._queues(topic, number))
+            capacity = self._capacity(topic)
+            shards = enumerate(replace(topic, queue=topic.name, generation=0).open_shards())
+            connection.executemany(
+                _ADD_QUEUE, [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in shards]
+            )
             connection.execute(CATALOGUE_CHANGED)
 
         file = self._files.file_of(topic.name)
@@ -189,11 +193,6 @@ class Topics(SqlitePart):
 
         return await self._files.file_of(topic.name).read(look)
 
-    def _queues(self, topic: Topic, number: int) -> list[tuple[int, int, str, str, int]]:
-        capacity = self._capacity(topic)
-        shards = enumerate(replace(topic, queue=topic.name, generation=0).open_shards())
-        return [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in shards]
-
     def _capacity(self, topic: Topic) -> int:
         """The most that a queue of the topic may hold where that is decided now."""
         return self._files.settings.queue_bytes if topic.capacity_bytes is None else topic.capacity_bytes
@@ -213,7 +212,7 @@ def _sweep(file: File) -> None:
     def some(connection: sqlite3.Connection) -> None:
         left = connection.execute(_LEFT).fetchone()
         if left is None:
-            recent.give_back(connection)
+            recent.free_pages(connection)
             return
         queue, head, tail = left
         end = min(head + _SWEPT_AT_ONCE, tail)

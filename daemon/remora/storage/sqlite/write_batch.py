@@ -122,7 +122,7 @@ class QueueUpdate:
         self.reserved_bytes += sign * need.nbytes
         self.is_changed = True
 
-    def give_back(self, need: RoomNeed) -> None:
+    def release(self, need: RoomNeed) -> None:
         """End a reservation."""
         self.reserve(need, -1)
 

@@ -75,12 +75,12 @@ class _QueuedJob:
 @dataclass(frozen=True, slots=True)
 class Around:
     """What belongs to the file's transactions: `begun` raises in one that must not be; `tidy` runs in one of its own
-    after each in which `is_due`; `give_back` frees pages without taking any."""
+    after each in which `is_due`; `free_pages` frees pages without taking any."""
 
     begun: Callable[[sqlite3.Connection], None] = lambda _: None
     is_due: Callable[[sqlite3.Connection], bool] = lambda _: False
     tidy: Callable[[sqlite3.Connection], None] = lambda _: None
-    give_back: Callable[[sqlite3.Connection], None] = lambda _: None
+    free_pages: Callable[[sqlite3.Connection], None] = lambda _: None
 
 
 _NOTHING_AROUND = Around()
@@ -219,7 +219,8 @@ class Writer:
         times, self._times = self._times, []
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, batch, times)
-        self._tidy_up()
+        while self._connection is not None and self._around.is_due(self._connection) and self._tidy():
+            pass
 
     def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:
         """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
@@ -243,11 +244,10 @@ class Writer:
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
-        self._keep_log_small()
-
-    def _tidy_up(self) -> None:
-        while self._connection is not None and self._around.is_due(self._connection) and self._tidy():
-            pass
+        # A large log begins anew.
+        with suppress(FileNotFoundError):  # nothing was ever written
+            if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
+                self._begin_log_anew()
 
     def _tidy(self) -> bool:
         """Do what keeps the file small, which no order waits for; what fails now is done after the next one."""
@@ -256,8 +256,8 @@ class Writer:
         self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
         return is_done
 
-    def _give_back(self) -> bool:
-        return self._aside(self._around.give_back)
+    def _free_pages(self) -> bool:
+        return self._aside(self._around.free_pages)
 
     def _aside(self, job: Job[None]) -> bool:
         """Run a job of the file's own in a transaction of its own; whether that was done."""
@@ -304,9 +304,9 @@ class Writer:
         What needs little may find it in the log, once that was copied, or in what can be given back; and upkeep in the
         ballast.
         """
-        ways: tuple[Callable[[], object], ...] = (self._copy_log, self._give_back)
+        ways: tuple[Callable[[], object], ...] = (self._copy_log, self._free_pages)
         if order.upkeep:
-            ways = (self._copy_log, self._begin_log_anew, self._give_back, self._give_ballast_up, self._tidy)
+            ways = (self._copy_log, self._begin_log_anew, self._free_pages, self._give_ballast_up, self._tidy)
         for make_room in ways:
             make_room()
             try:
@@ -385,12 +385,6 @@ class Writer:
         self._room.undone()
         _forget(connection)
         connection.execute("ROLLBACK")
-
-    def _keep_log_small(self) -> None:
-        """Begin a large log anew."""
-        with suppress(FileNotFoundError):  # nothing was ever written
-            if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
-                self._begin_log_anew()
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -76,15 +76,12 @@ def columns(mapping: Mapping, header: Sequence[str], where: str, *, bucket: str 
     usual_bucket = mapping.bucket_col or ("bucket" if "bucket" in header else None)
     if usual_bucket is None and bucket is None:
         raise ReplayRefused(f"{where}: no column is known to have the bucket: name it with --bucket-col or --bucket")
+    usual_size = "size" if "size" in header else None
     return Columns(
         ts=ts,
         ts_unit=unit,
         op=column(mapping.op_col, ["op"], "--op-col", "operation"),
         key=column(mapping.key_col, ["key"], "--key-col", "key"),
         bucket=None if bucket else column(usual_bucket, [], "--bucket-col", "bucket"),
-        size=column(mapping.size_col, [], "--size-col", "size") if mapping.size_col else _usual(header, "size"),
+        size=column(mapping.size_col, [], "--size-col", "size") if mapping.size_col else usual_size,
     )
-
-
-def _usual(header: Sequence[str], name: str) -> str | None:
-    return name if name in header else None

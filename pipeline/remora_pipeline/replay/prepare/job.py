@@ -97,7 +97,10 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: PrepareOption
             operations={op: totals[op] for op in WRITES if totals[op]},
             dropped=read.dropped | left_out,
             peak_per_s=_only(frames.peak(events).collect())["peak_per_s"],
-            hottest=_hottest(events),
+            hottest=tuple(
+                HotKey(row["bucket"], row["key"], row["events"], row["peak_per_s"])
+                for row in frames.hottest(events, HOTTEST).collect()
+            ),
             unread=read.unread,
         )
         write(prepared.trace, trace)
@@ -315,11 +318,6 @@ def _without_gaps(spark: SparkSession, numbered: DataFrame, most_us: int) -> Dat
 
 
 # ------------------------------------------------------------------------------------------------ output
-
-
-def _hottest(events: DataFrame) -> tuple[HotKey, ...]:
-    rows = frames.hottest(events, HOTTEST).collect()
-    return tuple(HotKey(row["bucket"], row["key"], row["events"], row["peak_per_s"]) for row in rows)
 
 
 @contextmanager

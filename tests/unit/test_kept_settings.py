@@ -15,7 +15,7 @@ import pytest
 
 from remora.config import Settings, load
 from remora.model.exits import Exit
-from remora.process import running
+from remora.process import kept_settings
 from support.commands import Run, config, remora
 
 __all__ = ["config", "remora"]
@@ -61,10 +61,10 @@ def of_running(config: Path, tmp_path: Path) -> Settings:
 
 def test_settings_are_recalled_as_they_were(of_running: Settings, config: Path, tmp_path: Path) -> None:
     """All of them, for this file only, in a file that nobody else may read."""
-    running.remember(of_running, config)
+    kept_settings.remember(of_running, config)
 
-    assert running.recall(config) == of_running
-    assert running.recall(tmp_path / "other.toml") is None
+    assert kept_settings.recall(config) == of_running
+    assert kept_settings.recall(tmp_path / "other.toml") is None
     [kept] = (tmp_path / "run").iterdir()
     assert kept.stat().st_mode & 0o077 == 0
 
@@ -73,7 +73,7 @@ def test_settings_are_recalled_as_they_were(of_running: Settings, config: Path, 
 def test_a_refused_file_does_not_blind_status(remora: Run, of_running: Settings, config: Path, spoilt: str) -> None:
     """The daemon that runs is asked where it listens, and standard error says what is wrong with the file."""
     with daemon() as address:
-        running.remember(replace(of_running, admin=replace(of_running.admin, listen=address)), config)
+        kept_settings.remember(replace(of_running, admin=replace(of_running.admin, listen=address)), config)
         config.write_text(f"{config.read_text()}\n{spoilt}")
 
         done = remora("status", "-c", config)

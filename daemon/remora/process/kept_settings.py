@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from remora.config import Settings, SupervisorSettings
+from remora.config.settings import Settings
+from remora.config.workers import SupervisorSettings
 
 _RUN_DIRECTORY = re.compile(
     r"""^\[supervisor\](?:\n(?!\[).*)*?\n\s*run_directory\s*=\s*["']([^"'\n]+)["']""", re.MULTILINE
