@@ -195,8 +195,9 @@ class ShapingSettings(Checked):
     def _divided(self) -> Iterator[str]:
         """Lists of brokers that this file names, of which a scope fits some only: the list is not in that scope."""
         scopes = [each for each in self.scope if each.of == "destination"]
-        principals = [each for each in self.principal if each.of == "destination"]
-        lists = {entry: None for each in (*scopes, *principals) for entry in each.match if "," in entry}
+        named = [each.match for each in scopes]
+        named += [each.match for each in self.principal if each.of == "destination"]
+        lists = {entry: None for each in named for entry in each if "," in entry}
         for scope in scopes:
             for brokers in lists:
                 fitting = [each for each in brokers.split(",") if fits_destination(scope.match, each)]
