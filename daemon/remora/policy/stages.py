@@ -26,6 +26,7 @@ class EventStage(StrEnum):
     REGISTER = "register"
     CHECKPOINT = "checkpoint"
     WAIT_LISTING = "wait_listing"
+    WAIT_PARENTS = "wait_parents"
     WAIT_CREDIT = "wait_credit"
     WAIT_ENTRIES = "wait_entries"
     WAIT_BYTES = "wait_bytes"
@@ -97,7 +98,8 @@ WAITS_FOR: Mapping[EventStage, tuple[EventStage, ...]] = MappingProxyType({
     _E.WAIT_PACKING: (_E.RENDER, _E.WAIT_TURN, _E.PUSH),
     _E.WAIT_ENTRIES: (_E.PUSH, _E.RENDER, _E.WAIT_TURN),
     _E.WAIT_BYTES: (_E.PUSH, _E.RENDER, _E.WAIT_TURN),
-    _E.WAIT_LISTING: (*_ADMISSION, _E.LIST, _E.RENDER, _E.WAIT_PACKING, _E.WAIT_TURN, _E.PUSH),
+    _E.WAIT_PARENTS: (*_ADMISSION, _E.LIST, _E.RENDER, _E.WAIT_TURN, _E.PUSH),
+    _E.WAIT_LISTING: (_E.WAIT_PARENTS, *_ADMISSION, _E.LIST, _E.RENDER, _E.WAIT_PACKING, _E.WAIT_TURN, _E.PUSH),
 })  # fmt: skip
 """What each stage waits for, if that is slow. A removal shares its file's writer with the commits."""
 
@@ -109,6 +111,7 @@ WHAT_TO_DO: Mapping[EventStage, str] = MappingProxyType({
     _E.REGISTER: "look at the OSDs of the object that has the schedule: ceph osd perf",
     _E.CHECKPOINT: "the disk below the store writes slowly: look at its latency",
     _E.WAIT_LISTING: "nothing below it is slow: look at the workers' processors (remora balance show)",
+    _E.WAIT_PARENTS: "its topic was re-sharded, and queues of the former layout still have entries: remora explain",
     _E.WAIT_CREDIT: "traffic shaping holds it back: remora shaping show",
     _E.WAIT_ENTRIES: "delivery.max_unacked or destination_max_unacked is reached",
     _E.WAIT_BYTES: "delivery.shard_bytes, endpoint_bytes or worker_bytes is reached",

@@ -79,6 +79,12 @@ def steady(stage: EventStage, at: str = "kafka") -> StageTimes:
             [grown(S.WAIT_CREDIT, 2), grown(S.WAIT_LISTING, 9)], {S.WAIT_CREDIT}, {S.WAIT_LISTING}, id="shaping"
         ),
         pytest.param(
+            [grown(S.WAIT_PARENTS, 20), grown(S.WAIT_LISTING, 9)], {S.WAIT_PARENTS}, {S.WAIT_LISTING}, id="re-sharding"
+        ),
+        pytest.param(
+            [grown(S.WAIT_PARENTS, 20), grown(S.PUSH, 0.06)], {S.PUSH}, {S.WAIT_PARENTS}, id="parents that are late"
+        ),
+        pytest.param(
             [grown(S.RENDER, 0.05), grown(S.WAIT_PACKING, 0.1)], {S.RENDER}, {S.WAIT_PACKING}, id="processors"
         ),
         pytest.param([grown(S.WAIT_LISTING, 9)], {S.WAIT_LISTING}, set(), id="a wait for which nothing is the reason"),
