@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,15 +120,55 @@ async def test_a_small_group_gives_queues_to_a_host_with_more_memory(tmp_path: P
             await relieved(small, other, stream, "memory", 10)
 
 
-def test_a_group_s_limits_are_read_where_the_kernel_keeps_them() -> None:
-    """In a real group with limits of memory and processors both are what a process in it finds."""
-    look = (
-        "import json; from remora.process.groups import memory_limit; from remora.supervisor.cores import usable_cores;"
-        "print(json.dumps([memory_limit(), usable_cores()]))"
-    )
-    with limited(64 * MEBIBYTE, cores=1) as group:
-        ran = subprocess.run(
-            [*group, sys.executable, "-c", look], check=True, capture_output=True, text=True, env=ENVIRONMENT
-        )
+LOOK = """
+import json, socket, sys, time
+from remora.config import BalanceSettings
+from remora.process.usage import Usage
+from remora.supervisor.cores import usable_cores
+used = Usage(1)
+if len(sys.argv) > 1:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as way:
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            way.sendall(bytes(10_000))
+limits = used.limits(BalanceSettings())
+print(json.dumps({
+    "network": limits.network, "memory": limits.memory, "cores": usable_cores(), "percents": used.percents(limits),
+}))
+"""
+"""Sends to a socket for some seconds, if one is given, and says what was used of which limits."""
 
-    assert json.loads(ran.stdout) == [64 * MEBIBYTE, 1]
+
+def looked(command: Sequence[str], *arguments: str) -> Any:
+    """What a process finds that is started so."""
+    argv = [*command, sys.executable, "-c", LOOK, *arguments]
+    return json.loads(subprocess.run(argv, check=True, capture_output=True, text=True, env=ENVIRONMENT).stdout)
+
+
+def _swallow(way: socket.socket) -> None:
+    connection, _ = way.accept()
+    with connection:
+        while connection.recv(1 << 16):
+            pass
+
+
+def test_a_card_that_is_full_is_nearly_all_used() -> None:
+    """A card's traffic is measured by the speed that it tells: who sends as much as it carries uses most of it."""
+    with limited_link(5) as link, listening(link.far, FAR) as way:
+        receiving = threading.Thread(target=_swallow, args=(way,))
+        receiving.start()
+        found = looked(link.on(link.near), FAR, str(way.getsockname()[1]))
+        receiving.join()
+
+    assert found["network"] == 625_000
+    assert 50 <= found["percents"]["host_network_out"] <= 100
+    assert found["percents"]["host_network_in"] < 20
+
+
+def test_a_group_s_limits_are_read_where_the_kernel_keeps_them() -> None:
+    """In a real group with limits of memory and processors both are what a process in it finds and is measured by."""
+    with limited(64 * MEBIBYTE, cores=1) as group:
+        found = looked(group)
+
+    assert (found["memory"], found["cores"]) == (64 * MEBIBYTE, 1)
+    assert 10 <= found["percents"]["memory"] <= 100
