@@ -73,7 +73,7 @@ async def measured_by(daemon: Daemon) -> str:
 
 
 async def relieved(limited_one: Daemon, other: Daemon, stream: Stream, resource: str, least: float) -> None:
-    """Return when the first host had so many percent of the resource in use and has given queues to the other one."""
+    """Return when the first host had this part of the resource in use and has given queues to the other one."""
     most = 0.0
 
     async def load() -> None:
@@ -105,7 +105,7 @@ async def test_a_slow_card_gives_queues_to_a_host_with_a_fast_one(tmp_path: Path
         async with server, two_hosts(tmp_path, "host_network_out", url, *commands) as (slow, other, stream):
             assert f"network 610.4KiB per second each way ({link.card})" in await measured_by(slow)
             assert "network not known" in await measured_by(other)  # it has the receiver, and no way elsewhere
-            await relieved(slow, other, stream, "host_network_out", 15)
+            await relieved(slow, other, stream, "host_network_out", 0.15)
 
 
 async def test_a_small_group_gives_queues_to_a_host_with_more_memory(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_small_group_gives_queues_to_a_host_with_more_memory(tmp_path: P
         async with server, two_hosts(tmp_path, "memory", url, [*group, *REMORA]) as (small, other, stream):
             assert "256.0MiB for each worker (control group)" in await measured_by(small)
             assert "(host)" in await measured_by(other)
-            await relieved(small, other, stream, "memory", 10)
+            await relieved(small, other, stream, "memory", 0.1)
 
 
 LOOK = """
