@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import accumulate, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -159,12 +159,13 @@ def quantile_s(counts: StageCounts, part: float) -> float | None:
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """The times that a stage took of late, and those that it took before, as counts; `before` is empty where it did
-    not take place then."""
+    not take place then. `before_s` is how long ago that ended."""
 
     stage: EventStage
     at: str
     now: StageCounts
     before: StageCounts = NONE
+    before_s: float | None = None
 
     @property
     def is_slow(self) -> bool:
@@ -238,47 +239,43 @@ class StageHistory:
             self._coarse.popleft()
 
     def seen(self) -> list[StageTimes]:
-        """Each stage of late, beside the oldest window of the last hour that is over."""
+        """Each stage of late, beside the oldest window of the last hour that is over and in which it took place.
+
+        The beginning of a process may have been idle: what nobody asked for then is compared with what came first.
+        """
         if not self._fine:
             return []
         (_, first), (_, last) = self._fine[0], self._fine[-1]
-        before: tuple[Mapping[Place, StageCounts], Mapping[Place, StageCounts]] = ({}, {})
-        if self._has_before:
-            before = self._coarse[0][1], self._coarse[1][1]
         found = (
-            StageTimes(
-                *place,
-                counts.without(first.get(place, NONE)),
-                before[1].get(place, NONE).without(before[0].get(place, NONE)),
-            )
+            StageTimes(*place, counts.without(first.get(place, NONE)), *self._before(place))
             for place, counts in last.items()
         )
         return [each for each in found if each.now.times]
 
-    @property
-    def before_s(self) -> float | None:
-        """How long ago the window ended that is compared with; None where there is none yet."""
-        return self._fine[-1][0] - self._coarse[1][0] if self._has_before else None
-
-    @property
-    def _has_before(self) -> bool:
-        return len(self._coarse) > 1 and self._coarse[1][0] <= self._fine[0][0]
+    def _before(self, place: Place) -> tuple[StageCounts, float | None]:
+        """What is compared with, and how long ago it ended."""
+        (begun, _), (now, _) = self._fine[0], self._fine[-1]
+        for (_, first), (ended, last) in pairwise(self._coarse):
+            counts = last.get(place, NONE).without(first.get(place, NONE))
+            if ended <= begun and counts.times >= FEWEST:
+                return counts, now - ended
+        return NONE, None
 
 
 # --------------------------------------------------------------------------------------------- in words
 
 
-def stage_sentences(slow: Sequence[SlowStage], before_s: float) -> list[str]:
+def stage_sentences(slow: Sequence[SlowStage]) -> list[str]:
     """A sentence for each cause, with what follows from it and what to look at."""
-    return [_sentence(each, slow, before_s) for each in slow if each.is_cause]
+    return [_sentence(each, slow) for each in slow if each.is_cause]
 
 
-def _sentence(cause: SlowStage, slow: Sequence[SlowStage], before_s: float) -> str:
+def _sentence(cause: SlowStage, slow: Sequence[SlowStage]) -> str:
     times = cause.times
     follow = [str(each.times.stage) for each in slow if times.stage in each.follows]
     then = f"; from it follow {', '.join(follow)}" if follow else ""
     now, before = time_text(times.now.mean_s), time_text(times.before.mean_s)
-    took = f"{times.stage} ({times.at}) takes {now}, and took {before} {ago_text(before_s)}"
+    took = f"{times.stage} ({times.at}) takes {now}, and took {before} {ago_text(times.before_s or 0.0)}"
     return f"{took}{then}: {WHAT_TO_DO[times.stage]}"
 
 
