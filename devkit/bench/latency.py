@@ -5,6 +5,9 @@ that a period of looking would show; then batches at a steady rate. On the embed
 API; on a cluster this program reserves and commits them in the queues, as a radosgw does. The age of an event is from
 the moment that it is handed over until the broker's own time stamp, which is cut to whole milliseconds. Client, daemon,
 broker and OSDs share this host's processors.
+
+With `--spans` the client samples some of its requests, and the daemon sends a span for each of their events. Printed is
+what the stages in a span add up to, as a part of its event's age: the least of all.
 """
 
 from __future__ import annotations
@@ -27,12 +30,13 @@ import uvloop
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from devkit.bench import programs
-from devkit.bench.clusters import Clusters, running_clusters
+from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import arrived, kafka_topics
 from devkit.bench.embedded import Embedded
 from devkit.bench.events import NUMBERS_A_BODY, Bodies
 from devkit.bench.load import Load
 from devkit.processes.processes import cpu_s
+from devkit.receivers.otlp import collecting, covered
 from remora.client import IngestClient
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
@@ -49,10 +53,16 @@ WARM_UP_S = 3.0
 
 PATIENCE_S = 60.0
 
+SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+"""The trace context of a request that its client samples."""
+
 
 @dataclass(frozen=True)
 class Turn:
-    """One load. `cpu` is the daemon's share of one processor."""
+    """One load. `cpu` is the daemon's share of one processor.
+
+    Of the events with spans `least_covered` is the least part of an age that stages name.
+    """
 
     load: str
     events: int
@@ -61,6 +71,8 @@ class Turn:
     p99_s: float
     p999_s: float
     cpu: float
+    spans: int = 0
+    least_covered: float = 1.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +83,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "events a second of the steady load (default: 15000, and 5000 with rados)"
     parser.add_argument("--rate", type=float, help=text)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each load (default: 30)")
+    text = "events of each load that get spans, at least (default: 0; only of the embedded store)"
+    parser.add_argument("--spans", type=int, default=0, help=text)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    if options.spans and options.store == "rados":
+        raise BenchError("--spans goes by requests of the ingest API: it needs the embedded store")
     kinds = ["kafka", "ceph"] if options.store == "rados" else ["kafka"]
     rate = options.rate or (5000 if options.store == "rados" else 15_000)
     with (
@@ -96,24 +112,35 @@ async def _turn(
 ) -> Turn:
     address, name = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
     is_rados = options.store == "rados"
-    embedded = Embedded(folder, queue_bytes=1 << 30, rados=clusters.place_of_its_own(name) if is_rados else None)
+    schedule = _schedule(per_s / batch, WARM_UP_S + options.seconds, at_random=batch == 1)
     async with AsyncExitStack() as stack:
+        spans, url = await stack.enter_async_context(collecting())
+        more = f'\n[traces]\nendpoint = "{url}"\nsample = 0\n' if options.spans else ""
+        embedded = Embedded(
+            folder, queue_bytes=1 << 30, more=more, rados=clusters.place_of_its_own(name) if is_rados else None
+        )
         await stack.enter_async_context(
             kafka_topics(address, [name], PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
         )
         (topic,) = await embedded.make_topics([name], f"kafka://{address}", options.shards)
         process = stack.enter_context(programs.remora_on(embedded))
         await programs.listening(process, embedded)
-        sender = _committing if is_rados else _posting
-        publish = await stack.enter_async_context(sender(embedded, topic, batch))
-        schedule = _schedule(per_s / batch, WARM_UP_S + options.seconds, at_random=batch == 1)
+        every = max(1, len(schedule) * batch // options.spans) if options.spans else 0
+        sender = _committing(embedded, topic, batch) if is_rados else _posting(embedded, topic, batch, every)
+        publish = await stack.enter_async_context(sender)
         used, began, handed = cpu_s(process.pid), time.monotonic(), await _hand_over(publish, schedule)
         cpu = (cpu_s(process.pid) - used) / (time.monotonic() - began)
         await arrived(address, [name], PARTITIONS, len(handed) * batch, PATIENCE_S)
         first, step = bisect_left(schedule, WARM_UP_S), batch if is_rados else NUMBERS_A_BODY
         ages = [at_s - handed[n // step] async for n, at_s in _arrivals(address, name) if n // step >= first]
+        parts = (
+            [covered(each) for each in await spans.delivered(name, len(range(0, len(schedule), every)) * batch)]
+            if every
+            else []
+        )
     cuts = statistics.quantiles(ages, n=1000, method="inclusive")
-    return Turn(load, len(ages), len(ages) / options.seconds, cuts[499], cuts[989], cuts[998], cpu)
+    known = len(ages), len(ages) / options.seconds, cuts[499], cuts[989], cuts[998], cpu
+    return Turn(load, *known, len(parts), min(parts, default=1.0))
 
 
 # ---------------------------------------------------------------------------------------------- what is handed over
@@ -123,11 +150,16 @@ Publish = Callable[[int], Awaitable[object]]
 
 
 @asynccontextmanager
-async def _posting(embedded: Embedded, topic: Topic, batch: int) -> AsyncIterator[Publish]:
-    """Through the ingest API. Bodies are numbered as they are made, in order."""
+async def _posting(embedded: Embedded, topic: Topic, batch: int, every: int) -> AsyncIterator[Publish]:
+    """Through the ingest API. Bodies are numbered as they are made, in order; each `every`th request is sampled."""
     bodies = Bodies(batch, RECORD_BYTES)
     async with IngestClient(embedded.ingest, connections=32) as client:
-        yield lambda _: client.publish_ndjson(topic.name, bodies.next())
+
+        def publish(number: int) -> Awaitable[object]:
+            sampled = SAMPLED if every and number % every == 0 else ""
+            return client.publish_ndjson(topic.name, bodies.next(), traceparent=sampled)
+
+        yield publish
 
 
 @asynccontextmanager
@@ -201,7 +233,8 @@ def _print_turn(turn: Turn) -> None:
         f"{name} {age_s * 1e3:.1f}"
         for name, age_s in (("p50", turn.p50_s), ("p99", turn.p99_s), ("p99.9", turn.p999_s))
     )
+    named = f"   stages name {turn.least_covered:.1%} or more of {turn.spans:,} ages" if turn.spans else ""
     print(
-        f"{turn.load:12} {turn.rate:9,.1f} events/s   age in ms: {ages}   daemon {turn.cpu:.1%} of a processor",
+        f"{turn.load:12} {turn.rate:9,.1f} events/s   age in ms: {ages}   daemon {turn.cpu:.1%} of a processor{named}",
         flush=True,
     )

@@ -337,14 +337,16 @@ def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> 
 
 @pytest.mark.kafka
 def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str) -> None:
-    """Every event of both loads is found in Kafka, and has an age."""
-    found = figures(tmp_path, "latency", "--seconds", "1", "--rate", "500", "--name", name)
+    """Every event of both loads is found in Kafka, and has an age; of some of them spans say what it consists of."""
+    found = figures(tmp_path, "latency", "--seconds", "1", "--rate", "500", "--spans", "20", "--name", name)
 
     idle, steady = found["turns"]
     assert 0 < idle["events"] < 50
     assert steady["events"] == 500
     for turn in (idle, steady):
         assert -0.001 < turn["p50_s"] <= turn["p99_s"] <= turn["p999_s"]
+        assert turn["spans"] >= 20
+        assert 0.9 < turn["least_covered"] <= 1.05
 
 
 @pytest.mark.kafka

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from acceptance.test_ingest_daemon import ask
@@ -20,6 +17,8 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.queues import Queues, calm
 from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
 from devkit.readers.consumer import Delivered, read_until
+from devkit.receivers.http_sink import http_sink
+from devkit.receivers.otlp import collecting, covered
 from devkit.testing.cases import cases
 from remora.model.exits import Exit
 from support.ingest import records
@@ -32,52 +31,6 @@ UNSAMPLED = f"00-{TRACE}-{CLIENT}-00"
 
 UNHURRIED: Mapping[str, object] = {"timeout": "2m"}
 """For a receiver that lives in the process of the tests, and stands still with it."""
-
-
-class Receiver:
-    """An OTLP receiver; with `answer` it refuses what comes, or never answers where that is 0."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.services: set[str] = set()
-        self.answer = 200
-        self._news = asyncio.Condition()
-
-    async def export(self, request: web.Request) -> web.Response:
-        """POST /v1/traces."""
-        if not self.answer:
-            await asyncio.Event().wait()
-        sent = ExportTraceServiceRequest.FromString(await request.read())
-        async with self._news:
-            for of_process in sent.resource_spans:
-                about = {each.key: each.value.string_value for each in of_process.resource.attributes}
-                self.services.add(about["service.name"])
-                self.spans += [span for scope in of_process.scope_spans for span in scope.spans]
-            self._news.notify_all()
-        return web.Response(status=self.answer, content_type="application/x-protobuf")
-
-    async def of(self, name: str, fits: Callable[[Span], bool] = lambda _: True) -> Span:
-        """The first span of this name that fits, once it has come."""
-        async with self._news:
-            await self._news.wait_for(lambda: any(each.name == name and fits(each) for each in self.spans))
-        return next(each for each in self.spans if each.name == name and fits(each))
-
-
-@asynccontextmanager
-async def receiving() -> AsyncIterator[tuple[Receiver, str]]:
-    """A receiver and its URL."""
-    receiver, app = Receiver(), web.Application()
-    app.router.add_post("/v1/traces", receiver.export)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert site._server is not None  # aiohttp tells the port nowhere else
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    try:
-        yield receiver, f"http://127.0.0.1:{port}/v1/traces"
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -136,7 +89,10 @@ async def test_a_sampled_request_is_followed_to_kafka(kafka: Kafka, tmp_path: Pa
     """Its record has its very header, its trace the request and the arrival, and all other work is linked to it."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
     target = f"kafka://{kafka.address}?remora-delivery={mode}"
-    async with receiving() as (receiver, url), tracing(tmp_path, {"endpoint": url, "sample": 100}, topic, target) as d:
+    async with (
+        collecting() as (receiver, url),
+        tracing(tmp_path, {"endpoint": url, "sample": 100}, topic, target) as d,
+    ):
         sent = await ask(d, "POST", f"/v1/topics/{topic}/events", records("k"), {"traceparent": GIVEN})
         assert sent.status == 200
         (record,) = await delivered(kafka, d, topic, 1)
@@ -167,7 +123,7 @@ async def test_a_sampled_request_is_followed_to_kafka(kafka: Kafka, tmp_path: Pa
 async def test_a_request_is_followed_through_ceph(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """In a cluster's queues the context stays behind the entry too, and each request's storing is a span."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
-    async with receiving() as (receiver, url):
+    async with collecting() as (receiver, url):
         traces = {**UNHURRIED, "endpoint": url, "sample": 0}
         sections = calm(queues, ingest={"listen": f"unix:{tmp_path}/ingest"}, traces=traces)
         async with running_daemon(tmp_path, sections) as daemon:
@@ -187,7 +143,10 @@ async def test_what_no_client_samples_is_no_span_of_its_own(kafka: Kafka, tmp_pa
     """With sample 0 only sampled requests are exported; every header that W3C allows reaches Kafka all the same."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
     target = f"kafka://{kafka.address}"
-    async with receiving() as (receiver, url), tracing(tmp_path, {"endpoint": url, "sample": 0}, topic, target) as d:
+    async with (
+        collecting() as (receiver, url),
+        tracing(tmp_path, {"endpoint": url, "sample": 0}, topic, target) as d,
+    ):
         for key, header in (("a", UNSAMPLED), ("b", None), ("c", "00-nonsense"), ("d", GIVEN)):
             given = {"traceparent": header} if header else {}
             assert (await ask(d, "POST", f"/v1/topics/{topic}/events", records(key), given)).status == 200
@@ -220,7 +179,10 @@ async def test_a_large_sampled_request_gets_few_spans(kafka: Kafka, tmp_path: Pa
     """All its events have the header, a hundred of a batch have spans, and nothing is lost for it."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
     target = f"kafka://{kafka.address}"
-    async with receiving() as (receiver, url), tracing(tmp_path, {"endpoint": url, "sample": 0}, topic, target) as d:
+    async with (
+        collecting() as (receiver, url),
+        tracing(tmp_path, {"endpoint": url, "sample": 0}, topic, target) as d,
+    ):
         many = records(*(f"k{n}" for n in range(1000)))
         assert (await ask(d, "POST", f"/v1/topics/{topic}/events", many, {"traceparent": GIVEN})).status == 200
         found = await delivered(kafka, d, topic, 1000)
@@ -242,7 +204,7 @@ async def test_a_large_sampled_request_gets_few_spans(kafka: Kafka, tmp_path: Pa
 async def test_a_receiver_that_fails_costs_delivery_nothing(kafka: Kafka, tmp_path: Path, fault: str) -> None:
     """Away, refusing or silent: everything arrives, the loss of spans is counted and said once, and it ends cleanly."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
-    async with receiving() as (receiver, url):
+    async with collecting() as (receiver, url):
         receiver.answer = 400 if fault == "refusing" else 0
         with socket.create_server(("127.0.0.1", 0)) as closed:
             nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/traces"
@@ -257,3 +219,20 @@ async def test_a_receiver_that_fails_costs_delivery_nothing(kafka: Kafka, tmp_pa
             assert await daemon.stop() == Exit.OK
             assert daemon.logged().count("traces_failing") == 1
             assert "opentelemetry" not in daemon.logged()
+
+
+@pytest.mark.full("a thousand requests one after the other; the engine's tests cover the same with scripted parts")
+async def test_named_stages_cover_the_age_of_each_event(tmp_path: Path) -> None:
+    """Of each of 1,000 events that come one by one at least 95 % of its age is in stages that its span names."""
+    async with http_sink() as sink, collecting() as (receiver, url):
+        await sink.open()
+        async with tracing(tmp_path, {"endpoint": url, "sample": 0}, "hooks", sink.url) as daemon:
+            for number in range(1000):
+                one = records(f"k{number}")
+                sent = await ask(daemon, "POST", "/v1/topics/hooks/events", one, {"traceparent": GIVEN})
+                assert sent.status == 200
+                if number % 100 == 99:  # all that is sampled is exported meanwhile: of more the daemon would drop some
+                    spans = await receiver.delivered("hooks", number + 1)
+
+    assert min(map(covered, spans)) >= 0.95
+    assert max(map(covered, spans)) <= 1.05

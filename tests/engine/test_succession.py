@@ -11,6 +11,7 @@ from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running, until
+from remora.metrics import Telemetry
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.topic import Topic
 from remora.policy.condition import State
@@ -32,12 +33,13 @@ def a_resharded_store(*, tells: bool = True) -> tuple[FakeStore, Topic]:
 @pytest.mark.parametrize("exact", [False, True])
 async def test_a_shard_waits_for_those_before_it(exact: bool) -> None:
     """While entries of its keys wait elsewhere it opens no way and sends nothing, says what it waits for, and counts
-    as no stall; told that they are through it delivers at once, and its reader is told where they ended."""
+    as no stall; told that they are through it delivers at once, its reader is told where they ended, and how long it
+    waited is counted."""
     store, topic = a_resharded_store()
     if exact:
         store.metadata["t"] = replace(topic, target=replace(topic.target, args="remora-delivery=exactly-once"))
-    endpoint = FakeEndpoint()
-    worker = a_worker(store, endpoint)
+    endpoint, telemetry = FakeEndpoint(), Telemetry(clock=asyncio.get_running_loop().time)
+    worker = a_worker(store, endpoint, telemetry=telemetry)
     store.queues["t"].append(raw_entry("k", 1))
 
     async with running(worker):
@@ -53,6 +55,9 @@ async def test_a_shard_waits_for_those_before_it(exact: bool) -> None:
 
     assert endpoint.events() == [b"id-1"]
     assert endpoint.successions == [("t", b"t.3=i:0/900")]
+    waited = {"stage": "wait_parents", "at": "kafka"}
+    assert telemetry.registry.get_sample_value("remora_stage_seconds_count", waited) == 1
+    assert telemetry.registry.get_sample_value("remora_stage_seconds_sum", waited) == pytest.approx(100, abs=1)
 
 
 @in_virtual_time

@@ -761,6 +761,30 @@ def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
     assert Settings().shaping.remarks(workers=4) == []
 
 
+def test_a_list_of_brokers_that_a_scope_divides_is_remarked(tmp_path: Path) -> None:
+    """A list that the file names is told with those of its brokers that a scope fits, where that is not all of them."""
+    named = ["k1.eu.example.com:9092,k1.us.example.com:9092", "k1.eu.example.com:9092,k2.eu.example.com:9092"]
+    text = f"""
+        [[shaping.scope]]
+        name = "eu"
+        of = "destination"
+        match = ["*.eu.example.com"]
+        [[shaping.scope]]
+        name = "both"
+        of = "destination"
+        match = ["{named[0]}"]
+        [[shaping.principal]]
+        name = "p"
+        of = "destination"
+        match = ["{named[1]}"]
+        max_class = "tail"
+    """
+
+    (remark,) = config.load(written(tmp_path, text)).shaping.remarks(workers=1)
+
+    assert remark.startswith(f"shaping.scope.eu.match: fits only k1.eu.example.com:9092 of {named[0]}: ")
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

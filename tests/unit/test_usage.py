@@ -99,6 +99,38 @@ def test_the_smallest_limit_of_memory_counts(tmp_path: Path, own: str, above: st
     assert memory_limit(tmp_path / "cgroup", tmp_path) == limit
 
 
+UNLIMITED = 9223372036854771712
+"""What a group of version 1 says that has no limit, where a page has 4 KiB."""
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "limit"),
+    [
+        (UNLIMITED, UNLIMITED, 0),
+        (1048576, UNLIMITED, 1048576),
+        (4194304, 2097152, 2097152),
+    ],
+)
+def test_a_limit_of_version_1_counts_alike(tmp_path: Path, own: int, above: int, limit: int) -> None:
+    """Where a host has a tree of groups for each controller, that of memory says what is granted."""
+    group = tmp_path / "memory" / "remora"
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text(f"{own}\n")
+    (group.parent / "memory.limit_in_bytes").write_text(f"{above}\n")
+    (tmp_path / "cgroup").write_text("4:memory:/remora\n1:cpu:/elsewhere\n0::/\n")
+
+    assert memory_limit(tmp_path / "cgroup", tmp_path) == limit
+
+
+def test_a_group_of_the_host_that_a_container_does_not_see_says_nothing(tmp_path: Path) -> None:
+    """There the container's own part of the tree is what is mounted, and counts."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("1048576\n")
+    (tmp_path / "cgroup").write_text("4:memory:/docker/4711\n0::/\n")
+
+    assert memory_limit(tmp_path / "cgroup", tmp_path) == 1048576
+
+
 @pytest.mark.parametrize(
     ("configured", "granted", "limit"),
     [

@@ -25,7 +25,7 @@ from remora.model.traffic import (
     check_scopes,
     limit_of,
 )
-from remora.policy.classes import BehindFrom, Rules
+from remora.policy.classes import BehindFrom, Rules, fits_destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,4 +189,18 @@ class ShapingSettings(Checked):
 
     def remarks(self, workers: int) -> list[str]:
         """What is allowed, and may not be what is meant, on a host with `workers` workers."""
-        return [remark for each in self.scope for remark in each.remarks(workers, self.tick_s)]
+        found = [remark for each in self.scope for remark in each.remarks(workers, self.tick_s)]
+        return [*found, *self._divided()]
+
+    def _divided(self) -> Iterator[str]:
+        """Lists of brokers that this file names, of which a scope fits some only: the list is not in that scope."""
+        scopes = [each for each in self.scope if each.of == "destination"]
+        named = [each.match for each in scopes]
+        named += [each.match for each in self.principal if each.of == "destination"]
+        lists = {entry: None for each in named for entry in each if "," in entry}
+        for scope in scopes:
+            for brokers in lists:
+                fitting = [each for each in brokers.split(",") if fits_destination(scope.match, each)]
+                if fitting and not fits_destination(scope.match, brokers):
+                    only = f"fits only {', '.join(fitting)} of {brokers}"
+                    yield f"shaping.scope.{scope.name}.match: {only}: that destination belongs to the next scope"

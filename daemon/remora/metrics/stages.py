@@ -42,7 +42,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def times(self) -> StageTimes:
         """As the policy has it."""
-        return StageTimes(self.stage, self.at, self.now, self.before)
+        return StageTimes(self.stage, self.at, self.now, self.before, self.before_seconds)
 
     def __add__(self, other: StageRow) -> StageRow:
         """The times of two workers."""
@@ -87,8 +87,7 @@ def slow_lines(shown: Iterable[Mapping[str, Any]], at: Collection[str] | None = 
         for each in shown
         if at is None or each["at"] in at
     ]
-    before_s = max((each.before_seconds for each in rows if each.before_seconds is not None), default=0.0)
-    return stage_sentences(slow_stages(each.times for each in rows), before_s)
+    return stage_sentences(slow_stages(each.times for each in rows))
 
 
 class StageHistogram(Collector):
@@ -174,8 +173,7 @@ class StageEvents(EventGroup):
 
     def stages(self) -> list[StageRow]:
         """How long each stage takes of late, and took before."""
-        history = self._stage_history
         return [
-            StageRow(stage=each.stage, at=each.at, now=each.now, before=each.before, before_seconds=history.before_s)
-            for each in history.seen()
+            StageRow(stage=each.stage, at=each.at, now=each.now, before=each.before, before_seconds=each.before_s)
+            for each in self._stage_history.seen()
         ]

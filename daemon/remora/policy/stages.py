@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import accumulate, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -26,6 +26,7 @@ class EventStage(StrEnum):
     REGISTER = "register"
     CHECKPOINT = "checkpoint"
     WAIT_LISTING = "wait_listing"
+    WAIT_PARENTS = "wait_parents"
     WAIT_CREDIT = "wait_credit"
     WAIT_ENTRIES = "wait_entries"
     WAIT_BYTES = "wait_bytes"
@@ -97,7 +98,8 @@ WAITS_FOR: Mapping[EventStage, tuple[EventStage, ...]] = MappingProxyType({
     _E.WAIT_PACKING: (_E.RENDER, _E.WAIT_TURN, _E.PUSH),
     _E.WAIT_ENTRIES: (_E.PUSH, _E.RENDER, _E.WAIT_TURN),
     _E.WAIT_BYTES: (_E.PUSH, _E.RENDER, _E.WAIT_TURN),
-    _E.WAIT_LISTING: (*_ADMISSION, _E.LIST, _E.RENDER, _E.WAIT_PACKING, _E.WAIT_TURN, _E.PUSH),
+    _E.WAIT_PARENTS: (*_ADMISSION, _E.LIST, _E.RENDER, _E.WAIT_TURN, _E.PUSH),
+    _E.WAIT_LISTING: (_E.WAIT_PARENTS, *_ADMISSION, _E.LIST, _E.RENDER, _E.WAIT_PACKING, _E.WAIT_TURN, _E.PUSH),
 })  # fmt: skip
 """What each stage waits for, if that is slow. A removal shares its file's writer with the commits."""
 
@@ -109,6 +111,7 @@ WHAT_TO_DO: Mapping[EventStage, str] = MappingProxyType({
     _E.REGISTER: "look at the OSDs of the object that has the schedule: ceph osd perf",
     _E.CHECKPOINT: "the disk below the store writes slowly: look at its latency",
     _E.WAIT_LISTING: "nothing below it is slow: look at the workers' processors (remora balance show)",
+    _E.WAIT_PARENTS: "its topic was re-sharded, and queues of the former layout still have entries: remora explain",
     _E.WAIT_CREDIT: "traffic shaping holds it back: remora shaping show",
     _E.WAIT_ENTRIES: "delivery.max_unacked or destination_max_unacked is reached",
     _E.WAIT_BYTES: "delivery.shard_bytes, endpoint_bytes or worker_bytes is reached",
@@ -156,12 +159,13 @@ def quantile_s(counts: StageCounts, part: float) -> float | None:
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """The times that a stage took of late, and those that it took before, as counts; `before` is empty where it did
-    not take place then."""
+    not take place then. `before_s` is how long ago that ended."""
 
     stage: EventStage
     at: str
     now: StageCounts
     before: StageCounts = NONE
+    before_s: float | None = None
 
     @property
     def is_slow(self) -> bool:
@@ -235,47 +239,43 @@ class StageHistory:
             self._coarse.popleft()
 
     def seen(self) -> list[StageTimes]:
-        """Each stage of late, beside the oldest window of the last hour that is over."""
+        """Each stage of late, beside the oldest window of the last hour that is over and in which it took place.
+
+        The beginning of a process may have been idle: what nobody asked for then is compared with what came first.
+        """
         if not self._fine:
             return []
         (_, first), (_, last) = self._fine[0], self._fine[-1]
-        before: tuple[Mapping[Place, StageCounts], Mapping[Place, StageCounts]] = ({}, {})
-        if self._has_before:
-            before = self._coarse[0][1], self._coarse[1][1]
         found = (
-            StageTimes(
-                *place,
-                counts.without(first.get(place, NONE)),
-                before[1].get(place, NONE).without(before[0].get(place, NONE)),
-            )
+            StageTimes(*place, counts.without(first.get(place, NONE)), *self._before(place))
             for place, counts in last.items()
         )
         return [each for each in found if each.now.times]
 
-    @property
-    def before_s(self) -> float | None:
-        """How long ago the window ended that is compared with; None where there is none yet."""
-        return self._fine[-1][0] - self._coarse[1][0] if self._has_before else None
-
-    @property
-    def _has_before(self) -> bool:
-        return len(self._coarse) > 1 and self._coarse[1][0] <= self._fine[0][0]
+    def _before(self, place: Place) -> tuple[StageCounts, float | None]:
+        """What is compared with, and how long ago it ended."""
+        (begun, _), (now, _) = self._fine[0], self._fine[-1]
+        for (_, first), (ended, last) in pairwise(self._coarse):
+            counts = last.get(place, NONE).without(first.get(place, NONE))
+            if ended <= begun and counts.times >= FEWEST:
+                return counts, now - ended
+        return NONE, None
 
 
 # --------------------------------------------------------------------------------------------- in words
 
 
-def stage_sentences(slow: Sequence[SlowStage], before_s: float) -> list[str]:
+def stage_sentences(slow: Sequence[SlowStage]) -> list[str]:
     """A sentence for each cause, with what follows from it and what to look at."""
-    return [_sentence(each, slow, before_s) for each in slow if each.is_cause]
+    return [_sentence(each, slow) for each in slow if each.is_cause]
 
 
-def _sentence(cause: SlowStage, slow: Sequence[SlowStage], before_s: float) -> str:
+def _sentence(cause: SlowStage, slow: Sequence[SlowStage]) -> str:
     times = cause.times
     follow = [str(each.times.stage) for each in slow if times.stage in each.follows]
     then = f"; from it follow {', '.join(follow)}" if follow else ""
     now, before = time_text(times.now.mean_s), time_text(times.before.mean_s)
-    took = f"{times.stage} ({times.at}) takes {now}, and took {before} {ago_text(before_s)}"
+    took = f"{times.stage} ({times.at}) takes {now}, and took {before} {ago_text(times.before_s or 0.0)}"
     return f"{took}{then}: {WHAT_TO_DO[times.stage]}"
 
 

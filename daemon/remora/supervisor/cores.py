@@ -20,7 +20,9 @@ def default_workers() -> int:
 def usable_cores(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
     """The cores of this process's affinity, or what its control group's quota allows where that is less; at least 1."""
     cores = len(os.sched_getaffinity(0))
-    quota = min((_quota(folder) for folder in control_groups(proc, root)), default=float("inf"))
+    quotas = [_quota(folder) for folder in control_groups(proc, root)]
+    quotas += [_quota_of_version_1(folder) for folder in control_groups(proc, root, "cpu")]
+    quota = min(quotas, default=float("inf"))
     return max(1, min(cores, int(quota))) if quota != float("inf") else cores
 
 
@@ -29,5 +31,14 @@ def _quota(folder: Path) -> float:
     try:
         most, period = (folder / "cpu.max").read_text().split()
         return float("inf") if most == "max" else int(most) / int(period)
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def _quota_of_version_1(folder: Path) -> float:
+    """As `_quota`."""
+    try:
+        most, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return most / period if most > 0 else float("inf")
     except (OSError, ValueError):
         return float("inf")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from remora.policy.stages import (
@@ -79,6 +81,12 @@ def steady(stage: EventStage, at: str = "kafka") -> StageTimes:
             [grown(S.WAIT_CREDIT, 2), grown(S.WAIT_LISTING, 9)], {S.WAIT_CREDIT}, {S.WAIT_LISTING}, id="shaping"
         ),
         pytest.param(
+            [grown(S.WAIT_PARENTS, 20), grown(S.WAIT_LISTING, 9)], {S.WAIT_PARENTS}, {S.WAIT_LISTING}, id="re-sharding"
+        ),
+        pytest.param(
+            [grown(S.WAIT_PARENTS, 20), grown(S.PUSH, 0.06)], {S.PUSH}, {S.WAIT_PARENTS}, id="parents that are late"
+        ),
+        pytest.param(
             [grown(S.RENDER, 0.05), grown(S.WAIT_PACKING, 0.1)], {S.RENDER}, {S.WAIT_PACKING}, id="processors"
         ),
         pytest.param([grown(S.WAIT_LISTING, 9)], {S.WAIT_LISTING}, set(), id="a wait for which nothing is the reason"),
@@ -108,12 +116,15 @@ def test_few_times_say_nothing() -> None:
 
 def test_a_sentence_names_the_cause_what_follows_and_what_to_look_at() -> None:
     """It has both medians, how long ago the other one was, the consequences and a hint."""
-    found = slow_stages([grown(S.PUSH, 0.06), grown(S.WAIT_TURN, 0.4)])
 
-    assert stage_sentences(found, HOUR_S) == [
+    def said(before_s: float) -> list[str]:
+        seen = [grown(S.PUSH, 0.06), grown(S.WAIT_TURN, 0.4)]
+        return stage_sentences(slow_stages(replace(each, before_s=before_s) for each in seen))
+
+    assert said(HOUR_S) == [
         "push (kafka) takes 60 ms, and took 800 us an hour ago; from it follow wait_turn: " + WHAT_TO_DO[S.PUSH]
     ]
-    assert "12 minutes ago" in stage_sentences(found, 720)[0]
+    assert "12 minutes ago" in said(720)[0]
 
 
 def test_each_stage_has_a_hint_and_no_two_wait_for_each_other() -> None:
@@ -153,9 +164,23 @@ def test_a_stage_that_became_slow_is_seen_within_half_a_minute(began_s: int) -> 
 
     played(history, began_s + 30, {0: 0.0008, began_s: 0.06})
 
-    assert [each.times.stage for each in slow_stages(history.seen())] == [S.PUSH]
-    assert history.before_s is not None
-    assert history.before_s == pytest.approx(min(HOUR_S, began_s), abs=320)
+    (found,) = slow_stages(history.seen())
+    assert found.times.stage == S.PUSH
+    assert found.times.before_s == pytest.approx(min(HOUR_S, began_s), abs=320)
+
+
+@pytest.mark.parametrize("idle_s", [20, 300, 3000])
+def test_a_process_that_began_idle_compares_with_its_first_load(idle_s: int) -> None:
+    """A stage that took place for the first time after minutes is compared with how long it took then."""
+    history, made = StageHistory(), NONE
+    for now in range(idle_s + 700):
+        if now > idle_s:
+            made = made.and_those_of(counts(0.06 if now > idle_s + 670 else 0.0008, 10))
+        history.note(float(now), {(S.PUSH, "kafka"): made})
+
+    (found,) = slow_stages(history.seen())
+    assert found.times.before_s is not None
+    assert found.times.before_s < 700
 
 
 def test_what_was_always_so_is_not_slow() -> None:
@@ -166,7 +191,7 @@ def test_what_was_always_so_is_not_slow() -> None:
     played(young, int(NOW_S) - 1, {0: 0.06})
 
     assert slow_stages(long.seen()) == []
-    assert young.before_s is None
+    assert [each.before_s for each in young.seen()] == [None]
 
 
 def test_a_history_keeps_little() -> None:

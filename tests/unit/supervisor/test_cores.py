@@ -35,6 +35,25 @@ def test_the_smallest_bound_counts(
     assert usable_cores(tmp_path / "cgroup", tmp_path) == cores
 
 
+@pytest.mark.parametrize(
+    ("own", "above", "cores"),
+    [(-1, -1, 8), (200_000, -1, 2), (-1, 350_000, 3), (50_000, -1, 1), (200_000, 100_000, 1)],
+)
+def test_a_quota_of_version_1_counts_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: int, above: int, cores: int
+) -> None:
+    """Where a host has a tree of groups for each controller, that of the processors has a quota and a period."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    group = tmp_path / "cpu" / "remora"
+    group.mkdir(parents=True)
+    for folder, quota in ((group, own), (group.parent, above)):
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (folder / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cgroup").write_text("9:memory:/\n4:cpu,cpuacct:/remora\n0::/\n")
+
+    assert usable_cores(tmp_path / "cgroup", tmp_path) == cores
+
+
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
     """A missing file is no bound."""
     assert usable_cores(tmp_path / "none", tmp_path) == len(os.sched_getaffinity(0))

@@ -10,6 +10,7 @@ from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.model.topic import Topic
 from remora.policy.condition import State
+from remora.policy.stages import EventStage
 
 RECHECK_S, POLLED_RECHECK_S = 2.0, 0.5
 """How often a shard that is held back looks again. A store that can tell of the end tells at once: there it is for the
@@ -24,6 +25,7 @@ class Succession:
         self._scope = scope
         self._standing = standing
         self._is_through = False
+        self._since: float | None = None
 
     async def may_deliver(self, topic: Topic) -> bool:
         """Whether nothing comes before this shard's entries; else it has waited a while for what does.
@@ -32,14 +34,19 @@ class Succession:
         """
         if self._is_through or not topic.generation:
             return True
-        scope = self._scope
+        scope, telemetry = self._scope, self._scope.context.telemetry
         scope.lease.require_trust()
         news = scope.state.progress.news
         news.clear()
         page = await scope.context.store.queue.read(scope.lease.token, b"", 1)
         if not page.held_back:
             self._is_through = True
+            if self._since is not None:
+                waited_s = telemetry.clock() - self._since
+                telemetry.stage_took(EventStage.WAIT_PARENTS, topic.target.scheme, waited_s)
             return True
+        if self._since is None:
+            self._since = telemetry.clock()
         self._standing.enter(State.WAITING, page.held_back)
         is_told = scope.context.store.arrivals.notifies
         await scope.first_of(RECHECK_S if is_told else POLLED_RECHECK_S, news.wait())
