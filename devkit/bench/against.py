@@ -3,13 +3,14 @@
 A peer reads a file of keys and bodies and sends it with `acks=all`, as an idempotent producer, with the daemon's
 compression and size of batches. The daemon delivers a backlog of the embedded store that has these bodies, in each of
 its modes. So a peer reads no queue, removes nothing, and remembers nothing: that is to its advantage. Peers are `kcat`
-(librdkafka, C), and `confluent-kafka` (the same from Python, with an acknowledgement of each record, and once more in
-transactions).
+(librdkafka, C), `confluent-kafka` (the same from Python, with an acknowledgement of each record, and once more in
+transactions), and `kafka-connect` (Java: a worker that keeps a position and sends no keys; see
+`devkit/bench/kafka_connect.py`).
 
-Rates count a whole run of a peer, and of the daemon the interval from the first entry that is seen to have left until
-none is there. Processor time is that of sender and broker, memory the sender's most. In a last turn of each the sender
-gets SIGKILL when half of the records have arrived, and is started again: a peer with its whole file. Every topic is
-read back; each object was written many times, so that a record behind a later one of its object shows.
+Rates count a whole run of a peer that ends, and of the daemon the interval from the first entry that is seen to have
+left until none is there. Processor time is that of sender and broker, memory the sender's most. In a last turn of each
+the sender gets SIGKILL when half of the records have arrived, and is started again: a peer with its whole file. Every
+topic is read back; each object was written many times, so that a record behind a later one of its object shows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import statistics
@@ -27,26 +27,29 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 import confluent_kafka
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from devkit.bench import confluent_sender
 from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
-from devkit.bench.delivered import committed, kafka_topics
+from devkit.bench.delivered import kafka_topics
+from devkit.bench.errand import Arrivals, Errand, Sent
+from devkit.bench.kafka_connect import CONNECT, KafkaConnect
 from devkit.bench.load import Load, records
 from devkit.bench.programs import kill, remora_on
 from devkit.processes.processes import cpu_s
 from remora.config import KafkaSettings
 from remora.model.topic import Delivery, Target
 
-TITLE = "against: a backlog beside what another program sends (kcat, confluent-kafka)"
+TITLE = "against: a backlog beside what another program sends (kcat, confluent-kafka, kafka-connect)"
 
 KCAT, CONFLUENT = "kcat", "confluent-kafka"
 TRANSACTION = 10_000
@@ -56,43 +59,6 @@ OBJECTS = 990
 """Objects that are written again and again; as many in each of the shards and buckets."""
 
 AT_ONCE = 10_000
-
-_EVENT = re.compile(rb'"key":"[^"]*img-(\d{10})\.jpg".*"eventId":"(\d{10})\.', re.DOTALL)
-
-
-@dataclass
-class Arrivals:
-    """Events as they stand in a topic, by object and number: how many, copies too many, and those out of order."""
-
-    events: int = 0
-    copies: int = 0
-    inversions: int = 0
-    _seen: set[int] = field(default_factory=set)
-    _latest: dict[bytes, int] = field(default_factory=dict)
-
-    def add(self, bodies: Iterable[bytes]) -> None:
-        """The next records of a partition, in its order."""
-        for body in bodies:
-            found = _EVENT.search(body)
-            if found is None:
-                raise BenchError(f"a record of nobody's: {body[:200]!r}")
-            name, number = found[1], int(found[2])
-            if number in self._seen:
-                self.copies += 1
-                continue
-            self._seen.add(number)
-            self.events += 1
-            self.inversions += number < self._latest.get(name, -1)
-            self._latest[name] = max(number, self._latest.get(name, -1))
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One turn; `cpu_us` for an event, of sender and broker."""
-
-    rate: float
-    cpu_us: dict[str, float]
-    peak_rss_bytes: int
 
 
 @dataclass(frozen=True)
@@ -106,13 +72,13 @@ class Row:
     peak_rss_bytes: float
     events: int
     copies: int
-    inversions: int
+    inversions: int | None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench against` understands."""
     parser.add_argument(
-        "peer", choices=[KCAT, CONFLUENT], help="Debian's package, or Python's (which the tests install)"
+        "peer", choices=sorted(PEERS), help="Debian's package, Python's (which the tests install), or Java's"
     )
     parser.add_argument("--entries", type=int, default=300_000, help="of each turn (default: 300,000)")
     parser.add_argument("--payload", type=int, default=1000, help="bytes of a body (default: 1000)")
@@ -122,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
-    peer = _Kcat() if options.peer == KCAT else _Confluent()
+    peer = PEERS[options.peer]()
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
         running_clusters(options.name, options.keep, ["kafka"]) as clusters,
@@ -150,12 +116,66 @@ class _Peer(Protocol):
         """The names of the ways."""
         ...
 
-    def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
-        """What sends the file's records to the topic; `properties` are librdkafka's."""
+    @property
+    def keyed(self) -> bool:
+        """Whether its records have keys."""
+        ...
+
+    async def turn(self, sender: str, errand: Errand) -> Sent:
+        """Send the whole file."""
+        ...
+
+    async def killed(self, sender: str, errand: Errand) -> None:
+        """Send the file, with one SIGKILL when half of it has arrived."""
         ...
 
 
-class _Kcat:
+class _Program(ABC):
+    """A program that sends a file with keys, and ends; it remembers nothing."""
+
+    keyed = True
+
+    @abstractmethod
+    def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
+        """What sends the file's records to the topic; `properties` are librdkafka's."""
+
+    async def turn(self, sender: str, errand: Errand) -> Sent:
+        """See `_Peer`: the whole run of the program."""
+        before, began = cpu_s(errand.broker), time.monotonic()
+        process = self._started(sender, errand)
+        _, status, used = await asyncio.to_thread(os.wait4, process.pid, 0)
+        seconds, broker_s = time.monotonic() - began, cpu_s(errand.broker) - before
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise BenchError(f"{sender} ended with {process.returncode}")
+        per_event = 1e6 / errand.entries
+        cpu_us = {"sender": (used.ru_utime + used.ru_stime) * per_event, "broker": broker_s * per_event}
+        return Sent(errand.entries / seconds, cpu_us, used.ru_maxrss * 1024)
+
+    async def killed(self, sender: str, errand: Errand) -> None:
+        """See `_Peer`: it is started again with its whole file."""
+        process = self._started(sender, errand)
+        try:
+            await errand.half_arrived()
+        finally:
+            process.kill()
+        if process.wait() != -signal.SIGKILL:
+            raise BenchError(f"{sender} had ended before it was killed: take more --entries")
+        if await asyncio.to_thread(self._started(sender, errand).wait):
+            raise BenchError(f"{sender} failed")
+
+    def _started(self, sender: str, errand: Errand) -> subprocess.Popen[bytes]:
+        ours = KafkaSettings()
+        properties: dict[str, str | int] = {
+            "bootstrap.servers": errand.address, "acks": "all", "enable.idempotence": "true",
+            "compression.codec": ours.compression, "batch.size": ours.max_batch_bytes,
+            "message.max.bytes": ours.max_batch_bytes, "linger.ms": 5,
+        }  # fmt: skip
+        argv = self.command(sender, errand.file, errand.topic, properties)
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+
+
+class _Kcat(_Program):
     senders = (KCAT,)
 
     def __init__(self) -> None:
@@ -167,23 +187,26 @@ class _Kcat:
         self.version = next((line for line in said.splitlines() if line.startswith("Version")), said)
 
     def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
-        """See `_Peer`."""
+        """See `_Program`."""
         given = [word for each in properties.items() for word in ("-X", "{}={}".format(*each))]
         return [self._program, "-q", "-P", "-t", topic, "-K", "\t", "-l", str(file), *given]
 
 
-class _Confluent:
+class _Confluent(_Program):
     senders = (CONFLUENT, f"{CONFLUENT}, transactions")
 
     def __init__(self) -> None:
         self.version = f"{version(CONFLUENT)} with librdkafka {confluent_kafka.libversion()[0]}"
 
     def command(self, sender: str, file: Path, topic: str, properties: Mapping[str, str | int]) -> list[str]:
-        """See `_Peer`."""
+        """See `_Program`."""
         argv = [sys.executable, confluent_sender.__file__, str(file), topic]
         if sender == CONFLUENT:
             return [*argv, json.dumps(dict(properties))]
         return [*argv, json.dumps({**properties, "transactional.id": topic}), str(TRANSACTION)]
+
+
+PEERS: Mapping[str, Callable[[], _Peer]] = {KCAT: _Kcat, CONFLUENT: _Confluent, CONNECT: KafkaConnect}
 
 
 def row(sender: str, turns: Sequence[Sent], arrived: Arrivals) -> Row:
@@ -213,7 +236,8 @@ def print_table(rows: Sequence[Row]) -> None:
         print(
             f"| {each.sender} | {each.rate:,.0f} | {each.rate / rows[0].rate:.2f} | {each.sender_cpu_us:.1f} | "
             f"{each.sender_cpu_us / rows[0].sender_cpu_us:.1f} | {each.broker_cpu_us:.1f} | "
-            f"{each.peak_rss_bytes / 1e6:.0f} | {each.events:,} | {each.copies:,} | {each.inversions:,} |"
+            f"{each.peak_rss_bytes / 1e6:.0f} | {each.events:,} | {each.copies:,} | "
+            f"{'no key' if each.inversions is None else f'{each.inversions:,}'} |"
         )
 
 
@@ -241,47 +265,39 @@ class _Comparison:
             for sender, shape in self._shapes.items():
                 async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
                     turns[sender].append(await self._remora(stored))
-                    self._check(sender, await self._arrivals(stored.name))
+                    self._check(sender, await self._errand(stored.name, file).arrivals())
                 _print_turn(sender, turns[sender][-1])
         arrived = {sender: await self._killed_peer(sender, file) for sender in self._peer.senders}
         for sender, shape in self._shapes.items():
             async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
-                arrived[sender] = await self._killed_remora(stored)
+                arrived[sender] = await self._killed_remora(stored, self._errand(stored.name, file))
         return turns, arrived
 
     def _write_file(self) -> Path:
-        """Keys and bodies, one record a line."""
+        """Keys and bodies, or bodies alone, one record a line."""
         file, load = self._folder / "records", Load(0, Target("kafka://nobody", "", "bench"), self._options.payload,
                                                     objects=OBJECTS)  # fmt: skip
         with file.open("wb") as lines:
             for first in range(0, self._options.entries, AT_ONCE):
                 made = records(list(load.entries(first, min(AT_ONCE, self._options.entries - first))))
-                lines.write(b"".join([record.key + b"\t" + record.body + b"\n" for record in made]))
+                keys = [record.key + b"\t" if self._peer.keyed else b"" for record in made]
+                lines.write(b"".join([key + record.body + b"\n" for key, record in zip(keys, made, strict=True)]))
         return file
 
-    async def _turn_of_peer(self, sender: str, file: Path) -> Sent:
+    def _errand(self, topic: str, file: Path, keyed: bool = True) -> Errand:
+        return Errand(topic, file, self._options.entries, self._address, self._broker, keyed)
+
+    @asynccontextmanager
+    async def _errand_of_peer(self, file: Path) -> AsyncIterator[Errand]:
         name = f"bench-{uuid.uuid4().hex[:8]}"
         async with kafka_topics(self._address, [name], PARTITIONS):
-            before, began = cpu_s(self._broker), time.monotonic()
-            process = self._started(sender, name, file)
-            _, status, used = await asyncio.to_thread(os.wait4, process.pid, 0)
-            seconds, broker_s = time.monotonic() - began, cpu_s(self._broker) - before
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
-                raise BenchError(f"{sender} ended with {process.returncode}")
-            self._check(sender, await self._arrivals(name))
-        per_event = 1e6 / self._options.entries
-        cpu_us = {"sender": (used.ru_utime + used.ru_stime) * per_event, "broker": broker_s * per_event}
-        return Sent(self._options.entries / seconds, cpu_us, used.ru_maxrss * 1024)
+            yield self._errand(name, file, self._peer.keyed)
 
-    def _started(self, sender: str, topic: str, file: Path) -> subprocess.Popen[bytes]:
-        ours = KafkaSettings()
-        properties: dict[str, str | int] = {
-            "bootstrap.servers": self._address, "acks": "all", "enable.idempotence": "true",
-            "compression.codec": ours.compression, "batch.size": ours.max_batch_bytes,
-            "message.max.bytes": ours.max_batch_bytes, "linger.ms": 5,
-        }  # fmt: skip
-        return subprocess.Popen(self._peer.command(sender, file, topic, properties), stdin=subprocess.DEVNULL)
+    async def _turn_of_peer(self, sender: str, file: Path) -> Sent:
+        async with self._errand_of_peer(file) as errand:
+            sent = await self._peer.turn(sender, errand)
+            self._check(sender, await errand.arrivals())
+        return sent
 
     async def _remora(self, stored: Backlog) -> Sent:
         with remora_on(stored.embedded) as process:
@@ -291,41 +307,20 @@ class _Comparison:
         return Sent(turn.rate, cpu_us, turn.peak_rss_bytes)
 
     async def _killed_peer(self, sender: str, file: Path) -> Arrivals:
-        name = f"bench-{uuid.uuid4().hex[:8]}"
-        async with kafka_topics(self._address, [name], PARTITIONS):
-            process = self._started(sender, name, file)
-            try:
-                await self._half_arrived(name)
-            finally:
-                process.kill()
-            if process.wait() != -signal.SIGKILL:
-                raise BenchError(f"{sender} had ended before it was killed: take more --entries")
-            if await asyncio.to_thread(self._started(sender, name, file).wait):
-                raise BenchError(f"{sender} failed")
-            return await self._arrivals(name)
+        async with self._errand_of_peer(file) as errand:
+            await self._peer.killed(sender, errand)
+            return await errand.arrivals()
 
-    async def _killed_remora(self, stored: Backlog) -> Arrivals:
+    async def _killed_remora(self, stored: Backlog, errand: Errand) -> Arrivals:
         with remora_on(stored.embedded) as process:
-            await self._half_arrived(stored.name)
+            await errand.half_arrived()
             kill(process)
         with remora_on(stored.embedded) as process:
-            await measured(stored.store, stored.topics, self._options.entries, {"daemon": process.pid})
-        return await self._arrivals(stored.name)
-
-    async def _half_arrived(self, name: str) -> None:
-        places = [TopicPartition(name, number) for number in range(PARTITIONS)]
-        async with AIOKafkaConsumer(bootstrap_servers=self._address, enable_auto_commit=False) as consumer:
-            while sum((await consumer.end_offsets(places)).values()) < self._options.entries / 2:
-                pass  # each look asks the broker
-
-    async def _arrivals(self, name: str) -> Arrivals:
-        found = Arrivals()
-        async for part in committed(self._address, [name], PARTITIONS):
-            found.add([record.value for record in part])
-        return found
+            await measured(stored.store, stored.topics, errand.entries, {"daemon": process.pid})
+        return await errand.arrivals()
 
     def _check(self, sender: str, found: Arrivals) -> None:
-        if (found.events, found.copies, found.inversions) != (self._options.entries, 0, 0):
+        if (found.events, found.copies, found.inversions or 0) != (self._options.entries, 0, 0):
             raise BenchError(
                 f"{sender}: {found.events:,} events, {found.copies} copies, {found.inversions} out of order"
             )

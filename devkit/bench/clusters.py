@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import rados
@@ -60,8 +61,6 @@ class Clusters:
         `payload` are its options for that: a file of bodies, one a line, or a size. Returns records a second, its own
         start left out.
         """
-        done = subprocess.run([ROOT / "scripts/dev/kafka-jars"], capture_output=True, text=True, check=True)
-        jars = done.stdout.strip().splitlines()[-1]
         ours = KafkaSettings()
         properties = {
             "bootstrap.servers": self.kafka["bootstrap"],
@@ -71,8 +70,8 @@ class Clusters:
             "linger.ms": 5,
         }
         argv = [
-            *("java", "-Xmx512m", "-cp", f"{jars}/*", "org.apache.kafka.tools.ProducerPerformance", "--topic", topic),
-            *("--num-records", str(records), "--throughput", "-1", *payload, "--producer-props"),
+            *("java", "-Xmx512m", "-cp", f"{kafka_jars()}/*", "org.apache.kafka.tools.ProducerPerformance"),
+            *("--topic", topic, "--num-records", str(records), "--throughput", "-1", *payload, "--producer-props"),
             *(f"{name}={value}" for name, value in properties.items()),
         ]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -114,6 +113,14 @@ class Clusters:
         ):
             ioctx.set_namespace(env["queue_namespace"])
             yield ioctx
+
+
+def kafka_jars(*options: str) -> Path:
+    """The folder with Kafka's jars, fetched where they are not there; `options` are those of the script."""
+    done = subprocess.run([ROOT / "scripts/dev/kafka-jars", *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"no Kafka to run: {' '.join(done.stderr.split())[-500:]}")
+    return Path(done.stdout.strip().splitlines()[-1])
 
 
 @contextmanager

@@ -277,6 +277,26 @@ def test_kcat_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.full("eight deliveries, for a benchmark, half of them by a worker that Java has to compile first")
+def test_kafka_connect_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
+    """Both ways of Kafka Connect have a rate and their costs, and after a SIGKILL a worker goes on; once if asked."""
+    found = figures(tmp_path, "against", "kafka-connect", "--entries", "60000", "--rounds", "1", "--name", name)
+
+    at_least_once, exactly_once, *remora = found["rows"]
+    assert [row["sender"] for row in found["rows"][:2]] == ["kafka-connect", "kafka-connect, exactly once"]
+    for row in found["rows"]:
+        assert row["rate"] > 0
+        assert row["sender_cpu_us"] > 0
+        assert row["peak_rss_bytes"] > 1_000_000
+        assert row["events"] == 60_000
+    assert at_least_once["copies"] < 60_000
+    assert exactly_once["copies"] == 0
+    assert [row["inversions"] for row in found["rows"]] == [None, None, 0, 0]
+    assert remora[1]["copies"] == 0
+    assert found["version"].startswith("connect-runtime-")
+
+
+@pytest.mark.kafka
 def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
     """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
     found = figures(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from devkit.bench.against import OBJECTS, Arrivals, Sent, row
+from devkit.bench.against import CONFLUENT, OBJECTS, PEERS, row
 from devkit.bench.backlog import Shape
 from devkit.bench.clusters import BenchError
+from devkit.bench.errand import Arrivals, Sent
 from devkit.bench.load import BUCKETS, Load, records
 from remora.model.topic import Target
 
@@ -14,9 +17,9 @@ LOAD = Load(0, Target("kafka://nobody", "", "bench"), 1000, objects=OBJECTS)
 BODIES = [record.body for record in records(list(LOAD.entries(0, 3 * OBJECTS)))]
 
 
-def arrived(*numbers: int) -> tuple[int, int, int]:
+def arrived(*numbers: int, inversions: int | None = 0) -> tuple[int, int, int | None]:
     """Events, copies and inversions of records that came in this order."""
-    found = Arrivals()
+    found = Arrivals(inversions=inversions)
     found.add([BODIES[number] for number in numbers])
     return found.events, found.copies, found.inversions
 
@@ -39,6 +42,21 @@ def test_a_record_behind_a_later_one_of_its_object_is_out_of_order() -> None:
     """Records of different objects may come in any order, those of one object may not."""
     assert arrived(5, 4, 3) == (3, 0, 0)
     assert arrived(0, 2 * OBJECTS, OBJECTS) == (3, 0, 1)
+
+
+def test_records_without_a_key_are_not_judged_by_their_order() -> None:
+    """They are counted, and no figure of order is there, nor in the row."""
+    assert arrived(0, 2 * OBJECTS, OBJECTS, 0, inversions=None) == (3, 1, None)
+    assert row("kafka-connect", [Sent(1.0, {"sender": 1.0, "broker": 1.0}, 7)], Arrivals(3, 1, None)).inversions is None
+
+
+@pytest.mark.parametrize("peer", sorted(PEERS.keys() - {CONFLUENT}))
+def test_a_peer_that_is_missing_is_named(peer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where its program is not installed, one line names it and what to do."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(BenchError, match=rf"{peer}.* missing: [^\n]+$"):
+        PEERS[peer]()
 
 
 def test_a_record_of_nobody_is_refused() -> None:
