@@ -10,6 +10,8 @@ Rates count a whole run of a peer, and of the daemon the interval from the first
 none is there. Processor time is that of sender and broker, memory the sender's most. In a last turn of each the sender
 gets SIGKILL when half of the records have arrived, and is started again: a peer with its whole file. Every topic is
 read back; each object was written many times, so that a record behind a later one of its object shows.
+
+`durable-streams` takes events in over HTTP, as the daemon does: `devkit/bench/against_http.py` measures these.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from typing import Any, Protocol
 import confluent_kafka
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from devkit.bench import confluent_sender
+from devkit.bench import against_http, confluent_sender
 from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import committed, kafka_topics
@@ -46,7 +48,7 @@ from devkit.processes.processes import cpu_s
 from remora.config import KafkaSettings
 from remora.model.topic import Delivery, Target
 
-TITLE = "against: a backlog beside what another program sends (kcat, confluent-kafka)"
+TITLE = "against: the daemon beside other programs (kcat, confluent-kafka, durable-streams)"
 
 KCAT, CONFLUENT = "kcat", "confluent-kafka"
 TRANSACTION = 10_000
@@ -112,16 +114,21 @@ class Row:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench against` understands."""
     parser.add_argument(
-        "peer", choices=[KCAT, CONFLUENT], help="Debian's package, or Python's (which the tests install)"
+        "peer",
+        choices=[KCAT, CONFLUENT, against_http.STREAMS],
+        help="Debian's package, Python's (which the tests install), or one that cargo builds",
     )
     parser.add_argument("--entries", type=int, default=300_000, help="of each turn (default: 300,000)")
     parser.add_argument("--payload", type=int, default=1000, help="bytes of a body (default: 1000)")
     parser.add_argument("--workers", type=int, default=2, help="processes of the daemon (default: 2)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    parser.add_argument("--seconds", type=float, default=10, help="of a turn over HTTP (default: 10)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    if options.peer == against_http.STREAMS:
+        return against_http.run(options)
     peer = _Kcat() if options.peer == KCAT else _Confluent()
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,

@@ -303,6 +303,18 @@ def _replay_verify(figures: Figures) -> list[Panel]:
 
 
 def _against(figures: Figures) -> list[Panel]:
+    if "loads" in figures:
+        return [
+            panel
+            for load, turns in figures["loads"].items()
+            for panel in (
+                Panel(f"events/s, {load}", {server: _each(each, "rate") for server, each in turns.items()}),
+                Panel(
+                    f"CPU, us an event, {load}",
+                    {server: [turn["cpu_us"]["server"] for turn in each] for server, each in turns.items()},
+                ),
+            )
+        ]
     turns = figures["turns"]
     return [
         Panel("events/s", {sender: _each(each, "rate") for sender, each in turns.items()}),

@@ -104,9 +104,9 @@ def sink(folder: Path) -> Iterator[Sink]:
     port = free_port()
     conf = folder / "nginx.conf"
     conf.write_text(_NGINX.format(folder=folder, port=port, files=resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    with _running([path, "-c", str(conf), "-e", str(folder / "nginx.log")], folder / "nginx.out") as process:
+    with running([path, "-c", str(conf), "-e", str(folder / "nginx.log")], folder / "nginx.out") as process:
         served = Sink(process.pid, port)
-        _await(served.requests, "nginx", folder / "nginx.log")
+        answering(served.requests, "nginx", folder / "nginx.log")
         yield served
 
 
@@ -115,13 +115,14 @@ def slow_sink(folder: Path, seconds: float) -> Iterator[SlowSink]:
     """A receiver that takes so long for each request."""
     port, log = free_port(), folder / "slow-receiver.log"
     program = Path(slow_receiver.__file__)
-    with _running([sys.executable, str(program), str(port), str(seconds)], log) as process:
+    with running([sys.executable, str(program), str(port), str(seconds)], log) as process:
         served = SlowSink(process.pid, port)
-        _await(served.requests, program.name, log)
+        answering(served.requests, program.name, log)
         yield served
 
 
-def _await(look: Callable[[], object], what: str, log: Path) -> None:
+def answering(look: Callable[[], object], what: str, log: Path) -> None:
+    """Return when a look no longer raises OSError. Raises BenchError when that takes too long."""
     for _ in range(200):
         try:
             look()
@@ -179,7 +180,7 @@ async def listening(process: subprocess.Popen[bytes], embedded: Embedded) -> Non
 
 @contextmanager
 def _daemon(conf: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with _running([str(ROOT / ".venv/bin/remora"), "run", "-c", str(conf)], log) as process:
+    with running([str(ROOT / ".venv/bin/remora"), "run", "-c", str(conf)], log) as process:
         yield process
         if process.returncode == -signal.SIGKILL:
             return
@@ -189,7 +190,8 @@ def _daemon(conf: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _running(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a session of its own, told to end at the end; one that fails is a BenchError."""
     with log.open("ab") as out:
         # A session of its own, as a service has it: what is done to it is done to its workers too.
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)

@@ -265,6 +265,23 @@ def test_kcat_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
     assert "librdkafka" in found["version"]
 
 
+@pytest.mark.full("builds another server, once")
+def test_durable_streams_is_measured_beside_the_daemon(tmp_path: Path) -> None:
+    """Both servers store single events and batches, and each goal has its ratio."""
+    program("wrk", "wrk")
+    if shutil.which("cargo") is None:
+        pytest.skip("needs cargo, newer than Debian's")
+    found = figures(tmp_path, "against", "durable-streams", "--seconds", "1", "--rounds", "1")
+
+    assert [row["server"] for row in found["rows"]] == ["durable-streams", "remora"] * 2
+    for row in found["rows"]:
+        assert row["rate"] > 0
+        assert row["cpu_us"] > 0
+        assert 0 < row["p50_s"] <= row["p99_s"]
+        assert row["peak_rss_bytes"] > 1_000_000
+    assert [goal["value"] > 0 for goal in found["goals"].values()] == [True, True]
+
+
 @pytest.mark.kafka
 def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
     """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
