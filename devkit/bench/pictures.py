@@ -315,6 +315,10 @@ def _against(figures: Figures) -> list[Panel]:
                 ),
             )
         ]
+    if "turns" not in figures:
+        return [
+            Panel("requests for a second of one CPU", {name: each["rates"] for name, each in figures["rows"].items()})
+        ]
     turns = figures["turns"]
     return [
         Panel("events/s", {sender: _each(each, "rate") for sender, each in turns.items()}),

@@ -21,7 +21,7 @@ class Answered:
 
 
 def wrk(script: Path, url: str, connections: int, seconds: float) -> Answered:
-    """Run a script of `write_wrk_script`. Raises BenchError where a request is refused or breaks."""
+    """Run a script of `write_wrk_script`. Raises BenchError where a request is refused or breaks, or none is answered."""
     argv = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
     argv += ["--timeout", "60s", "-s", str(script), url]  # a disk that stalls is to show in the latencies
     try:
@@ -34,4 +34,6 @@ def wrk(script: Path, url: str, connections: int, seconds: float) -> Answered:
     refused, broken = found.pop("refused"), found.pop("broken")
     if refused or broken:
         raise BenchError(f"{url}: {refused} requests were refused, and {broken} broke")
+    if not found["requests"]:
+        raise BenchError(f"{url}: no request was answered in {seconds:g} s")
     return Answered(**found)

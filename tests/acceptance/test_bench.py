@@ -282,6 +282,16 @@ def test_durable_streams_is_measured_beside_the_daemon(tmp_path: Path) -> None:
     assert [goal["value"] > 0 for goal in found["goals"].values()] == [True, True]
 
 
+def test_redis_is_measured_beside_the_sequencer(tmp_path: Path) -> None:
+    """Both ways of keeping numbers have a cost, and the goal its ratio to Redis without a disk."""
+    program("redis-server", "redis-server")
+    found = figures(tmp_path, "against", "redis", "--seconds", "0.05", "--rounds", "1")
+
+    assert list(found["rows"]) == ["redis, nothing kept", "redis, each write synced", "remora sequencer"]
+    assert all(row["rate"] > 0 and row["server_ns"] > 0 for row in found["rows"].values())
+    assert found["ratio"]["value"] > 0
+
+
 @pytest.mark.kafka
 def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
     """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
