@@ -11,6 +11,9 @@ Rates count a whole run of a peer that ends, and of the daemon the interval from
 left until none is there. Processor time is that of sender and broker, memory the sender's most. In a last turn of each
 the sender gets SIGKILL when half of the records have arrived, and is started again: a peer with its whole file. Every
 topic is read back; each object was written many times, so that a record behind a later one of its object shows.
+
+`durable-streams` takes events in over HTTP, as the daemon does (`devkit/bench/against_http.py`), and `redis` hands out
+numbers, as the sequencer does (`devkit/bench/against_redis.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from typing import Any, Protocol
 
 import confluent_kafka
 
-from devkit.bench import confluent_sender
+from devkit.bench import against_http, against_redis, confluent_sender
 from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import kafka_topics
@@ -49,7 +52,7 @@ from devkit.processes.processes import cpu_s
 from remora.config import KafkaSettings
 from remora.model.topic import Delivery, Target
 
-TITLE = "against: a backlog beside what another program sends (kcat, confluent-kafka, kafka-connect)"
+TITLE = "against: the daemon beside other programs (kcat, confluent-kafka, kafka-connect, durable-streams, redis)"
 
 KCAT, CONFLUENT = "kcat", "confluent-kafka"
 TRANSACTION = 10_000
@@ -59,6 +62,9 @@ OBJECTS = 990
 """Objects that are written again and again; as many in each of the shards and buckets."""
 
 AT_ONCE = 10_000
+
+ELSEWHERE = {against_http.STREAMS: against_http.run, against_redis.REDIS: against_redis.run}
+"""Peers with no broker, and what measures each."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +84,21 @@ class Row:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench against` understands."""
     parser.add_argument(
-        "peer", choices=sorted(PEERS), help="Debian's package, Python's (which the tests install), or Java's"
+        "peer",
+        choices=sorted([*PEERS, *ELSEWHERE]),
+        help="Debian's package, Python's (which the tests install), Java's, or one that cargo builds",
     )
     parser.add_argument("--entries", type=int, default=300_000, help="of each turn (default: 300,000)")
     parser.add_argument("--payload", type=int, default=1000, help="bytes of a body (default: 1000)")
     parser.add_argument("--workers", type=int, default=2, help="processes of the daemon (default: 2)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    parser.add_argument("--seconds", type=float, default=10, help="of a turn that ends by the clock (default: 10)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    if options.peer in ELSEWHERE:
+        return ELSEWHERE[options.peer](options)
     peer = PEERS[options.peer]()
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,

@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import statistics
-import subprocess
 import tempfile
 import time
 import uuid
@@ -37,6 +35,7 @@ from devkit.bench.embedded import Embedded, own_topic
 from devkit.bench.events import write_wrk_script
 from devkit.bench.load import Load, bodies
 from devkit.bench.publishing import BARE, LIKE_REMORA, NATS_LIKE_REMORA, publish, publish_to_stream
+from devkit.bench.wrk import wrk
 from devkit.clusters.nats import running_nats
 from devkit.clusters.rabbitmq import RabbitMQ, running_rabbitmq
 from devkit.processes.processes import cpu_s, memory_bytes, spent
@@ -355,12 +354,8 @@ def _made(folder: Path, name: str) -> Path:
 def _wrk(folder: Path, url: str) -> float:
     script = folder / "post.lua"
     write_wrk_script(script, RECORD_BYTES)
-    argv = ["wrk", "-t1", "-c64", f"-d{WRK_S}s", "-s", str(script), url]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"wrk failed: {done.stderr.strip()[-500:]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return float(found["requests"] / found["seconds"])
+    found = wrk(script, url, 64, WRK_S)
+    return found.requests / found.seconds
 
 
 async def _refused(folder: Path) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 NUMBERS_A_BODY = 10_000
@@ -14,12 +15,14 @@ _STAND_IN = "<number>"
 # Prepared bodies differ in one number, which wrk's Lua puts in; everything else would only slow the generator down.
 _LUA = """\
 local pieces = {{ {pieces} }}
+local paths = {{ {paths} }}
 local numbers = 0
 wrk.method = "POST"
-wrk.headers["Content-Type"] = "application/json"
+wrk.headers["Content-Type"] = "{kind}"
 function request()
     numbers = numbers + 1
-    return wrk.format(nil, nil, nil, table.concat(pieces, string.format("%010d", numbers)))
+    local path = paths[numbers % math.max(1, #paths) + 1]
+    return wrk.format(nil, path, nil, table.concat(pieces, string.format("{number}", numbers)))
 end
 function done(summary, latency, requests)
     local errors = summary.errors
@@ -59,10 +62,29 @@ class Documents:
         return (b"%010d" % next(self._turns)).join(self._pieces)
 
 
-def write_wrk_script(path: Path, record_bytes: int) -> None:
-    """A script for wrk that posts one record at a time, and prints its figures as a line of JSON."""
-    quoted = ", ".join(f"[==[{piece}]==]" for piece in _single(record_bytes).split(_STAND_IN))
-    path.write_text(_LUA.format(pieces=quoted))
+def write_wrk_script(path: Path, record_bytes: int, batch: int = 1, paths: Sequence[str] = ()) -> None:
+    """A script for wrk that posts `Documents`, or `Bodies` of a batch, and prints its figures as a line of JSON.
+
+    It posts to these paths in turn; without any, to that of the URL that wrk is given.
+    """
+    text, number = _single(record_bytes), "%010d"
+    if batch > 1:
+        record, number = _record(record_bytes), "%06d"
+        text = "\n".join(record.replace(_STAND_IN, f"{_STAND_IN}{place:04d}") for place in range(batch))
+    path.write_text(
+        _LUA.format(
+            pieces=_quoted(text.split(_STAND_IN)), paths=_quoted(paths), kind=content_type(batch), number=number
+        )
+    )
+
+
+def content_type(batch: int) -> str:
+    """That of a document of one record, or of a batch's lines."""
+    return "application/x-ndjson" if batch > 1 else "application/json"
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return ", ".join(f"[==[{text}]==]" for text in texts)
 
 
 def _pieces(record_bytes: int) -> list[bytes]:

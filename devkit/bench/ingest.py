@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import statistics
@@ -30,8 +29,9 @@ from devkit.bench import beside, disk, enqueue, notified, programs
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import Delivered, arrived, kafka_topics, read_back
 from devkit.bench.embedded import NOBODY, Embedded
-from devkit.bench.events import Bodies, Documents, write_wrk_script
+from devkit.bench.events import Bodies, Documents, content_type, write_wrk_script
 from devkit.bench.pacing import paced
+from devkit.bench.wrk import wrk
 from devkit.processes.ports import free_port
 from devkit.processes.processes import children_cpu_s, memory_bytes, preferred, spent
 from remora.client import IngestClient
@@ -302,7 +302,7 @@ class _Ingest:
     async def _send_paced(self, load: Load, name: str, embedded: Embedded, rate: float) -> Sent:
         record_bytes = self._options.payload
         bodies = Bodies(load.batch, record_bytes) if load.batch > 1 else Documents(record_bytes)
-        kind = "application/x-ndjson" if load.batch > 1 else "application/json"
+        kind = content_type(load.batch)
         head = f"POST /v1/topics/{name}/events HTTP/1.1\r\nHost: {embedded.ingest}\r\nContent-Type: {kind}\r\n"
 
         def request() -> bytes:
@@ -337,25 +337,8 @@ class _Ingest:
         script = self._folder / f"{name}.lua"
         write_wrk_script(script, self._options.payload)
         url = f"http://{embedded.ingest}/v1/topics/{name}/events"
-        arguments = [
-            "-t1",
-            f"-c{load.connections}",
-            f"-d{max(1, round(self._options.seconds))}s",
-            "--timeout",
-            "60s",  # a disk that stalls is to show in the latencies
-            "-s",
-            str(script),
-            url,
-        ]
-        try:
-            process = await asyncio.create_subprocess_exec("wrk", *arguments, stdout=asyncio.subprocess.PIPE)
-        except FileNotFoundError:
-            raise BenchError("wrk is missing: run scripts/setup, or install Debian's wrk") from None
-        output, _ = await process.communicate()
-        found = json.loads(output.splitlines()[-1])
-        if found["refused"] or found["broken"] or process.returncode:
-            raise BenchError(f"{load}: {found['refused']} requests were refused, and {found['broken']} broke")
-        return Sent(found["requests"], found["seconds"], found["p50_s"], found["p99_s"])
+        found = await asyncio.to_thread(wrk, script, url, load.connections, self._options.seconds)
+        return Sent(found.requests, found.seconds, found.p50_s, found.p99_s)
 
     async def _drained(self, name: str, events: int) -> float:
         """Wait until Kafka has all: seconds from now."""

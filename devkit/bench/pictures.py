@@ -312,6 +312,22 @@ def _replay_verify(figures: Figures) -> list[Panel]:
 
 
 def _against(figures: Figures) -> list[Panel]:
+    if "loads" in figures:
+        return [
+            panel
+            for load, turns in figures["loads"].items()
+            for panel in (
+                Panel(f"events/s, {load}", {server: _each(each, "rate") for server, each in turns.items()}),
+                Panel(
+                    f"CPU, us an event, {load}",
+                    {server: [turn["cpu_us"]["server"] for turn in each] for server, each in turns.items()},
+                ),
+            )
+        ]
+    if "turns" not in figures:
+        return [
+            Panel("requests for a second of one CPU", {name: each["rates"] for name, each in figures["rows"].items()})
+        ]
     turns = figures["turns"]
     return [
         Panel("events/s", {sender: _each(each, "rate") for sender, each in turns.items()}),

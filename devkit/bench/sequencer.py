@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +161,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         programs = Programs(folder)
         servers = [
             stack.enter_context(_naive()),
-            *(stack.enter_context(_remora(folder, core, max(options.logs))) for core in _cores()),
+            *(stack.enter_context(remora_on(folder, core, max(options.logs))) for core in cores()),
             stack.enter_context(programs.ceiling()),
         ]
         if options.peer:
@@ -178,7 +178,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _cores() -> list[str]:
+def cores() -> list[str]:
+    """Those of this installation, the quickest last."""
     return ["python", "compiled"] if IMPLEMENTATION == "compiled" else ["python"]
 
 
@@ -257,7 +258,7 @@ def _naive() -> Iterator[Server]:
 
 
 @contextmanager
-def _remora(folder: Path, core: str, logs: int) -> Iterator[Server]:
+def remora_on(folder: Path, core: str, logs: int) -> Iterator[Server]:
     """`remora sequencer` on a store of its own, with this core, and its logs registered."""
     host, port = _free_address()
     configuration = _configuration(folder, core)
@@ -356,25 +357,20 @@ class Bench:
     def _window(self, kind: str, server: Server, load: Load | int) -> tuple[str, str, Mapping[str, Any]]:
         """One window: its placement, the load's name, and its figures."""
         used = self._cpus if kind == "two" else self._cpus[-1:]
-        _pin(server.pid, used[0])
         before_ns = self._programs.ping_pong_ns(used) if kind == "two" else 0
-        busy, began = _busy_s(used), time.monotonic()
-        own = time.clock_gettime(_clock(server.pid))
         if isinstance(load, Load):
-            name, found = load.name, self._programs.load(server, load, self._options.seconds, used[-1])
+            name, cpu = load.name, used[-1]
+            found = watched(server.pid, used, lambda: self._programs.load(server, load, self._options.seconds, cpu))
         else:
             argv = [sys.executable, "-m", "devkit.bench.seqclient", server.address, POOL, "bench-0", load,
                     self._options.seconds]  # fmt: skip
-            name, found = f"client, {load} tasks", _figures(argv, server.name, used[-1])
+            name = f"client, {load} tasks"
+            found = watched(server.pid, used, lambda: _figures(argv, server.name, used[-1]))
             found["requests"] = found["positions"]
-            found["server_cpu_s"] = time.clock_gettime(_clock(server.pid)) - own
-        took_s = time.monotonic() - began
-        ours = found["server_cpu_s"] + found["client_cpu_s"]
-        others = max(0.0, (_busy_s(used) - busy - ours) / took_s)
         place = "one"
         if kind == "two":
             place = placement(before_ns, self._programs.ping_pong_ns(used))
-        return place, name, {**found, "others": others}
+        return place, name, found
 
     def calls_per_request(self) -> dict[str, dict[str, float]]:
         """System calls of each server for a request, counted by strace in a window of its own; none without it."""
@@ -389,6 +385,20 @@ class Bench:
                     requests = self._programs.load(server, load, self._options.seconds, self._cpus[-1])["requests"]
                     found[server.name][load.name] = calls() / requests
         return found
+
+
+def watched(pid: int, cpus: Sequence[int], load: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What a load says that shares these processors with its server, or has the last one of them.
+
+    With the server's processor time, where the load does not say it, and what others took of the processors.
+    """
+    _pin(pid, cpus[0])
+    busy, began, own = _busy_s(cpus), time.monotonic(), time.clock_gettime(_clock(pid))
+    found = load()
+    took_s = time.monotonic() - began
+    found.setdefault("server_cpu_s", time.clock_gettime(_clock(pid)) - own)
+    ours = found["server_cpu_s"] + found["client_cpu_s"]
+    return {**found, "others": max(0.0, (_busy_s(cpus) - busy - ours) / took_s)}
 
 
 def placement(before_ns: float, after_ns: float) -> str:

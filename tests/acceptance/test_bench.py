@@ -276,6 +276,33 @@ def test_kcat_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
     assert "librdkafka" in found["version"]
 
 
+@pytest.mark.full("builds another server, once")
+def test_durable_streams_is_measured_beside_the_daemon(tmp_path: Path) -> None:
+    """Both servers store single events and batches, and each goal has its ratio."""
+    program("wrk", "wrk")
+    if shutil.which("cargo") is None:
+        pytest.skip("needs cargo, newer than Debian's")
+    found = figures(tmp_path, "against", "durable-streams", "--seconds", "1", "--rounds", "1")
+
+    assert [row["server"] for row in found["rows"]] == ["durable-streams", "remora"] * 2
+    for row in found["rows"]:
+        assert row["rate"] > 0
+        assert row["cpu_us"] > 0
+        assert 0 < row["p50_s"] <= row["p99_s"]
+        assert row["peak_rss_bytes"] > 1_000_000
+    assert [goal["value"] > 0 for goal in found["goals"].values()] == [True, True]
+
+
+def test_redis_is_measured_beside_the_sequencer(tmp_path: Path) -> None:
+    """Both ways of keeping numbers have a cost, and the goal its ratio to Redis without a disk."""
+    program("redis-server", "redis-server")
+    found = figures(tmp_path, "against", "redis", "--seconds", "0.05", "--rounds", "1")
+
+    assert list(found["rows"]) == ["redis, nothing kept", "redis, each write synced", "remora sequencer"]
+    assert all(row["rate"] > 0 and row["server_ns"] > 0 for row in found["rows"].values())
+    assert found["ratio"]["value"] > 0
+
+
 @pytest.mark.kafka
 @pytest.mark.full("eight deliveries, for a benchmark, half of them by a worker that Java has to compile first")
 def test_kafka_connect_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
