@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
+
+from remora.cluster_answer import notice
 
 T = TypeVar("T")
 
@@ -16,8 +19,21 @@ LETTERS = ("dead letter", "dead letters")
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's one coroutine."""
-    return asyncio.run(work)
+    """Run a command's one coroutine; while it waits for a silent cluster, standard error says so."""
+    before = notice.set(_waiting)
+    try:
+        return asyncio.run(work)
+    finally:
+        notice.reset(before)
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    from remora.replay.steps import told  # most commands wait for nothing, and start sooner without it
+
+    with told() as tell:
+        tell(what)
+        yield
 
 
 def print_json(value: object) -> None:

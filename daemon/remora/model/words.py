@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def duration(seconds: float | None) -> str:
     """Seconds for a person: `850ms`, `12.3s`, `4m05s`, `3h20m`, `2d04h`; `-` for None."""
@@ -23,3 +25,8 @@ def duration(seconds: float | None) -> str:
 def several(count: int, one: str, more: str = "") -> str:
     """A number with its noun; `more` where that is not made with an s."""
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
+def agreeing(count: int, sentence: str) -> str:
+    """`{n} [record is|records are] new` with the number, and of each pair what agrees with it."""
+    return re.sub(r"\[([^|\]]*)\|([^\]]*)\]", r"\1" if count == 1 else r"\2", sentence).replace("{n}", str(count))
