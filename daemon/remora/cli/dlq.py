@@ -75,11 +75,11 @@ def list_command(settings: Settings, queue: str | None, wanted: Filter, summary:
     if as_json:
         print_json([as_json_row(each) for each in letters])
     else:
-        _print_letters(letters)
+        _print_letters(letters, "there is no dead letter" if wanted.is_everything else "there is no such dead letter")
     _complain_of_corrupt(letters)
 
 
-def _print_letters(letters: Sequence[DeadLetter]) -> None:
+def _print_letters(letters: Sequence[DeadLetter], none: str) -> None:
     print_table(
         ("QUEUE", "POSITION", "CAUSE", "ATTEMPTS", "PARKED", "BYTES", "REASON"),
         [
@@ -87,14 +87,14 @@ def _print_letters(letters: Sequence[DeadLetter]) -> None:
                 each.queue,
                 f"{each.incarnation}:{each.position}",
                 each.cause,
-                each.attempts,
+                each.attempts or "-",  # they are counted where a limit or a pace of attempts is set
                 _time(each.parked_at) or "-",
                 size(len(each.raw)),
                 _reason(each),
             )
             for each in letters
         ],
-        "there is no such dead letter",
+        none,
     )
 
 

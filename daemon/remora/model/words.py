@@ -22,6 +22,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24}d{hours % 24:02}h"
 
 
+def when(seconds: float) -> str:
+    """A time to come: `in 4.2s`, and `now` where nothing is left of it."""
+    return f"in {duration(seconds)}" if seconds >= 0.001 else "now"
+
+
 def several(count: int, one: str, more: str = "") -> str:
     """A number with its noun; `more` where that is not made with an s."""
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
