@@ -15,7 +15,7 @@ from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
-from remora.cli.output import LETTERS, print_json, print_table, run_async, size
+from remora.cli.output import LETTERS, ask, print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -297,7 +297,7 @@ async def _drop(store: ShardStore, letters: list[DeadLetter]) -> int:
 
 def _confirm(question: str, *, yes: bool) -> None:
     if not yes:
-        click.confirm(question, abort=True, err=True)
+        ask(question)
 
 
 def _queues(planned: RedrivePlan) -> str:

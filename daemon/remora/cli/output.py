@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -34,6 +35,18 @@ def _waiting(what: str) -> Iterator[None]:
     with told() as tell:
         tell(what)
         yield
+
+
+def ask(question: str) -> None:
+    """Go on where the answer is yes. In a script, where nobody answers, the option that does is named."""
+    try:
+        is_yes = click.confirm(question, err=True)
+    except click.Abort as exc:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("nobody answered: --yes does") from exc
+    if not is_yes:
+        raise click.Abort
 
 
 def print_json(value: object) -> None:
