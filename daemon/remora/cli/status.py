@@ -189,7 +189,7 @@ def _row(endpoints: str, said: str, members: Sequence[dict[str, Any]]) -> tuple[
         some(each["topic"] for each in members),
         found.text,
         duration(found.since_s),
-        duration(found.next_attempt_s),
+        "-" if found.next_attempt_s is None else when(found.next_attempt_s).removeprefix("in "),
         str(sum(each["queues"] for each in members)),
         f"{tilde}{sum(waiting)}" if waiting else "-",
         endpoints,
