@@ -34,4 +34,4 @@ def several(count: int, one: str, more: str = "") -> str:
 
 def agreeing(count: int, sentence: str) -> str:
     """`{n} [record is|records are] new` with the number, and of each pair what agrees with it."""
-    return re.sub(r"\[([^|\]]*)\|([^\]]*)\]", r"\1" if count == 1 else r"\2", sentence).replace("{n}", str(count))
+    return re.sub(r"\[([^|\]]*)\|([^\]]*)\]", r"\1" if count == 1 else r"\2", sentence).replace("{n}", f"{count:,}")
