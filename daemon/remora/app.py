@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from remora.cluster_answer import answered
 from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, usable_delivery
 from remora.config import Settings
 from remora.embedded_files import become_owner
@@ -230,7 +230,7 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
     _become_owner_of_store(settings)
     async with store:
         if settings.store.kind == "rados":
-            await _within(known, settings.rados.mount_timeout_s + 1)
+            await answered(known, settings.rados)
         yield store
 
 
@@ -277,7 +277,7 @@ async def _logs_in_rados(settings: Settings, is_dead: Callable[[str], bool], *, 
         is_dead=is_dead,
     ) as store:
         if not waits:
-            await _within(known, settings.rados.mount_timeout_s + 1)
+            await answered(known, settings.rados)
         yield store.logs
 
 
@@ -291,15 +291,8 @@ async def default_log_pool(settings: Settings) -> str:
 
     known = asyncio.Event()
     async with RadosLogStore(settings.rados, lambda connected, _: known.set() if connected else None) as store:
-        await _within(known, settings.rados.mount_timeout_s + 1)
+        await answered(known, settings.rados)
         return store.default_pool
-
-
-async def _within(known: asyncio.Event, seconds: float) -> None:
-    """Wait for the cluster; where it is still not connected afterwards, the first call says why."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await known.wait()
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ class Answered:
 
 
 def wrk(script: Path, url: str, connections: int, seconds: float) -> Answered:
-    """Run a script of `write_wrk_script`. Raises BenchError where a request is refused or breaks, or none comes back."""
+    """Run a script of `write_wrk_script`. Raises BenchError where a request is refused or breaks, or has no answer."""
     argv = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
     argv += ["--timeout", "60s", "-s", str(script), url]  # a disk that stalls is to show in the latencies
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from devkit.clusters.ceph import Ceph, reached_logs
+from devkit.processes.daemon import remora, write_config
 from devkit.waits import until
 from remora.config import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
+from remora.model.exits import Exit
 from remora.storage.rados import RadosStore
 
 pytestmark = pytest.mark.ceph
@@ -57,6 +60,23 @@ def keyring(path: Path, user: str, key: str) -> str:
 async def test_missing_conf(settings: RadosSettings) -> None:
     """A configuration file that does not exist is named."""
     assert "/nowhere/ceph.conf" in await refused_at_once(replace(settings, conf="/nowhere/ceph.conf"))
+
+
+async def test_a_command_says_that_it_waits_for_a_silent_monitor(tmp_path: Path) -> None:
+    """A line says so within the command's first seconds, and the last one which monitor did not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        keys = "\n".join(f"auth_{each}_required = none" for each in ("client", "cluster", "service"))
+        conf, config = tmp_path / "ceph.conf", tmp_path / "remora.toml"
+        conf.write_text(f"[global]\nmon_host = 127.0.0.1:{silent.getsockname()[1]}\n{keys}\n")
+        write_config(config, {"store": {"kind": "rados"}, "rados": {"conf": str(conf), "mount_timeout": "3s"}})
+
+        done = await remora("topic", "list", "-c", config)
+
+    assert done.code == Exit.UNAVAILABLE
+    assert done.err.splitlines() == [
+        "remora: 00:00 waiting for the Ceph cluster to answer, for up to 4 s",
+        "remora: no monitor answered within 3 s",
+    ]
 
 
 async def test_missing_keyring(settings: RadosSettings) -> None:

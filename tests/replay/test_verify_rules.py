@@ -63,6 +63,24 @@ def test_what_a_count_leads_to(changes: dict[str, int], rules: VerdictRules, ver
     assert bool(found.reasons) == (verdict != PASS)
 
 
+def test_reasons_agree_with_their_counts() -> None:
+    """One is in the singular with all that belongs to it, and the same sentence has the plural of two."""
+    counts = GOOD | {"out_of_window": 0, "in_trace": 0, "offered": 0}
+    wrong = ("lost", "ghosts", "inversions", "final_state_wrong", "chain_gaps")
+
+    one, two = (judge(counts | dict.fromkeys(wrong, n), None, 0.0, RULES).reasons for n in (1, 2))
+
+    assert one == (
+        "1 event was acknowledged and is not in Kafka",
+        "1 event is in Kafka that was refused or never sent",
+        "1 record comes behind later ones of its key",
+        "1 key does not end with its last acknowledged event",
+        "1 gap in the chain of positions has no dead letters that explain it",
+    )
+    assert two[0] == "2 events were acknowledged and are not in Kafka"
+    assert two[4] == "2 gaps in the chain of positions have no dead letters that explain them"
+
+
 @pytest.mark.parametrize(("unchained", "verdict"), [(0, PASS), (8, PASS), (9, INVALID)])
 def test_a_topic_without_positions_proves_nothing(unchained: int, verdict: str) -> None:
     """Where no record tells its position, and no journal what was sent, no gap could be seen."""

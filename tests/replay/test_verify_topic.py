@@ -361,7 +361,7 @@ def test_a_good_topic_passes_and_says_the_same_again(
     now = _run(*options, "--out", str(tmp_path / "now"), "--no-series")
 
     assert now.exit_code == 3
-    assert "1 records are of no event of this run" in now.output
+    assert "1 record is of no event of this run" in now.output
     assert RunDirectory(first).verdict.read_bytes() == RunDirectory(again).verdict.read_bytes()
     assert RunDirectory(first).series.read_bytes() == RunDirectory(again).series.read_bytes()
     verdict = layout.read(RunDirectory(first).verdict, TopicVerdict)

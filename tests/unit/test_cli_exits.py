@@ -121,13 +121,14 @@ def test_a_command_that_is_nearly_right_is_named(remora: Run, words: list[str], 
     assert (f"did you mean '{meant}'?" in done.err) == bool(meant)
 
 
-def test_lines_of_asyncio_reach_no_user(remora: Run, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+@pytest.mark.parametrize("library", ["asyncio", "aiokafka.conn"])
+def test_lines_of_libraries_reach_no_user(remora: Run, capfdbinary: pytest.CaptureFixture[bytes], library: str) -> None:
     """In a command they go nowhere; a daemon's log gets them."""
     remora("completion", "bash")
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []  # as in a process of its own
     try:
-        logging.getLogger("asyncio").warning("Unknown child process pid %d", 1)
+        logging.getLogger(library).warning("Unknown child process pid %d", 1)
     finally:
         root.handlers = handlers
 

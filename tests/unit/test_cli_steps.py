@@ -77,3 +77,24 @@ def test_what_ends_soon_makes_no_line() -> None:
 
     assert short.getvalue() == ""
     assert long.getvalue().startswith("remora: 00:00 waiting\n")
+
+
+class Terminal(io.StringIO):
+    """A terminal that nobody reads."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_a_terminal_has_one_line_for_steps_within_steps() -> None:
+    """A step that is told within another takes its line over, and gives it back."""
+    outer, inner = Terminal(), Terminal()
+
+    with told(outer) as tell:
+        tell("looking")
+        with told(inner) as tell_more:
+            tell_more("waiting for the cluster")
+
+    shown = re.findall("looking|waiting for the cluster", outer.getvalue())
+    assert (shown[-1], inner.getvalue()) == ("looking", "")

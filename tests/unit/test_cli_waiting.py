@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from devkit.processes.daemon import write_config
+from remora.cli.output import run_async
 from remora.cli.send import WaitNotice
+from remora.cluster_answer import answered
+from remora.config import RadosSettings
 from remora.model.exits import Exit
 from support.commands import Run, config, remora
 
@@ -54,3 +58,18 @@ def test_sending_without_a_daemon_says_what_it_waits_for(remora: Run, config: Pa
 
     assert done.code == Exit.UNAVAILABLE
     assert done.err.splitlines()[0].startswith(f"remora: waiting, unix:{folder}/none: cannot connect: No such file")
+
+
+async def _answered_late() -> None:
+    known = asyncio.Event()
+    asyncio.get_running_loop().call_soon(known.set)
+    await answered(known, RadosSettings(mount_timeout_s=10.0))
+
+
+def test_a_cluster_that_does_not_answer_is_said_to(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command says at once what it waits for, and for how long; a program that opens a log says nothing."""
+    run_async(_answered_late())
+    assert capsys.readouterr().err == "remora: 00:00 waiting for the Ceph cluster to answer, for up to 11 s\n"
+
+    asyncio.run(_answered_late())
+    assert capsys.readouterr().err == ""

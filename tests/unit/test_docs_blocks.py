@@ -6,34 +6,17 @@ import ast
 import json
 import re
 import subprocess
-import textwrap
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from remora import config
+from support.blocks import DOCUMENTS, ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING")),
-]
 OWN_VARIABLES = {"CONFIG", "SPARK_JARS"}
 """Variables of remora that are no options."""
 AS_EXAMPLES = {"LOG_PORT", "LOG_LEVL", "FOO_BAR", "SUPERVISOR_GRACE"}
 """What operations.md and how-to-add.md name because it is no option."""
-
-
-def blocks(*kinds: str) -> Iterator[tuple[str, str]]:
-    """The blocks of some kinds, each with where it begins."""
-    for document in DOCUMENTS:
-        text = document.read_text()
-        for found in re.finditer(r"(?ms)^( *)```(\w*)\n(.*?)^ *```", text):
-            if found[2] in kinds:
-                line = text.count("\n", 0, found.start()) + 1
-                yield f"{document.name}:{line}", textwrap.dedent(found[3])
 
 
 def test_each_block_of_a_shell_is_one() -> None:

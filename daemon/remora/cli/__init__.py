@@ -132,8 +132,9 @@ def main() -> None:
 
     A configuration has a line for each of its problems.
     """
-    # What asyncio has to say is for a daemon's log, and without a handler it goes to standard error.
-    logging.getLogger("asyncio").addHandler(logging.NullHandler())
+    # What these have to say is for a daemon's log, and without a handler it goes to standard error.
+    for library in ("asyncio", "aiokafka"):
+        logging.getLogger(library).addHandler(logging.NullHandler())
     try:
         group(standalone_mode=True)
     except RemoraError as exc:

@@ -15,7 +15,7 @@ from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
-from remora.cli.output import LETTERS, print_json, print_table, run_async, size
+from remora.cli.output import LETTERS, ask, print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -75,11 +75,11 @@ def list_command(settings: Settings, queue: str | None, wanted: Filter, summary:
     if as_json:
         print_json([as_json_row(each) for each in letters])
     else:
-        _print_letters(letters)
+        _print_letters(letters, "there is no dead letter" if wanted.is_everything else "there is no such dead letter")
     _complain_of_corrupt(letters)
 
 
-def _print_letters(letters: Sequence[DeadLetter]) -> None:
+def _print_letters(letters: Sequence[DeadLetter], none: str) -> None:
     print_table(
         ("QUEUE", "POSITION", "CAUSE", "ATTEMPTS", "PARKED", "BYTES", "REASON"),
         [
@@ -87,14 +87,14 @@ def _print_letters(letters: Sequence[DeadLetter]) -> None:
                 each.queue,
                 f"{each.incarnation}:{each.position}",
                 each.cause,
-                each.attempts,
+                each.attempts or "-",  # they are counted where a limit or a pace of attempts is set
                 _time(each.parked_at) or "-",
                 size(len(each.raw)),
                 _reason(each),
             )
             for each in letters
         ],
-        "there is no such dead letter",
+        none,
     )
 
 
@@ -297,7 +297,7 @@ async def _drop(store: ShardStore, letters: list[DeadLetter]) -> int:
 
 def _confirm(question: str, *, yes: bool) -> None:
     if not yes:
-        click.confirm(question, abort=True, err=True)
+        ask(question)
 
 
 def _queues(planned: RedrivePlan) -> str:

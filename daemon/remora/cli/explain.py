@@ -41,6 +41,9 @@ from remora.ports.store import ShardStore
 
 KINDS = ("topic", "queue", "bucket", "event")
 
+MOST_PLACES = 20
+"""Places of an event that are shown to people: with notifications it may wait in hundreds of topics."""
+
 
 @click.command()
 @click.argument("what")
@@ -99,7 +102,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(answer))
     else:
-        _print(asked, answer)
+        print_findings(asked, answer)
     complain(damaged | {each: each for each in answer.failures})
     if not answer.is_found:
         sys.exit(Exit.FAILURE)
@@ -180,7 +183,8 @@ async def _views(
 # ------------------------------------------------------------------------------------------------------ showing
 
 
-def _print(asked: Asked, answer: EventFindings) -> None:
+def print_findings(asked: Asked, answer: EventFindings) -> None:
+    """For people: what was found, and what cannot be known."""
     if answer.kind == "queue":
         lines = [line for each in answer.queues for line in queue_lines(each)]
     elif answer.kind == "topic":
@@ -189,7 +193,9 @@ def _print(asked: Asked, answer: EventFindings) -> None:
         lines = bucket_lines(answer.bucket) if answer.bucket is not None else []
         looked = several(answer.looked_at, "waiting entry", "waiting entries")
         lines += [f"{'  events' if lines else f'event {asked.what}'}: looked at {looked}"]
-        lines += [line for each in answer.places for line in event_lines(each, answer.queues)]
+        lines += [line for each in answer.places[:MOST_PLACES] for line in event_lines(each, answer.queues)]
+        if (more := len(answer.places) - MOST_PLACES) > 0:
+            lines.append(f"  and in {several(more, 'further place')}: --topic looks into one topic, --json shows all")
         lines += [f"  in Kafka: {each.shown}" for each in answer.delivered]
         if not answer.is_found:
             name = "" if asked.kind or asked.topic else "no topic or queue has this name, "

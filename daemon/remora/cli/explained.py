@@ -18,7 +18,7 @@ from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
 from remora.model.shard import LockHolder, ShardStats
-from remora.model.words import duration, several
+from remora.model.words import duration, several, when
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
 from remora.policy.holds import hold_text
@@ -237,7 +237,7 @@ def _topic_state_lines(views: Sequence[QueueView]) -> list[str]:
     found = together(condition_of(each.shard) for each in views if each.shard)
     if found is None:
         return []
-    follows = "" if found.next_attempt_s is None else f", the next attempt in {duration(found.next_attempt_s)}"
+    follows = "" if found.next_attempt_s is None else f", the next attempt {when(found.next_attempt_s)}"
     return [f"  state: {found.text} for {duration(found.since_s)}{follows}"]
 
 
@@ -267,7 +267,8 @@ def event_lines(place: EventPlace, views: Sequence[QueueView]) -> list[str]:
     """One place of an event."""
     what = f"{place.event_name} of {place.key}, id {place.event_id}, {duration(time.time() - place.created)} old"
     if place.cause:
-        parked = f"{duration(time.time() - place.parked_at)} ago, after {several(place.attempts, 'attempt')}"
+        tried = f", after {several(place.attempts, 'attempt')}" if place.attempts else ""
+        parked = f"{duration(time.time() - place.parked_at)} ago{tried}"
         return [
             f"  {what}",
             f"    dead letter of queue {place.queue} for {place.cause}, {parked}: {place.reason}",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+import sys
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
+
+from remora.cluster_answer import notice
 
 T = TypeVar("T")
 
@@ -16,8 +20,33 @@ LETTERS = ("dead letter", "dead letters")
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's one coroutine."""
-    return asyncio.run(work)
+    """Run a command's one coroutine; while it waits for a silent cluster, standard error says so."""
+    before = notice.set(_waiting)
+    try:
+        return asyncio.run(work)
+    finally:
+        notice.reset(before)
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    from remora.replay.steps import told  # most commands wait for nothing, and start sooner without it
+
+    with told() as tell:
+        tell(what)
+        yield
+
+
+def ask(question: str) -> None:
+    """Go on where the answer is yes. In a script, where nobody answers, the option that does is named."""
+    try:
+        is_yes = click.confirm(question, err=True)
+    except click.Abort as exc:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("nobody answered: --yes does") from exc
+    if not is_yes:
+        raise click.Abort
 
 
 def print_json(value: object) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import ask, print_json, print_table, run_async, size
 from remora.cli.rows import look_at, origin_option
 from remora.cli.trace import myself, trace
 from remora.cli.which import find_queue
@@ -212,7 +212,7 @@ def drop_command(settings: Settings, queue: str, yes: bool, origin: Origin | Non
             return count
 
     if not yes:
-        click.confirm(f"Give up the exported entries of {queue} for good?", abort=True, err=True)
+        ask(f"Give up the exported entries of {queue} for good?")
     count = run_async(work())
     given_up = several(count, f"exported entry of {queue} was", f"exported entries of {queue} were")
     click.echo(f"{given_up} given up" if count else f"nothing of {queue} was exported")

@@ -14,7 +14,7 @@ from remora.cli.options import running_option
 from remora.cli.output import print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.exits import Exit
-from remora.model.words import duration, several
+from remora.model.words import duration, several, when
 from remora.policy.condition import Condition, State, together
 from remora.policy.mends import LEAK_COMMAND
 from remora.policy.spill import SPILL_COMMAND
@@ -93,7 +93,9 @@ def _check(shown: dict[str, Any]) -> None:
         click.echo(line)
     if wrong:
         sys.exit(Exit.FAILURE)
-    click.echo(f"all is well: {several(len(shown['shards']), 'queue')}")
+    letters = _letter_lines(shown)  # stored, so that nothing is lost, and an operator's to look at
+    said = f"{'nothing fails' if letters else 'all is well'}: {several(len(shown['shards']), 'queue')}"
+    click.echo("; ".join([said, *letters]))
 
 
 def _letter_lines(shown: dict[str, Any]) -> list[str]:
@@ -158,7 +160,7 @@ def _counted(each: dict[str, Any]) -> str:
 
 def _next(each: dict[str, Any]) -> str:
     at_s = each["next_attempt_seconds"]
-    return "" if at_s is None else f", the next attempt in {duration(at_s)}"
+    return "" if at_s is None else f", the next attempt {when(at_s)}"
 
 
 def status_rows(topics: Iterable[dict[str, Any]], shards: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -187,7 +189,7 @@ def _row(endpoints: str, said: str, members: Sequence[dict[str, Any]]) -> tuple[
         some(each["topic"] for each in members),
         found.text,
         duration(found.since_s),
-        duration(found.next_attempt_s),
+        "-" if found.next_attempt_s is None else when(found.next_attempt_s).removeprefix("in "),
         str(sum(each["queues"] for each in members)),
         f"{tilde}{sum(waiting)}" if waiting else "-",
         endpoints,

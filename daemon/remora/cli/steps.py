@@ -18,6 +18,9 @@ _LOOK_S = 1.0
 SILENT_S = 1.0
 """What a command may take that says nothing meanwhile."""
 
+_shown: list[tuple[Callable[[str], None], list[str]]] = []
+"""What the terminal shows, and how it is changed; empty while there is nothing to show."""
+
 
 @contextmanager
 def told(
@@ -53,6 +56,14 @@ def _own(stream: TextIO) -> Iterator[TextIO]:
 
 @contextmanager
 def _on_terminal(stream: TextIO, far: Callable[[], str]) -> Iterator[Callable[[str], None]]:
+    if _shown:  # a terminal has one line for all, which shows the step outside again afterwards
+        tell, step = _shown[-1]
+        before = step[0]
+        try:
+            yield tell
+        finally:
+            tell(before)
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=stream), transient=True) as progress:
         task = progress.add_task("starting", total=None)
@@ -62,8 +73,12 @@ def _on_terminal(stream: TextIO, far: Callable[[], str]) -> Iterator[Callable[[s
             current[0] = step
             progress.update(task, description=step)
 
-        with again_and_again(_LOOK_S, lambda: progress.update(task, description=_line(current[0], far()))):
-            yield tell
+        _shown.append((tell, current))
+        try:
+            with again_and_again(_LOOK_S, lambda: progress.update(task, description=_line(current[0], far()))):
+                yield tell
+        finally:
+            _shown.pop()
 
 
 @contextmanager

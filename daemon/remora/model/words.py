@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def duration(seconds: float | None) -> str:
     """Seconds for a person: `850ms`, `12.3s`, `4m05s`, `3h20m`, `2d04h`; `-` for None."""
@@ -20,6 +22,16 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24}d{hours % 24:02}h"
 
 
+def when(seconds: float) -> str:
+    """A time to come: `in 4.2s`, and `now` where nothing is left of it."""
+    return f"in {duration(seconds)}" if seconds >= 0.001 else "now"
+
+
 def several(count: int, one: str, more: str = "") -> str:
     """A number with its noun; `more` where that is not made with an s."""
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
+def agreeing(count: int, sentence: str) -> str:
+    """`{n} [record is|records are] new` with the number, and of each pair what agrees with it."""
+    return re.sub(r"\[([^|\]]*)\|([^\]]*)\]", r"\1" if count == 1 else r"\2", sentence).replace("{n}", f"{count:,}")

@@ -190,8 +190,8 @@ class Outage:
 def outages(shards: Iterable[FailingShard], waiting: Mapping[str, int | None]) -> list[Outage]:
     """The failing shards by destination and cause, the most topics first.
 
-    `waiting` has the number of entries that wait in each topic, None where it is not known. A topic that fails in more
-    than one way counts with each.
+    `waiting` has the number of entries that wait in each topic, None where it is not known. A topic that fails has
+    entries: 0 was counted before they came, and is not known. One that fails in more than one way counts with each.
     """
     groups: dict[tuple[str, str], list[FailingShard]] = {}
     for each in shards:
@@ -202,6 +202,6 @@ def outages(shards: Iterable[FailingShard], waiting: Mapping[str, int | None]) -
         condition = together(each.condition for each in members)
         assert condition is not None
         topics = sorted({each.topic for each in members})
-        known = [count for topic in topics if (count := waiting.get(topic)) is not None]
+        known = [count for topic in topics if (count := waiting.get(topic))]
         found.append(Outage(place, cause, condition, topics, sum(known) if known else None))
     return sorted(found, key=lambda each: (-len(each.topics), each.place, each.cause))

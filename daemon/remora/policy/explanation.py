@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remora.model.shard import Origin
-from remora.model.words import duration, several
+from remora.model.words import duration, several, when
 from remora.policy.condition import Condition, State
 from remora.policy.next_command import TopicSubject, next_command
 
@@ -214,7 +214,8 @@ def _failing(found: Condition) -> str:
     if found.is_trying:
         text += ", trying now"
     elif found.next_attempt_s is not None:
-        text += f", the next attempt in {duration(found.next_attempt_s)} or sooner"
+        at = when(found.next_attempt_s)
+        text += f", the next attempt {at}" + (" or sooner" if at != "now" else "")
     return text + ("; an operator must mend the cause" if found.state is State.STOPPED else "")
 
 

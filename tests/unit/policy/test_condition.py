@@ -135,3 +135,12 @@ def test_three_hundred_topics_behind_one_broker_are_one_outage() -> None:
     assert first.condition == Condition(State.RETRYING, "b:9092: Connection refused", 299.0, 9.0)
     assert first.named == "t0, t1, t10, t100, t101, t102, t103, t104, t105, t106 and 290 more"
     assert (second.cause, second.topics, second.entries) == ("unknown", ["u"], None)
+
+
+def test_a_topic_that_fails_is_not_said_to_be_empty() -> None:
+    """A count of 0 is from before its entries came, and says nothing of how many there are."""
+    shard = FailingShard("t", "kafka://b:9092", "", Condition(State.RETRYING, "away", 1.0))
+
+    (found,) = outages([shard], {"t": 0})
+
+    assert found.entries is None

@@ -96,6 +96,11 @@ def says(
             "remora topic test orders",
         ),
         (
+            says("retrying", "refused", since_s=61.7, next_attempt_s=0.0),
+            "retrying for 1m01s, the next attempt now: refused",
+            "remora topic test orders",
+        ),
+        (
             says("retrying", "refused", since_s=61.7, is_trying=True),
             "retrying for 1m01s, trying now: refused",
             "remora topic test orders",

@@ -67,7 +67,7 @@ function summed({ queues, figures }) {
 
 const failed = (last, seconds, shown) => [
   last && `${duration(last.age_seconds)} ago, ${last.kind}${last.reason === shown ? "" : `: ${last.reason}`}`,
-  seconds !== null && `next attempt in ${duration(seconds)}`,
+  seconds !== null && (seconds < 0.001 ? "next attempt now" : `next attempt in ${duration(seconds)}`),
 ].filter(Boolean).join("; ");
 
 const said = (queue) => [queue.reason, ...queue.remarks].filter(Boolean);

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from remora.model.words import agreeing
 from remora_pipeline.replay.report.panels import Picture
 from remora_pipeline.replay.report.subject import ReportSubject
 from remora_pipeline.replay.report.summary import Summary
@@ -76,9 +77,10 @@ def sentence(subject: ReportSubject) -> str:
         return "; ".join(verdict.reasons)
     found = verdict.counts
     copies = found.get("duplicates", 0)
-    more = f"; {count(copies)} records are copies, which this topic may have" if copies else ""
+    more = agreeing(copies, "; {n} [record is a copy|records are copies], which this topic may have") if copies else ""
     if subject.run is not None:
-        return f"all {count(found.get('acked', 0))} events that were acked are in Kafka, each key in its order{more}"
+        all_ = "all {n} [event that was acked is|events that were acked are] in Kafka, each key in its order"
+        return agreeing(found.get("acked", 0), all_) + more
     explained = found.get("chain_gaps_explained", 0)
     gaps = f"dead letters explain {count(explained)} gaps" if explained else "nothing is missing between them"
     return f"{count(found.get('in_kafka', 0))} records, each key in its order, and {gaps}{more}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from remora.model.words import agreeing
+
 _COMPARED = {
     "ingest": "opaqueData is the topic's own, and was compared with nothing; all other bytes of each value were",
     "s3": "the gateway writes the records: only bucket, key, event name, Kafka key, size of plain writes and the mark"
@@ -14,6 +16,7 @@ _COMPARED = {
 _ALONE = "without a journal nothing is known of what was sent: values were not compared, and what never came into a"
 _ALONE += " queue is not missed"
 _CHAIN = "the last record of each queue names a next one that is not there yet: behind it nothing is proven"
+_UNCHAINED = "{n} [record tells|records tell] no position: no gap before or behind [it|them] can be seen"
 _NUMBERS = "numbers before the least and behind the greatest one that was read are not missed, and a dead letter of a"
 _NUMBERS += " corrupt entry names no number: each such letter may explain one gap"
 _UNDECIDED = "readers of committed records see nothing yet of what lies behind a transaction that is open, and whether"
@@ -32,7 +35,7 @@ def _caveats(target: str | None, counts: Mapping[str, int]) -> Iterator[str]:
     if counts["unchained"] < counts["in_kafka"]:
         yield _CHAIN
     if counts["unchained"]:
-        yield f"{counts['unchained']} records tell no position: no gap before or behind them can be seen"
+        yield agreeing(counts["unchained"], _UNCHAINED)
     if counts.get("numbered"):
         yield _NUMBERS
     if counts.get("undecided"):

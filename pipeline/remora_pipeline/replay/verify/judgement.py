@@ -6,30 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from remora.model.words import agreeing
 from remora_pipeline.replay.results import FAIL, INVALID, PASS, Percentiles
 
 _MEASURABLE_GAP_US = 20_000
 """Where events are closer together than this, a tenth of their mean gap is less than any generator can keep."""
 
 _WRONG = {
-    "lost": "{n} events were acknowledged and are not in Kafka",
-    "altered": "{n} records name an event of this run and disagree with it",
-    "foreign": "{n} records are of no event of this run",
-    "malformed": "{n} records cannot be read",
-    "ghosts": "{n} events are in Kafka that were refused or never sent",
-    "inversions": "{n} records come behind later ones of their key",
-    "keys_in_several_partitions": "{n} keys lie in several partitions, where their order means nothing",
-    "keys_misplaced": "{n} keys lie in another partition than their own",
-    "keys_in_several_shards": "{n} keys lie in several shards of one topic, which each of them has only one of",
-    "positions_inverted": "{n} records tell a position before that of a record of their queue in front of them",
-    "without_position": "{n} records have no remora-shard, remora-pos and remora-next, which each of a run's has",
-    "without_event_id": "{n} records have no remora-event-id, which each of a run's has",
-    "without_number": "{n} records have no remora-seq, which each of the topic's has",
-    "final_state_wrong": "{n} keys do not end with their last acknowledged event",
-    "numbers_repeated": "{n} numbers are of several entries",
-    "numbers_torn": "{n} entries have copies that do not agree on their number",
-    "numbers_inverted": "{n} entries have no larger number than the one before them in their queue",
+    "lost": "{n} [event was|events were] acknowledged and [is|are] not in Kafka",
+    "altered": "{n} [record names|records name] an event of this run and [disagrees|disagree] with it",
+    "foreign": "{n} [record is|records are] of no event of this run",
+    "malformed": "{n} [record|records] cannot be read",
+    "ghosts": "{n} [event is|events are] in Kafka that [was|were] refused or never sent",
+    "inversions": "{n} [record comes|records come] behind later ones of [its|their] key",
+    "keys_in_several_partitions": "{n} [key lies|keys lie] in several partitions, where order means nothing",
+    "keys_misplaced": "{n} [key lies|keys lie] in another partition than [its|their] own",
+    "keys_in_several_shards": "{n} [key lies|keys lie] in several shards of one topic, where a key has only one",
+    "positions_inverted": "{n} [record tells|records tell] a position before that of one in front in [its|their] queue",
+    "without_position": "{n} [record has|records have] no remora-shard, remora-pos and remora-next, as all of a run do",
+    "without_event_id": "{n} [record has|records have] no remora-event-id, as all of a run do",
+    "without_number": "{n} [record has|records have] no remora-seq, as all of the topic do",
+    "final_state_wrong": "{n} [key does|keys do] not end with [its|their] last acknowledged event",
+    "numbers_repeated": "{n} [number is|numbers are] of several entries",
+    "numbers_torn": "{n} [entry has|entries have] copies that do not agree on [its|their] number",
+    "numbers_inverted": "{n} [entry has|entries have] no larger number than the one before in [its|their] queue",
 }
+
+_UNEXPLAINED = "{{n}} [gap|gaps] in the {} [has|have] no dead letters that explain [it|them]"
+_OUTSIDE = "{n} acknowledged [event is|events are] in Kafka outside the window of times, which --from and --to choose"
+_UNDECIDED = "{n} acknowledged [event lies|events lie] in Kafka behind a transaction that is open"
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,16 @@ def judge(
 
 def _wrong(counts: Mapping[str, int], rules: VerdictRules) -> list[str]:
     told = [
-        text.format(n=counts[name])
+        agreeing(counts[name], text)
         for name, text in _WRONG.items()
         if counts.get(name) and not (name == "foreign" and rules.foreign == "count")
     ]
     if (copies := counts["duplicates"] - counts["resent"]) and rules.duplicates == "fail":
-        told.append(f"{copies} records are copies")
+        told.append(agreeing(copies, "{n} [record is a copy|records are copies]"))
     if unexplained := counts["chain_gaps"] - counts["chain_gaps_explained"]:
-        told.append(f"{unexplained} gaps in the chain of positions have no dead letters that explain them")
+        told.append(agreeing(unexplained, _UNEXPLAINED.format("chain of positions")))
     if missing := counts.get("number_gaps", 0) - counts.get("number_gaps_explained", 0):
-        told.append(f"{missing} gaps in the numbers have no dead letters that explain them")
+        told.append(agreeing(missing, _UNEXPLAINED.format("numbers")))
     return told
 
 
@@ -87,12 +92,11 @@ def _unproven(
         if not counts["acked"]:
             told.append("no event was acknowledged, so nothing had to arrive")
         if waiting := counts["in_trace"] - counts["offered"]:
-            told.append(f"{waiting} events never had their turn: the replay was cut short")
+            told.append(agreeing(waiting, "{n} [event|events] never had [its|their] turn: the replay was cut short"))
         if displaced := counts["out_of_window"]:
-            stamps = "by their time stamps, which --from and --to choose"
-            told.append(f"{displaced} acknowledged events are in Kafka outside the window, {stamps}")
+            told.append(agreeing(displaced, _OUTSIDE))
         if undecided := counts.get("undecided"):
-            told.append(f"{undecided} acknowledged events lie in Kafka behind a transaction that is open")
+            told.append(agreeing(undecided, _UNDECIDED))
     elif not counts["in_kafka"]:
         told.append("there are no records to judge")
     elif counts["unchained"] == counts["in_kafka"]:
