@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devkit.processes.mounts import EXT4
+from devkit.waits import until
 
 _SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN of linux/ext4.h."""
@@ -42,9 +43,12 @@ class PowerCutDisk:
         finally:
             os.close(descriptor)
 
-    def come_back(self) -> None:
-        """The disk has what was synced. Nobody has a file open there."""
-        _run("umount", self.place)
+    async def come_back(self) -> None:
+        """The disk has what was synced, as soon as nobody has a file open there."""
+        umount = ["umount", self.place]
+        await until(
+            lambda: not subprocess.run(umount, check=False, stderr=subprocess.DEVNULL).returncode, "an idle disk"
+        )
         _run("mount", "-o", "loop", f"{self.place}.image", self.place)
         kept = self._contents()
         self.lost_bytes += sum(_lost_bytes(data, kept.get(name, b"")) for name, data in self._seen.items())

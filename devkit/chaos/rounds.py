@@ -154,7 +154,7 @@ class Daemon:
             raise ChaosError(f"the daemon ended by itself with {code}: {self.last_words()}")
         await gone(workers)  # one that waits for the disk has the listening sockets a little longer
         if self.disk is not None:
-            self.disk.come_back()
+            await self.disk.come_back()
         self.kills.append(Kill(before, time.time()))
         self.struck["daemon killed"] += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def main(place: Path) -> None:
             file.write(b"u" * BLOCK)
         never.write_bytes(b"n" * BLOCK)
         disk.drop()
-        disk.come_back()
+        asyncio.run(disk.come_back())
         assert [each.name for each in sorted(place.iterdir())] == ["kept", "lost+found"]
         assert kept.read_bytes() == b"s" * BLOCK
         assert disk.lost_bytes == 2 * BLOCK
