@@ -45,7 +45,7 @@ class PowerCutDisk:
 
     async def come_back(self) -> None:
         """The disk has what was synced, as soon as nobody has a file open there."""
-        umount = ["umount", self.place]
+        umount = ["umount", str(self.place)]
         await until(
             lambda: not subprocess.run(umount, check=False, stderr=subprocess.DEVNULL).returncode, "an idle disk"
         )
