@@ -194,7 +194,7 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     tracer: Tracer = NO_TRACER,
     meter: StageMeter = NO_METER,
     on_seam: OnSeam = seam_unseen,
-    on_commit: Callable[[int], None] = lambda _: None,
+    on_commit: Callable[[int], object] = lambda _: None,
 ) -> ShardStore:
     """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see
     `ports.spill`, `on_commit` with the bytes of each commit to RADOS.

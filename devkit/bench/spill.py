@@ -67,15 +67,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _round(clusters: Clusters, options: argparse.Namespace) -> SpillRates:
-    payload = os.urandom(options.payload // 2).hex().encode()
     with clusters.queue_objects() as ioctx:
         async with RadosStore(clusters.administrator, guard_s=0.0) as store:
             async with _queue(store, ioctx) as token:
-                written = await _write(store, token, payload, options.seconds)
+                written = await _write(store, token, options.payload, options.seconds)
             async with _queue(store, ioctx) as token:
-                await _fill(store, token, payload, options.entries)
+                await _fill(store, token, options.payload, options.entries)
                 from_ring = await _drain(store, token, options.entries)
-                await _fill(store, token, payload, options.entries)
+                await _fill(store, token, options.payload, options.entries)
                 moved, grown = await _move(store, token, options.entries)
                 from_runs = await _drain(store, token, options.entries)
     rates = SpillRates(written, moved, from_runs, from_ring, grown)
@@ -105,15 +104,16 @@ async def _queue(store: RadosStore, ioctx: rados.Ioctx) -> AsyncIterator[LockTok
             ioctx.remove_object(name)
 
 
-async def _write(store: RadosStore, token: LockToken, payload: bytes, seconds: float) -> float:
+async def _write(store: RadosStore, token: LockToken, payload: int, seconds: float) -> float:
     """Events a second that writers reserve and commit, one at a time each."""
     began, count = time.monotonic(), 0
 
     async def write() -> None:
         nonlocal count
         while time.monotonic() < began + seconds:
-            reservation = await store.two_phase.reserve(token.shard, 1, len(payload))
-            await store.two_phase.commit(token.shard, reservation, [payload])
+            entries = _entries(1, payload)
+            reservation = await store.two_phase.reserve(token.shard, 1, len(entries[0]))
+            await store.two_phase.commit(token.shard, reservation, entries)
             count += 1
 
     async with asyncio.TaskGroup() as tasks:
@@ -122,10 +122,15 @@ async def _write(store: RadosStore, token: LockToken, payload: bytes, seconds: f
     return count / (time.monotonic() - began)
 
 
-async def _fill(store: RadosStore, token: LockToken, payload: bytes, entries: int) -> None:
+def _entries(count: int, payload: int) -> list[bytes]:
+    """Entries of so many bytes, of which no two are alike; each can be stored in half of its size, as events can."""
+    return [os.urandom(payload // 2).hex().encode() for _ in range(count)]
+
+
+async def _fill(store: RadosStore, token: LockToken, payload: int, entries: int) -> None:
     for first in range(0, entries, COMMIT_ENTRIES):
-        part = [payload] * min(COMMIT_ENTRIES, entries - first)
-        reservation = await store.two_phase.reserve(token.shard, len(part), len(payload) * len(part))
+        part = _entries(min(COMMIT_ENTRIES, entries - first), payload)
+        reservation = await store.two_phase.reserve(token.shard, len(part), sum(map(len, part)))
         await store.two_phase.commit(token.shard, reservation, part)
 
 

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from devkit.chaos.changer import Changer
 from devkit.chaos.clients import Client, Ledger
 from devkit.chaos.clusters import ChaosError, make_kafka_topics, running
 from devkit.chaos.fan_out import Fanned, FanningClient
+from devkit.chaos.power import PowerCutDisk, power_cut_disk
 from devkit.chaos.reading import Reader
 from devkit.chaos.requests import Connection
 from devkit.paths import SCRIPTS
@@ -42,6 +43,7 @@ from remora.model.topic import Topic
 from remora.storage.rados import RadosStore
 from remora.storage.rados.intent_log import IntentState
 from remora.storage.rados.schedule import DueAction
+from remora.storage.sqlite.checks import check_directory
 
 REMORA = Path(sys.executable).with_name("remora")
 
@@ -62,6 +64,7 @@ KILLED_WHILE_STARTING = 0.25
 """Share of the rounds; in the others the daemon has answered a request before."""
 
 QUEUE_BYTES = 16_000_000
+DISK_MB = 2048
 SHORT_LEASES = """
 [ownership]
 lease = "20s"
@@ -83,9 +86,13 @@ DRAIN_S = 120.0
 
 @dataclass
 class Daemon:
-    """A daemon that is started and killed; `kills` is when it or a worker was, or was frozen, `struck` how often."""
+    """A daemon that is started and killed; `kills` is when it or a worker was, or was frozen, `struck` how often.
+
+    With a `disk` the power of its host goes instead.
+    """
 
     embedded: Embedded
+    disk: PowerCutDisk | None = None
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     kills: list[Kill] = field(default_factory=list)
     struck: Counter[str] = field(default_factory=Counter)
@@ -138,11 +145,16 @@ class Daemon:
         assert self._process is not None
         before, workers = time.time(), children(self._process.pid)
         with suppress(ProcessLookupError):
+            if self.disk is not None:
+                os.killpg(self._process.pid, signal.SIGSTOP)
+                self.disk.drop()
             os.killpg(self._process.pid, signal.SIGKILL)
         code = await self._process.wait()
         if code != -signal.SIGKILL:
             raise ChaosError(f"the daemon ended by itself with {code}: {self.last_words()}")
         await gone(workers)  # one that waits for the disk has the listening sockets a little longer
+        if self.disk is not None:
+            await self.disk.come_back()
         self.kills.append(Kill(before, time.time()))
         self.struck["daemon killed"] += 1
 
@@ -193,6 +205,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--clients", type=int, default=8, help="clients at a time (default: 8)")
     parser.add_argument("--reshard", action="store_true", help="give the topics other numbers of shards all the time")
     parser.add_argument("--fan-out", action="store_true", help="half of the clients send events without a topic")
+    parser.add_argument("--power-loss", action="store_true", help="throw away what was not synced at each kill")
     parser.add_argument("--bootstrap", default="", help="a broker that runs (default: one is made and removed)")
 
 
@@ -219,7 +232,8 @@ def run(options: argparse.Namespace) -> bool:
 async def _run(options: argparse.Namespace, folder: Path) -> list[str]:
     """All rounds on the store that was asked for; what is wrong."""
     if options.store != "rados":
-        return await _Chaos(options, Embedded(folder, QUEUE_BYTES)).run()
+        with power_cut_disk(folder / "store", DISK_MB) if options.power_loss else nullcontext() as disk:
+            return await _Chaos(options, Embedded(folder, QUEUE_BYTES), disk).run()
     from devkit.chaos.rados_stand import settings_in  # needs Ceph's own binding, which a run on SQLite does not
 
     async with running("ceph", options.name) as cluster:
@@ -230,12 +244,12 @@ async def _run(options: argparse.Namespace, folder: Path) -> list[str]:
 class _Chaos:
     """One run."""
 
-    def __init__(self, options: argparse.Namespace, embedded: Embedded) -> None:
+    def __init__(self, options: argparse.Namespace, embedded: Embedded, disk: PowerCutDisk | None = None) -> None:
         self._options = options
         self._chance = random.Random(options.seed)
         self._ledger = Ledger()
         self._embedded = embedded
-        self._daemon = Daemon(self._embedded)
+        self._daemon = Daemon(self._embedded, disk)
         run_id = secrets.token_hex(4)
         self._names = {f"chaos-{run_id}-{name}": shards for name, shards in SHARDS.items()}
         self._args = {f"chaos-{run_id}-{name}": args for name, args in EXACTLY_ONCE.items()}
@@ -375,9 +389,12 @@ class _Chaos:
                 for topic in (await store.catalog.topics()).values()
                 if topic.former
             ]
-            return left + [
+            left += [
                 f"dead letter: {each.queue} {each.position} {each.reason}" async for each in store.letters.stored()
             ]
+        if self._daemon.disk is not None:
+            left += [each.text for file in check_directory(self._daemon.disk.place) for each in file.problems]
+        return left
 
     def _tell(self, wrong: Sequence[str], arrived: Arrived, seconds: float) -> None:
         """The summary."""
@@ -390,6 +407,7 @@ class _Chaos:
             "struck": dict(sorted(self._daemon.struck.items())),
             "seconds": round(seconds, 1),
             "events": {fate.name.lower(): fates[fate] for fate in Fate},
+            "lost_bytes": self._daemon.disk.lost_bytes if self._daemon.disk else 0,
             "in_kafka": len(arrived.firsts),
             "copies": arrived.repeated,
             "asked_again": ledger.asked_again,
@@ -406,6 +424,8 @@ class _Chaos:
             f"{fates[Fate.REFUSED]:,} not to be stored, {fates[Fate.OPEN]:,} never answered; "
             f"{len(arrived.firsts):,} in Kafka, and {arrived.repeated:,} further copies"
         )
+        if self._options.power_loss:
+            print(f"{summary['lost_bytes']:,} bytes that were not synced were thrown away")
         for each in wrong[:20]:
             print(f"WRONG  {each}")
         if wrong:
@@ -414,6 +434,7 @@ class _Chaos:
                 f"{self._options.rounds} --clients {self._options.clients} --seed {self._options.seed}"
                 + (" --reshard" if self._options.reshard else "")
                 + (" --fan-out" if self._options.fan_out else "")
+                + (" --power-loss" if self._options.power_loss else "")
                 + (" --store rados" if self._options.store == "rados" else "")
             )
         else:

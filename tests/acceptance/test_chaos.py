@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from devkit.clusters.kafka import Kafka
+from devkit.processes.mounts import ext4
 from devkit.testing.cases import MORE
 from devkit.verdicts import verdict
 
@@ -135,12 +136,18 @@ def test_a_copy_needs_a_kill_between(kill: tuple[float, float], is_found: bool) 
     assert bool(judged([request(STORED, 1)], copies, [kill])) == is_found
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 @pytest.mark.kafka
 @pytest.mark.full("minutes; each kind of its faults has tests at the gate")
-def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka: Kafka) -> None:
-    """After twenty kills under a mixed load every event is accounted for, and every kind of request was made."""
+@pytest.mark.parametrize("power", ["stays", "goes"])
+def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka: Kafka, power: str) -> None:
+    """After twenty kills or power cuts under a mixed load every event is accounted for, and each kind of request was
+    made."""
     summary = tmp_path / "summary.json"
     options = ["--rounds", "20", "--bootstrap", kafka.address, "--json", str(summary)]
+    if power == "goes":
+        ext4(1, 4096)  # whether an image may be mounted
+        options.append("--power-loss")
 
     done = subprocess.run([str(CHAOS), "--ingest", *options], capture_output=True, text=True, check=False, timeout=400)
 
@@ -151,6 +158,7 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
     assert found["events"]["refused"] > 0
     done_by_all = {"single", "batch", "two_phase", "interrupted", "cut", "repeated", "conflicting", "malformed"}
     assert done_by_all <= set(found["done"])
+    assert (found["lost_bytes"] > 0) == (power == "goes")
 
 
 def hurt(tmp_path: Path, rounds: int) -> dict[str, Any]:

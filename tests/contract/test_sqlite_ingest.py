@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import sys
 import tempfile
@@ -229,6 +230,21 @@ async def test_1024_shards(store: SqliteStore) -> None:
     expected = by_shard(topic, [RoutedEvent(1000, b"bkt:k", b"first")], events)
     assert await pending(store, topic) == expected
     assert {(await store.inspection.stats(shard)).reservations for shard in topic.all_shards()} == {0}
+
+
+@pytest.mark.parametrize("shards", [64, 1024])
+async def test_a_transaction_reads_the_queues_that_it_appends_to(store: SqliteStore, shards: int) -> None:
+    """Requests that share a transaction have the rows of all their queues read by one statement, and no other rows."""
+    topic = await store.own_topics.create(own_topic("t", shards))
+    statements: list[str] = []
+    await store._files.file_of("t").write(lambda connection: connection.set_trace_callback(statements.append))
+
+    requests = [[RoutedEvent(number, b"bkt:k", b"x")] for number in (3, 40, 3, 63)]
+    await asyncio.gather(*(store.ingest.publish(topic, each) for each in requests))
+
+    (read,) = (each for each in statements if "json_group_array" in each)
+    (numbers,) = re.findall(r"json_each\('\[(.*)\]'\)", read)
+    assert {int(each) for each in numbers.split(",")} == {3, 40, 63}
 
 
 async def test_positions_run_out(store: SqliteStore, configured: SqliteSettings) -> None:

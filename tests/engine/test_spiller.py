@@ -15,7 +15,8 @@ from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running
-from remora.config import DeliverySettings
+from remora.config import DeliverySettings, MetersSettings, ScopeSettings, ShapingSettings
+from remora.engine.admission.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreFull
@@ -24,6 +25,7 @@ from remora.model.shard import LockToken, Mend, QueueRoom, Shard
 from remora.model.spill import Spill, SpillLook, SpillUsage
 from remora.policy.mends import Heal
 from remora.policy.spill import SpillRules
+from support.credit import Host, a_meter, shaping
 
 RING, PAGE = 1_000_000, 50_000
 START = Position(0, 24576)
@@ -114,7 +116,12 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    *, away: bool = True, args: str = "", rules: SpillRules | None = None, heal: Heal = "calm"
+    *,
+    away: bool = True,
+    args: str = "",
+    rules: SpillRules | None = None,
+    heal: Heal = "calm",
+    traffic: ShapingSettings | None = None,
 ) -> AsyncIterator[Stage]:
     store, telemetry, endpoint = FakeStore(), Telemetry(), FakeEndpoint()
     store.spill = ring = FilledRing()
@@ -123,11 +130,19 @@ async def staged(
     store.metadata["t"] = a_topic("t", args=args)
     if away:
         endpoint.opening = lambda _: EndpointUnavailable("it is away")
-    setup = WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings(), spill=rules or SpillRules(enabled=True), heal=heal)
+    rules, gate, host = rules or SpillRules(enabled=True), None, None
+    if traffic is not None:
+        host = Host(traffic)
+        gate = Gate(telemetry, host.bank())
+        gate.configure(traffic.rules, traffic.tick_s)
+    setup = WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings(), spill=rules, heal=heal, gate=gate)
     async with running(Worker(store, [endpoint], telemetry, setup, Random(7))) as task:
+        ticking = asyncio.ensure_future(host.shaper.run()) if host else None
         await asyncio.sleep(3)
         ring.come()
         yield Stage(ring, endpoint, telemetry, store, mends)
+        if ticking:
+            ticking.cancel()
         task.cancel()
 
 
@@ -184,6 +199,26 @@ async def test_moves_leave_the_store_to_others_between_pages(used: int, a_second
 
     assert (moves - begun) / 10 == pytest.approx(a_second, abs=2)
     assert timed == pytest.approx(moves, abs=1)
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("used", "share"), [(600_000, 1.0), (950_000, 10.0)])
+async def test_moves_take_credit_of_the_store(used: int, share: float) -> None:
+    """What is moved counts twice, listed and written, in the class `idle` of the host's traffic with its store, and
+    waits for its credit; while the ring is nearly full it counts as `max`, and waits for nothing."""
+    idle, most = a_meter(100_000, 100_000, 100_000), a_meter(10**9, 10**9)
+    scope = ScopeSettings(name="osds", of="store", enabled=True, meters=MetersSettings(idle=idle, max=most))
+    async with staged(traffic=shaping(scope, tick_s=1.0)) as stage:
+        stage.ring.guarded_at, stage.ring.pinned, stage.ring.rate = 0.0, used, 1.0
+        await asyncio.sleep(5)
+        begun = stage.ring.spilled
+        await asyncio.sleep(20)
+        moved = (stage.ring.spilled - begun) / 20
+        names = {"scope": "osds", "priority": "idle" if used < 900_000 else "max"}
+        taken = sample_value(stage.telemetry.registry, "remora_shaping_granted_bytes_total", names)
+
+    assert 40_000 * share <= moved <= 60_000 * share**2
+    assert taken == pytest.approx(2 * stage.ring.spilled, abs=4 * PAGE)
 
 
 @in_virtual_time

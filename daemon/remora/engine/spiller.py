@@ -14,30 +14,29 @@ from dataclasses import dataclass, field
 
 from remora.codec.topic import spills
 from remora.engine.backlog import ShardOwner
-from remora.engine.catalogue import Catalogue
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.rooms import Rooms
 from remora.engine.status import ShardStatus
-from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Topic
+from remora.model.traffic import Priority
 from remora.policy.growth import Growth
 from remora.policy.mends import should_mend
 from remora.policy.retry import ShardFailure
 from remora.policy.spill import (
     STALLED_S,
     SpillRules,
+    is_urgent,
     look_again_s,
     near_bound,
-    rest_s,
     should_go_on,
     should_guard,
     should_start,
     why_refused,
 )
 from remora.policy.stages import EventStage
-from remora.ports.delivery import DeliveryStore
 
 _IDLE_S = 1.0
 _FAILED_S = 1.0
@@ -60,19 +59,14 @@ class _Watched:
 
 
 class Spiller:
-    """See the module. `rules` are as configured; `rooms` mends what leaks, and names the topic of a queue."""
+    """See the module. `rules` are as configured; `rooms` mends what leaks, and names the topic of a queue.
 
-    def __init__(
-        self,
-        store: DeliveryStore,
-        catalogue: Catalogue,
-        held: ShardOwner,
-        telemetry: Telemetry,
-        rules: SpillRules,
-        rooms: Rooms,
-    ) -> None:
-        self._store, self._catalogue, self._held, self._telemetry = store, catalogue, held, telemetry
-        self._rules, self._rooms = rules, rooms
+    Moves take credit of the traffic with the store, which may have them wait for the next look.
+    """
+
+    def __init__(self, context: WorkerContext, held: ShardOwner, rules: SpillRules, rooms: Rooms) -> None:
+        self._store, self._catalogue, self._telemetry = context.store, context.catalogue, context.telemetry
+        self._gate, self._held, self._rules, self._rooms = context.gate, held, rules, rooms
         self._watched: dict[Shard, _Watched] = {}
         self._usage = SpillUsage({})
         self._usage_at = -math.inf
@@ -185,13 +179,17 @@ class Spiller:
         known.has_runs = seen.spill.entries > 0
 
     async def _move(self, token: LockToken, known: _Watched, seen: SpillLook) -> SpillLook:
-        """Move page after page until enough room is free; returns the last look. Raises StoreError."""
+        """Move page after page until there is room enough, or no credit; returns the last look. Raises StoreError."""
         topic, queue = self._rooms.label(token.shard), token.shard.queue
         while should_go_on(self._rules, seen.room):
             of_topic = sum(n for each, n in self._usage.by_shard.items() if self._rooms.label(each) == topic)
             self._telemetry.spill_near_bound(topic, near_bound(self._rules, of_topic, self._usage.total_bytes))
             if why := why_refused(self._rules, of_topic, self._usage.total_bytes, self._usage.full):
                 self._telemetry.spill_refused(topic, queue, why)
+                return seen
+            has_haste = is_urgent(seen.room)
+            priority = Priority.MAX if has_haste else Priority.IDLE
+            if not (self._gate.use_store(priority, 0) or has_haste):
                 return seen
             began = asyncio.get_running_loop().time()
             count = await self._store.spill.move(token)
@@ -202,15 +200,17 @@ class Spiller:
             self._telemetry.stage_took(EventStage.SPILL, self._store.kind, took_s)
             before, seen = seen, await self._store.spill.look(token)
             self._note(token, known, seen)
-            self._count(token.shard, seen.spill.nbytes - before.spill.nbytes)
-            await asyncio.sleep(rest_s(seen.room, took_s))
+            nbytes = max(0, seen.spill.nbytes - before.spill.nbytes)
+            self._count(token.shard, nbytes)
+            self._gate.use_store(priority, 2 * nbytes)  # it is listed, and written
+            await asyncio.sleep(0 if is_urgent(seen.room) else took_s)
         known.is_moving = False
         return seen
 
     def _count(self, shard: Shard, nbytes: int) -> None:
         """Count what was moved since the usage was read."""
         known = self._usage.by_shard
-        self._usage = SpillUsage({**known, shard: known.get(shard, 0) + max(0, nbytes)}, self._usage.full)
+        self._usage = SpillUsage({**known, shard: known.get(shard, 0) + nbytes}, self._usage.full)
 
 
 def _is_stuck(status: ShardStatus) -> bool:

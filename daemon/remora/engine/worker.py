@@ -132,7 +132,7 @@ class Worker:
         layouts = setup.layouts
         self._end_layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry).look
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
-        self._spiller = Spiller(store, self.catalogue, self.ownership, telemetry, setup.spill, self._backlog.rooms)
+        self._spiller = Spiller(self._context, self.ownership, setup.spill, self._backlog.rooms)
 
     def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
         """A destination within the bounds of the worker; a reload may change all of them but `nbytes`."""

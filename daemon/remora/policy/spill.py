@@ -62,12 +62,12 @@ def look_again_s(room: QueueRoom, lasts_s: float) -> float:
     return min(_LONGEST_S, max(_SHORTEST_S, min(lasts_s / 4, room.room_bytes / _FLOOD)))
 
 
-def rest_s(room: QueueRoom, took_s: float) -> float:
-    """For how long a queue's other readers and writers come first after a page was moved, which took so long.
+def is_urgent(room: QueueRoom) -> bool:
+    """Whether the ring is nearly full, so that senders are refused next: then moves come first.
 
-    Moves get half of the time, unless the ring is nearly full: then senders are refused next, and nothing is as urgent.
+    Else they leave a queue to its other readers and writers for half of the time, and the store to all others.
     """
-    return 0.0 if room.taken_bytes > _URGENT * room.capacity_bytes else took_s
+    return room.taken_bytes > _URGENT * room.capacity_bytes
 
 
 def near_bound(rules: SpillRules, topic_bytes: int, all_bytes: int) -> float:

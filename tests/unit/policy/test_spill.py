@@ -9,9 +9,9 @@ import pytest
 from remora.model.shard import QueueRoom
 from remora.policy.spill import (
     SpillRules,
+    is_urgent,
     look_again_s,
     near_bound,
-    rest_s,
     should_go_on,
     should_guard,
     should_start,
@@ -49,10 +49,10 @@ def test_when_entries_are_moved(
     assert should_go_on(RULES, seen) is goes_on
 
 
-@pytest.mark.parametrize(("used", "rests_s"), [(0, 0.5), (90_000, 0.5), (91_000, 0.0)])
-def test_others_come_first_between_two_pages(used: int, rests_s: float) -> None:
-    """After each page the queue is left alone for as long as that took, unless its ring is nearly full."""
-    assert rest_s(room(used), 0.5) == rests_s
+@pytest.mark.parametrize(("used", "reserved", "is_first"), [(0, 0, False), (90_000, 0, False), (1, 90_000, True)])
+def test_when_moves_come_first(used: int, reserved: int, is_first: bool) -> None:
+    """Moves come after others until nine tenths of the ring are taken."""
+    assert is_urgent(room(used, reserved)) is is_first
 
 
 @pytest.mark.parametrize(("used", "lasts_s", "pause_s"), [(0, math.inf, 0.5), (0, 8.0, 0.5), (99_000, 0.1, 0.5)])

@@ -328,11 +328,17 @@ class Gate:
                 self._accounts[name].charge(request.priority, request.want)
             self._count(name, request.priority, request.want, charged=is_charged)
 
-    def use_store(self, priority: Priority, nbytes: int) -> None:
-        """The host's traffic with its store, beside listings, takes so many bytes without waiting."""
+    def use_store(self, priority: Priority, nbytes: int) -> bool:
+        """The host's traffic with its store, beside listings, takes so many bytes without waiting.
+
+        Returns whether there is credit for more, and nobody waits for it.
+        """
         scope = next((each for each in self._rules.scopes if each.of is ScopeKind.STORE), None)
-        if scope is not None and (name := self._bank.find(scope.name)) is not None:
-            self.force(Demand(priority, (self._limit(name, priority),), nbytes))
+        if scope is None or (name := self._bank.find(scope.name)) is None:
+            return True
+        limit = self._limit(name, priority)
+        self.force(Demand(priority, (limit,), nbytes))
+        return self._line.first(limit) is None and self._accounts[name].is_open(priority)
 
     def cancel(self, pending: Pending) -> None:
         """Give a request up."""

@@ -91,7 +91,7 @@ class OwnQueues(RadosPart):
         """`committed` is called after each commit of entries with their queue."""
         super().__init__(connection)
         self._two_phase, self._old_heads, self._committed = two_phase, old_heads, committed
-        self.on_commit: Callable[[int], None] = lambda _: None
+        self.on_commit: Callable[[int], object] = lambda _: None
         """Is told how many bytes a commit of events is about to send."""
 
     async def make(

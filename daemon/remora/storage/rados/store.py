@@ -65,7 +65,7 @@ class RadosStore:
         spill_pool: str = "",
         guard_s: float = 5.0,
         on_seam: OnSeam = seam_unseen,
-        on_commit: Callable[[int], None] = lambda _: None,
+        on_commit: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection

@@ -107,7 +107,7 @@ class _Group:
         """The writer's job: returns the outcome of each request, an exception where it was refused."""
         with self._lock:
             self._is_closed = True
-        batch = WriteBatch(connection)
+        batch = WriteBatch(connection, self.arrived)
         outcomes = [_outcome(request, batch) for request in self.requests]
         batch.flush()
         return outcomes

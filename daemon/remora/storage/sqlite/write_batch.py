@@ -8,7 +8,7 @@ all queues of a topic comes as one row, entries go in by hundreds, and all queue
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -18,7 +18,8 @@ import msgspec
 from remora.codec.sequence import NUMBER_BYTES
 from remora.model.errors import OnceConflict, QueueFull, TopicMoved, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult
-from remora.model.topic import Topic
+from remora.model.shard import Shard
+from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
@@ -128,12 +129,18 @@ class QueueUpdate:
 
 
 class WriteBatch:
-    """What the requests of one transaction change: topics and queues as read at its start, written by `flush`."""
+    """What the requests of one transaction change: topics and queues as read at its start, written by `flush`.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    The queues that entries arrive in are read together. As soon as a request needs another one, all are read of a topic
+    that has few.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, arrived: Collection[Shard] = ()) -> None:
         self.connection = connection
+        self._arrived = arrived
         self.clock = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS}
         self._topics: dict[str, TopicRow | None] = {}
+        self._expected: dict[int, Sequence[int]] = {}
         self._few: dict[int, range] = {}
         self._queues: dict[tuple[int, int], dict[int, QueueUpdate]] = {}
         self._once: dict[tuple[int, str], tuple[bytes, int]] = {}
@@ -144,7 +151,10 @@ class WriteBatch:
         if topic.name not in self._topics:
             row = self.connection.execute(_TOPIC, (topic.name,)).fetchone()
             self._topics[topic.name] = TopicRow(*row) if row else None
-            if row and row[2] <= _FEW_SHARDS:  # the next request of the group may need any of them
+            if row and row[2] > len(self._arrived):
+                queues = [each.queue for each in self._arrived if own_topic_name(each.queue) == topic.name]
+                self._expected[row[0]] = [number_of(queue) for queue in queues]
+            if row and row[2] <= _FEW_SHARDS:  # requests that reserve or give back may need any of them
                 self._few[row[0]] = range(row[2])
         found = self._topics[topic.name]
         if found is None or found.uid != topic.id:
@@ -172,8 +182,11 @@ class WriteBatch:
         known = self._queues.setdefault((topic.id, layout), {})
         missing = {number for number in numbers if number not in known}
         if missing:
-            first, few = layout * PLACES, self._few.get(topic.id, ()) if generation is None else ()
-            wanted = [*missing, *(number for number in few if number not in known)]
+            more: Sequence[int] = ()
+            if generation is None:
+                more = self._expected.pop(topic.id, ()) or self._few.get(topic.id, ())
+            first = layout * PLACES
+            wanted = [*missing, *(number for number in more if number not in known)]
             (found,) = self.connection.execute(
                 _QUEUES, (topic.id, _json([first + number for number in wanted] if first else wanted))
             ).fetchone()
