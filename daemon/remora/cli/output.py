@@ -30,7 +30,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    from remora.replay.steps import told  # most commands wait for nothing, and start sooner without it
+    from remora.cli.steps import told  # most commands wait for nothing, and start sooner without it
 
     with told() as tell:
         tell(what)
