@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.bench.against_http import LOADS, REMORA, STREAMS, Row, Turn, goals, row
+from devkit.bench.against_http import LOADS, REMORA, STREAMS, VERSION, Row, Turn, goals, row, streams_program
+from devkit.bench.clusters import BenchError
 from devkit.bench.events import Bodies, write_wrk_script
 
 
@@ -49,3 +50,17 @@ def test_a_script_of_batches_sends_what_the_client_sends(tmp_path: Path) -> None
     pieces = first.removeprefix("local pieces = { [==[").removesuffix("]==] }").split("]==], [==[")
 
     assert "000000".join(pieces).encode() == Bodies(3, 900).next()
+
+
+def test_a_server_that_was_built_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is there is used, and without one and without cargo the benchmark says what is missing."""
+    monkeypatch.setenv("REMORA_DEV_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(BenchError, match="cargo"):
+        streams_program()
+
+    built = tmp_path / f"durable-streams-{VERSION}/bin/durable-streams-server"
+    built.parent.mkdir()
+    built.touch()
+    assert streams_program() == built
