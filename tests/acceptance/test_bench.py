@@ -307,7 +307,7 @@ def test_redis_is_measured_beside_the_sequencer(tmp_path: Path) -> None:
 @pytest.mark.full("eight deliveries, for a benchmark, half of them by a worker that Java has to compile first")
 def test_kafka_connect_is_measured_beside_the_daemon(tmp_path: Path, name: str) -> None:
     """Both ways of Kafka Connect have a rate and their costs, and after a SIGKILL a worker goes on; once if asked."""
-    found = figures(tmp_path, "against", "kafka-connect", "--entries", "60000", "--rounds", "1", "--name", name)
+    found = figures(tmp_path, "against", "kafka-connect", "--entries", "40000", "--rounds", "1", "--name", name)
 
     at_least_once, exactly_once, *remora = found["rows"]
     assert [row["sender"] for row in found["rows"][:2]] == ["kafka-connect", "kafka-connect, exactly once"]
@@ -315,8 +315,8 @@ def test_kafka_connect_is_measured_beside_the_daemon(tmp_path: Path, name: str) 
         assert row["rate"] > 0
         assert row["sender_cpu_us"] > 0
         assert row["peak_rss_bytes"] > 1_000_000
-        assert row["events"] == 60_000
-    assert at_least_once["copies"] < 60_000
+        assert row["events"] == 40_000
+    assert at_least_once["copies"] < 40_000
     assert exactly_once["copies"] == 0
     assert [row["inversions"] for row in found["rows"]] == [None, None, 0, 0]
     assert remora[1]["copies"] == 0
