@@ -124,12 +124,16 @@ def test_a_command_that_is_nearly_right_is_named(remora: Run, words: list[str], 
 @pytest.mark.parametrize("library", ["asyncio", "aiokafka.conn"])
 def test_lines_of_libraries_reach_no_user(remora: Run, capfdbinary: pytest.CaptureFixture[bytes], library: str) -> None:
     """In a command they go nowhere; a daemon's log gets them."""
-    remora("completion", "bash")
-    root = logging.getLogger()
-    handlers, root.handlers = root.handlers, []  # as in a process of its own
+    loggers = [logging.getLogger(), logging.getLogger(library.partition(".")[0])]
+    before = [(each.handlers, each.propagate) for each in loggers]
+    for each in loggers:
+        each.handlers, each.propagate = [], True  # as in a process of its own
     try:
+        remora("completion", "bash")
+        loggers[0].handlers = []
         logging.getLogger(library).warning("Unknown child process pid %d", 1)
     finally:
-        root.handlers = handlers
+        for each, (handlers, propagate) in zip(loggers, before, strict=True):
+            each.handlers, each.propagate = handlers, propagate
 
     assert capfdbinary.readouterr().err == b""
