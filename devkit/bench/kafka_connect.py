@@ -117,7 +117,7 @@ class _Cluster:
 
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[_Worker]:
-        """A worker that runs; it need not answer yet. It is told to end at the end, and sends what it has."""
+        """A worker that runs; it need not answer yet. It gets SIGTERM in the end, and sends what it has."""
         with programs.running(self.argv, self.log) as process:
             async with aiohttp.ClientSession(self.url) as session:
                 yield _Worker(process, session)

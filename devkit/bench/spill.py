@@ -123,7 +123,7 @@ async def _write(store: RadosStore, token: LockToken, payload: int, seconds: flo
 
 
 def _entries(count: int, payload: int) -> list[bytes]:
-    """Entries of so many bytes, of which no two are alike; each can be stored in half of its size, as events can."""
+    """Entries of this size in bytes, no two alike; each can be stored in half of its size, as events can."""
     return [os.urandom(payload // 2).hex().encode() for _ in range(count)]
 
 

@@ -1,6 +1,6 @@
 """A disk whose power can be cut: what was not synced is thrown away, names of files as well as their content.
 
-It is an ext4 in an image, which is told to shut down without writing its journal or any page that it still holds in
+It is an ext4 in an image. A call shuts it down without writing its journal or any page that it still holds in
 memory (EXT4_IOC_SHUTDOWN). When it is mounted again its journal is replayed, as at the start of a host; the clock of
 the host goes on. Torn pages are not tried here: tests/contract/test_sqlite_power_loss.py does that.
 """

@@ -31,7 +31,7 @@ MEBIBYTE = 1 << 20
 
 
 def a_host(folder: Path, name: str, resource: str) -> Sections:
-    """A worker of a host by this name, the load of which is one resource alone; all limits are the defaults."""
+    """A worker of a host by this name, whose load is one resource alone; all limits are the defaults."""
     weights = {**dict.fromkeys(RESOURCES, 0.0), resource: 1.0}
     own: Sections = {
         "supervisor": {"workers": 1},
@@ -89,7 +89,7 @@ async def relieved(limited_one: Daemon, other: Daemon, stream: Stream, resource:
 
     async def told() -> bool:
         shown = (await limited_one.command("balance", "show", "--json")).json["workers"]
-        return any(each["skew"] < 0 for each in shown if each["limits"])  # its own row, of which it says more
+        return any(each["skew"] < 0 for each in shown if each["limits"])  # its own row, which says more
 
     loading = asyncio.create_task(load())
     await other.until(given, f"queues that leave the host for its {resource}", 240)

@@ -193,7 +193,7 @@ class ShapingSettings(Checked):
         return [*found, *self._divided()]
 
     def _divided(self) -> Iterator[str]:
-        """Lists of brokers that this file names, of which a scope fits some only: the list is not in that scope."""
+        """Lists of brokers in this file where a scope fits only some brokers: the list is not in that scope."""
         scopes = [each for each in self.scope if each.of == "destination"]
         named = [each.match for each in scopes]
         named += [each.match for each in self.principal if each.of == "destination"]

@@ -14,7 +14,7 @@ _UNLIMITED = 1 << 60
 def control_groups(proc: Path = CGROUP, root: Path = ROOT, controller: str = "") -> list[Path]:
     """The folders of this process's group and of all that it lies in: of version 2, or of a controller of version 1.
 
-    In a container /proc may name a group of the host, of which only the container's part is mounted: a folder that is
+    In a container /proc may name a group of the host, and only the container's part of it is mounted: a folder that is
     not there says nothing.
     """
     try:

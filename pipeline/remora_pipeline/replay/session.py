@@ -44,8 +44,16 @@ _RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S
 
 _CAUSED = re.compile(r"^Caused by: (?:\w+\.)*(\S.*)", re.MULTILINE)
 _JAVA_ENDS_S = 30.0
-_INTERRUPTED = "KeyboardInterrupt while sending command."
-"""What Py4J writes of a signal to the root logger, with a traceback."""
+
+
+class _NotOfSignals(logging.Filter):
+    """Drops what Py4J writes of a signal to the root logger, with a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "KeyboardInterrupt while sending command."
+
+
+_NOT_OF_SIGNALS = _NotOfSignals()
 
 _NO_ANSWER = "Answer from Java side is empty"
 
@@ -136,7 +144,7 @@ def in_one_line() -> Iterator[None]:
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     # It writes tracebacks of what is raised as well, and of each try to reach a Java that has gone.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    logging.getLogger().addFilter(lambda record: record.msg != _INTERRUPTED)
+    logging.getLogger().addFilter(_NOT_OF_SIGNALS)  # once, however often this is entered
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as exc:

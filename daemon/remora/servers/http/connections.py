@@ -44,12 +44,12 @@ class OpenConnections:
         task.add_done_callback(self._tasks.discard)
 
     async def finished(self, within_s: float) -> None:
-        """Wait for the requests under way, for so long at the most."""
+        """Wait for the requests under way, until this time has passed at the latest."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
 
     async def close(self, within_s: float) -> None:
-        """End all of them: what was written may still be sent for so long, and requests under way are given up."""
+        """End all of them: what was written has this time to be sent, and requests under way are given up."""
         for connection in list(self._open):
             connection.end()
         if self._open:
