@@ -24,7 +24,6 @@ from msgspec.structs import replace
 
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRefused
 from remora.model.ledger import FormerQueue
-from remora.model.shard import Shard
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
 from remora.policy.layouts import still_held
@@ -105,19 +104,21 @@ class ReshardableTopics(RadosOwnTopics):
         shards = was.shards_of(was.coming)
 
         async def check() -> None:
-            now = await self._registry.find(topic.name)
-            if now is None or now.stored.id != stored.id or now.stored.coming != stored.coming:
+            if await self._is_overtaken(topic.name, stored):
                 raise StoreUnavailable(f"changing topic {topic.name}: another process has gone on")
 
         try:
             await all_of(shards, lambda shard: self._sealed.prepare(shard, stored.id, check))
             await check()
+            await all_of(shards, lambda shard: self._sealed.activate(shard, stored.id))
+            await all_of(shards, lambda shard: self._queues.close(shard, stored.id, closed=stored.closed))
+            await all_of(was.open_shards(), lambda shard: self._sealed.seal(shard, stored.id))
         except StoreError:
-            await self._give_up_late(shards, stored, topic.name)
-            raise
-        await all_of(shards, lambda shard: self._sealed.activate(shard, stored.id))
-        await all_of(shards, lambda shard: self._queues.close(shard, stored.id, closed=stored.closed))
-        await all_of(was.open_shards(), lambda shard: self._sealed.seal(shard, stored.id))
+            if not await self._is_overtaken(topic.name, stored):
+                raise
+            # Nobody else would remove what was prepared too late.
+            await each_of(shards, lambda shard: self._sealed.give_up(shard, stored.id))
+            return
         former = [*stored.former, StoredLayout(stored.generation, stored.shards, "sealed")]
         opened = replace(
             stored, shards=stored.coming.shards, generation=stored.coming.generation, former=former, coming=None
@@ -125,12 +126,10 @@ class ReshardableTopics(RadosOwnTopics):
         with contextlib.suppress(MismatchError):  # an attribute was changed, or another process was first: look again
             await self._registry.swap(topic.name, found, opened)
 
-    async def _give_up_late(self, shards: Sequence[Shard], stored: StoredTopic, name: str) -> None:
-        """Remove queues that were prepared too late: nobody else would. Those of a change that goes on are left."""
-        with contextlib.suppress(StoreError):
-            now = await self._registry.find(name)
-            if now is None or now.stored.id != stored.id or now.stored.coming != stored.coming:
-                await each_of(shards, lambda shard: self._sealed.give_up(shard, stored.id))
+    async def _is_overtaken(self, name: str, stored: StoredTopic) -> bool:
+        """Whether the change that the topic had announced is no longer what its record says."""
+        now = await self._registry.find(name)
+        return now is None or now.stored.id != stored.id or now.stored.coming != stored.coming
 
     # --- the end of a former layout --------------------------------------------------------------------
 
