@@ -46,6 +46,17 @@ PATIENT_S = 120.0 * slowness()
 """How long a test waits at least for what is bound to come."""
 
 
+LOOK_S = 0.02
+
+
+def pause_s(look_s: float) -> float:
+    """Returns how long to wait before the next look at a condition, of which the last one took so many seconds.
+
+    Looks take half of a core at most, also those that start a program each: the rest is for what is waited for.
+    """
+    return max(LOOK_S, look_s)
+
+
 What = str | Callable[[], str]
 
 
@@ -65,10 +76,11 @@ async def until(condition: Callable[[], Any], what: What = "", within_s: float =
     """
     deadline, is_over = time.monotonic() + max(within_s, PATIENT_S), False
     while True:
+        looked_at = time.monotonic()
         answer = condition()
         if value := await answer if inspect.isawaitable(answer) else answer:
             return value
         if is_over:
             raise TimeoutError(f"{what() if callable(what) else what or 'the condition'}: not within {within_s:.0f} s")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_s(time.monotonic() - looked_at))
         is_over = time.monotonic() > deadline

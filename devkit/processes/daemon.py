@@ -22,7 +22,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from devkit.processes.processes import children, freeze, gone
-from devkit.waits import PATIENT_S
+from devkit.waits import PATIENT_S, pause_s
 from remora.config import RadosSettings
 
 Sections = Mapping[str, Mapping[str, object]]
@@ -345,11 +345,13 @@ class Daemon:
 
     async def until(self, condition: Callable[[], Awaitable[object]], what: str, timeout_s: float = PATIENT_S) -> Any:
         """The condition's first true answer; fails when the daemon ends before, or with its log after the time."""
-        deadline = time.monotonic() + timeout_s
+        looked_at = time.monotonic()
+        deadline = looked_at + timeout_s
         while not (answer := await condition()):
             assert self.is_running, f"{what}: remora ended with {self.process.returncode}\n{self.last_words()}"
             assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{self.last_words()}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause_s(time.monotonic() - looked_at))
+            looked_at = time.monotonic()
         return answer
 
     async def _answers(self, path: str, *codes: int) -> bool:
