@@ -78,10 +78,12 @@ def _of_filter(given: EventFilter) -> Iterator[Refusal]:
             yield Refusal(f"filter.{name}", "a name is empty")
 
 
-def overlaps(notifications: Sequence[Notification]) -> Iterator[str]:
-    """A remark for each pair that may send one event twice to a topic. What a regular expression, metadata or tags
-    rule out is not looked at."""
+def overlaps(notifications: Sequence[Notification], of: str = "") -> Iterator[str]:
+    """A remark for each pair that may send one event twice to a topic; with `of` for pairs with that notification only.
+    What a regular expression, metadata or tags rule out is not looked at."""
     for one, other in combinations(notifications, 2):
+        if of and of not in (one.id, other.id):
+            continue
         shared = [topic for topic in one.topics if topic in other.topics]
         if shared and _may_overlap(one, other):
             yield (
@@ -94,8 +96,8 @@ def _may_overlap(one: Notification, other: Notification) -> bool:
     buckets = [(a, b) for a in one.buckets or ("*",) for b in other.buckets or ("*",)]
     events = [(plain(a), plain(b)) for a in one.events or ("*",) for b in other.events or ("*",)]
     names = [b if stands_for(a, b) else a for a, b in events if stands_for(a, b) or stands_for(b, a)]
-    return any(may_both_fit(*pair) for pair in buckets) and any(
-        _filters_may_overlap(one.filter, other.filter, name) for name in names
+    return any(_filters_may_overlap(one.filter, other.filter, name) for name in names) and any(
+        may_both_fit(*pair) for pair in buckets
     )
 
 

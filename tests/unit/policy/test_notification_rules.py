@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -86,3 +87,22 @@ def test_sizes_that_exclude_each_other(events: tuple[str, ...], expected: bool) 
 
     assert bool(list(overlaps(pair))) is expected
     assert (list(Matcher(pair).matching(removed)) == [0, 1]) is expected
+
+
+@pytest.mark.parametrize("pattern", ["{:0200d}", "{:0200d}-*", "*-{:0200d}"])
+def test_many_notifications_are_compared_at_once(pattern: str) -> None:
+    """Buckets that differ where no `*` stands are told apart without a look at each pair of their characters."""
+    many = [Notification(f"n{at}", ("t",), (pattern.format(at),)) for at in range(100)]
+    began = time.process_time()
+
+    assert not list(overlaps(many))
+    assert time.process_time() - began < 5
+
+
+def test_the_overlaps_of_one() -> None:
+    """Only pairs with the notification that is asked for are remarked on."""
+    three = [Notification(name, ("t",)) for name in ("a", "b", "c")]
+
+    assert [each.split(" overlap")[0] for each in overlaps(three, "b")] == [
+        "notifications a and b", "notifications b and c",
+    ]  # fmt: skip
