@@ -305,7 +305,7 @@ async def test_dead_letters(rabbitmq: RabbitMQ, amqp: AmqpEndpoint) -> None:
     assert not amqp.publishes_letters(target(rabbitmq, exchange))
 
     async with amqp.route(SHARD, INCARNATION, meant) as route:
-        with pytest.raises(EndpointMisconfigured, match="no queue is bound"):
+        with pytest.raises(EndpointMisconfigured, match="no queue is bound with dead, the routing key of dead letters"):
             await route.publish_letters([letter(1)])
         queue = await rabbitmq.queue(exchange, "dead")
         await route.publish_letters([letter(1), letter(2)])

@@ -75,6 +75,29 @@ async def test_a_refused_record_is_parked_where_it_stands() -> None:
     assert len(endpoint.routes) == 1
 
 
+@in_virtual_time
+async def test_what_a_refusal_shows_to_be_too_large_is_parked_too() -> None:
+    """Where a refusal tells a route of a limit, the records behind that are above it become letters; others arrive."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=1)
+    store.make("t", *(raw_entry("k", i) for i in range(20)))
+    store.metadata["t"] = a_topic()
+    poison = {b"id-3", b"id-4", b"id-9", b"id-19"}
+
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        for at, record in enumerate(batch.records):
+            if record.event_id in poison:
+                route._too_large = endpoint.too_large = lambda each: each.event_id in poison
+                return Fate(arrives=at, error=EntryRefused("larger than 1 MB").at(at, 1))
+        return Fate()
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert numbers(endpoint) == [i for i in range(20) if b"id-%d" % i not in poison]
+    assert [each.cause for each in store.parked.values()] == ["refused", "too_large", "too_large", "too_large"]
+
+
 @pytest.mark.guarantee("duplicates", "order-per-object")
 @in_virtual_time
 async def test_an_endpoint_that_takes_a_few_at_a_time_is_tried_again_soon() -> None:

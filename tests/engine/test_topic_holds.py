@@ -151,6 +151,26 @@ async def test_entries_expire_while_their_topic_is_held() -> None:
     assert endpoint.events() == [b"id-1", b"id-2"]
 
 
+@pytest.mark.guarantee("exactly-once")
+@in_virtual_time
+async def test_what_may_be_committed_does_not_expire_in_a_held_topic() -> None:
+    """An entry that an earlier owner has committed in a transaction, and not removed, gets no letter, however old."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", *(raw_entry("k", i) for i in range(3)))
+    store.metadata["t"] = topic = topic_of(Delivery.EXACTLY_ONCE, time_to_live_s=600)
+    endpoint.positions["t", queue.incarnation] = queue.marker(2)
+    await store.set_hold(topic, HELD)
+
+    async with running(worker := a_worker(store, endpoint)):
+        await until(lambda: worker.shards and worker.shards[0].state is State.HELD)
+        await asyncio.sleep(900)
+        await store.set_hold(topic, None)
+        await drained(store)
+
+    assert [each.position for each in store.parked.values()] == [queue.marker(2).decode()]
+    assert (queue.ledger.delivered, endpoint.arrived) == (2, [])
+
+
 @in_virtual_time
 async def test_a_failing_topic_is_held_at_once() -> None:
     """A hold ends the pause after a failure: no attempt is made while it lasts, and the state says held."""

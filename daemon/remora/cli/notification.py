@@ -137,9 +137,8 @@ def create_command(
 
     present = run_async(work()).notifications
     click.echo(f"notification {name} sends to {', '.join(topics)}")
-    for remark in overlaps(present):
-        if f" {name} " in remark:
-            click.echo(f"remark: {remark}")
+    for remark in overlaps(present, name):
+        click.echo(f"remark: {remark}")
 
 
 @notification.command("list")

@@ -14,7 +14,11 @@ MOST_REASON_BYTES = 1000
 
 
 def letter_headers(letter: DeadLetter) -> list[tuple[bytes, bytes]]:
-    """Names and values, in their order; the names are those of Kafka's letters."""
+    """Names and values, in their order.
+
+    Shard and positions are written as in the events' own records: a reader that seeks gaps finds the letter of an entry
+    that is missing by the same names and values.
+    """
     prefix = letter.incarnation.encode() + b":"
     headers = [
         (SHARD.encode(), letter.queue.encode()),

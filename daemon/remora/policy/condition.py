@@ -145,7 +145,7 @@ def together(conditions: Iterable[Condition]) -> Condition | None:
 
 # ------------------------------------------------------------------------------------------------ destinations
 
-_OF_TOPIC = re.compile(r"^(?:dead-letter )?(?:topic|exchange) \S+ at ")
+_OF_TOPIC = re.compile(r"^(?:dead-letter )?(?:topic|exchange|stream) \S+ at ")
 
 
 def place_of(endpoint: str) -> str:

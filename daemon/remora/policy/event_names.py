@@ -19,8 +19,8 @@ _KINDS = MappingProxyType({
     "ObjectTransition:": ("Failed", "Complete"),
     "ObjectTagging:": ("Put", "Delete"),
     "ObjectAcl:": ("Put",),
-    "ObjectLifecycle:Expiration:": ("Current", "NonCurrent", "DeleteMarker", "AbortMultipartUpload"),
-    "ObjectLifecycle:Transition:": ("Current", "NonCurrent"),
+    "ObjectLifecycle:Expiration:": ("Current", "Noncurrent", "DeleteMarker", "AbortMPU"),
+    "ObjectLifecycle:Transition:": ("Current", "Noncurrent"),
     "ObjectSynced:": ("Create", "Delete", "DeletionMarkerCreated"),
     "LifecycleExpiration:": ("Delete", "DeleteMarkerCreated"),
     "LifecycleDelMarkerExpiration:": ("Delete",),
@@ -31,6 +31,13 @@ _KINDS = MappingProxyType({
     "Scanner:": ("ManyVersions", "LargeVersions", "BigPrefix"),
 })  # fmt: skip
 """What stands behind the colon, by what stands before it."""
+
+_SENT_AS = MappingProxyType({
+    "ObjectLifecycle:Expiration:NonCurrent": "ObjectLifecycle:Expiration:Noncurrent",
+    "ObjectLifecycle:Expiration:AbortMultipartUpload": "ObjectLifecycle:Expiration:AbortMPU",
+    "ObjectLifecycle:Transition:NonCurrent": "ObjectLifecycle:Transition:Noncurrent",
+})  # fmt: skip
+"""What radosgw's filters and its documentation call some events, and the names that these have in its records."""
 
 _ALONE = ("LifecycleTransition", "IntelligentTiering", "ReducedRedundancyLostObject")
 _NEVER_ALONE = ("BucketCreated:", "BucketRemoved:")  # which MinIO knows with a wildcard only
@@ -51,8 +58,9 @@ WILDCARDS = _wildcards()
 
 
 def plain(name: str) -> str:
-    """A name, or a wildcard, without the `s3:` that some senders and users write."""
-    return name.removeprefix(PREFIX)
+    """A name as records have it, or a wildcard, without the `s3:` that some senders and users write."""
+    bare = name.removeprefix(PREFIX)
+    return _SENT_AS.get(bare, bare)
 
 
 def is_known(name: str) -> bool:
@@ -72,3 +80,9 @@ def stands_for(pattern: str, name: str) -> bool:
     """Whether a name is the one that a notification asks for, or one of those that its wildcard stands for."""
     asked = plain(pattern)
     return plain(name).startswith(asked[:-1]) if asked.endswith("*") else asked == plain(name)
+
+
+def may_lack_size(name: str) -> bool:
+    """Whether a size of 0, which an entry has where its record has none, may be no size, in an event of this name or
+    in one that a wildcard stands for. An object that was created is empty."""
+    return "ObjectCreated:" not in name

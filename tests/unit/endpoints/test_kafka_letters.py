@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
+import aiokafka.errors as kafka
+import pytest
 from aiokafka.partitioner import murmur2
 from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.entries.entries import raw_entry
-from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch
+from remora.config import KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.kafka.batch_size import SmallerBatches
+from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch, built_size
+from remora.endpoints.kafka.exact import ExactKafkaRoute, Opened, Places, RouteOpening
+from remora.endpoints.kafka.identity import ConnectionIdentity
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker, letter_record
+from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, TopicFacts
+from remora.endpoints.kafka.sender_pool import SenderSlot
+from remora.endpoints.kafka.target import parse_target
+from remora.endpoints.kafka.transactions import BatchFailed, Mark, Sending
+from remora.endpoints.observer import LogObserver
+from remora.endpoints.tasks import Tasks
+from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter
+from remora.model.shard import Shard
+from remora.model.topic import Target
 
 
 def letter(at: int, raw: bytes, *, queue: str = "q.1", reason: str = "why") -> DeadLetter:
@@ -120,3 +140,73 @@ def test_nothing_is_lost_or_moved(sizes: list[tuple[bytes, int]], partitions: in
         keys = [(murmur2(b"b/" + key) & 0x7FFFFFFF) % partitions for key, _ in sizes]
         assert members == [each for each, theirs in zip(letters, keys, strict=True) if theirs == lane]
     assert sum(map(len, lanes.values())) == len(letters)
+
+
+class SmallBroker:
+    """In the place of a slot, its sender and a producer: it takes batches of so many bytes, and states that nowhere."""
+
+    connection = "c"
+    cluster = "b:9092"
+    current = None
+    outcome_unknown = False
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.taken: dict[str, bytes] = {}
+
+    async def ready(self) -> SmallBroker:
+        return self
+
+    async def deliver(self, topic: str, partition: int, batch: LetterBatch, batch_bytes: int) -> None:
+        """As a sender does."""
+        if built_size(0, batch) > self.most_bytes:
+            raise kafka.MessageSizeTooLargeError
+        self.taken |= {headers["remora-pos"].decode(): value for _, value, headers in contents(batch)}
+
+    async def transact(self, sendings: Sequence[Sending], mark: Mark, patience_s: float) -> None:
+        """As a producer does: all of it or nothing."""
+        for each in sendings:
+            if len(each.batch.encoded()) > self.most_bytes:
+                raise BatchFailed(each, kafka.MessageSizeTooLargeError())
+
+
+UNSTATED = TopicFacts(1, BROKER_DEFAULT_BYTES, limit_known=False)
+MEANT = parse_target(Target("kafka://b:9092", "remora-dead-letter-topic=dead", "t"))
+SOME = [letter(at, b"x" * size) for at, size in enumerate((100, 5000, 900, 900, 900))]
+
+
+async def test_a_limit_that_is_not_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letters that the broker refuses for their size go in smaller batches, and one that is alone without its entry."""
+    broker, endpoint = SmallBroker(2000), KafkaEndpoint(KafkaSettings(compression="none"))
+
+    async def look_up(*_: object) -> TopicFacts:
+        return UNSTATED
+
+    monkeypatch.setattr(endpoint, "_look_up", look_up)
+    route = await endpoint._open(cast(SenderSlot, broker), Shard("q"), "inc", MEANT)
+    for _ in range(20):
+        with suppress(EndpointUnavailable):
+            await route.publish_letters(SOME)
+            break
+
+    assert [len(broker.taken.get(f"inc:0/{at}", b"not there")) for at in range(5)] == [100, 0, 900, 900, 900]
+
+
+async def test_a_limit_that_is_not_stated_in_transactions() -> None:
+    """It is found out there by the transactions that fail, as a limit and not as a fault of the topic's."""
+    broker, smaller, settings = SmallBroker(2000), SmallerBatches(), KafkaSettings(compression="none")
+    connection = cast(ConnectionIdentity, broker)
+    failed: list[Exception] = []
+    for _ in range(20):
+        packing = RouteOpening(connection, settings, LogObserver(), smaller, cast(Tasks, None))
+        letters = LetterPacker(**packing._packing("dead", {"dead": UNSTATED}))
+        opened = SimpleNamespace(letters=letters, meant=MEANT, incarnation="inc", producer=broker)
+        route = ExactKafkaRoute(cast(Opened, opened), connection, Places(1), settings, LogObserver(), smaller)
+        try:
+            await route.commit([], b"0/9", SOME)
+            break
+        except EndpointError as exc:
+            failed.append(exc)
+
+    assert 1 < len(failed) < 20
+    assert {type(each) for each in failed} == {EndpointUnavailable}

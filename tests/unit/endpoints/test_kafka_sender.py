@@ -26,13 +26,14 @@ from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient
 from remora.endpoints.kafka.endpoint import KafkaRoute
+from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.packer import Packer, RecordOrigin
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
 from remora.endpoints.kafka.sender_pool import SenderSlot
 from remora.endpoints.observer import LogObserver
 from remora.endpoints.tasks import Tasks
-from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from support.kafka_sender import make_records
 
 PARTITIONS = 6
@@ -81,6 +82,8 @@ class Brokers:
         self.logs: defaultdict[TopicPartition, Log] = defaultdict(Log)
         self.before: Callable[[int, TopicPartition], type[Exception] | None] = lambda node, place: None
         self.after: Callable[[int], None] = lambda node: None
+        self.invalid = ""
+        """A value that they call invalid, and with it every batch that has it."""
         self.leaders: dict[TopicPartition, int] = {}
         self.requests: list[tuple[int, list[TopicPartition], int]] = []
         self.looks = 0
@@ -112,6 +115,8 @@ class Brokers:
         batch = MemoryRecords(content).next_batch()
         assert batch is not None
         values = [(each.value or b"").decode() for each in batch]
+        if self.invalid in values:
+            return SimpleNamespace(errno=87)
         error = self.logs[place].append(batch.producer_id, batch.base_sequence, values)
         return error if error is not kafka.NoError else refusal or error
 
@@ -495,6 +500,30 @@ async def test_a_batch_that_is_refused_after_a_try_without_an_answer(is_lost: bo
             )
 
     assert doubts == [True] * is_lost
+
+
+@in_virtual_time
+async def test_a_record_that_the_broker_calls_invalid() -> None:
+    """Its topic stops for a reason that says so, nothing of it may have arrived, and what shared its batch arrives."""
+    brokers, place, doubts = Brokers(), TopicPartition("t", 0), list[bool]()
+    brokers.invalid = "bad"
+
+    async with a_slot(brokers) as slot:
+        first = asyncio.create_task(deliver(slot, place, Values(("first",))))
+        await asyncio.sleep(0)
+        sent = slot.ready().deliver(
+            place.topic, place.partition, Values(("bad",)), 1000, None, lambda: doubts.append(True)
+        )
+        bad, good = asyncio.create_task(sent), asyncio.create_task(deliver(slot, place, Values(("good",))))
+        with pytest.raises(FailedInCompany) as caught:
+            await bad
+        await asyncio.gather(first, good)
+
+    error = translate(cast(Exception, caught.value.__cause__), "t")
+    assert brokers.logs[place].values == ["first", "good"]
+    assert isinstance(error, EndpointMisconfigured)
+    assert "calls a record invalid" in str(error)
+    assert not doubts
 
 
 async def refusal() -> None:

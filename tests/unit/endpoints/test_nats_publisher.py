@@ -12,7 +12,7 @@ import pytest
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.lines import ServerOperation
 from remora.endpoints.nats.looks import SubjectLooks
-from remora.endpoints.nats.messages import MessageSource
+from remora.endpoints.nats.messages import MessageSource, NatsMessage
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher, UnderWay
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
@@ -194,6 +194,22 @@ async def test_nobody_listens(wire: Scripted) -> None:
     assert failure(run).kind == "answered"
     assert wire.publisher.error is not None
     assert failure(wire.submit(make_records(0, 1))).kind == "answered"
+
+
+async def test_nobody_listens_to_dead_letters(wire: Scripted) -> None:
+    """A subject of dead letters that no stream takes is named, and fails their push alone: events go on."""
+    events = wire.submit(make_records(0, 2, keys=1))
+    letters = PublishRun([b"l"], lambda _: NatsMessage(b"parked", b"", b""), are_letters=True)
+    wire.publisher.submit(letters)
+    wire.flush()
+    wire.waiting.pop().answered(ServerOperation(b"HMSG", b"", b"", b"NATS/1.0 503\r\n\r\n", b""))
+    wire.answer(ACK)
+    wire.answer(ACK)
+
+    assert "no stream takes parked, the subject of dead letters" in str(failure(letters))
+    assert (failure(letters).kind, failure(letters).tries) == ("answered", 1)
+    assert events.done.done()
+    assert events.done.exception() is None
 
 
 async def test_what_a_user_may_not_do(wire: Scripted) -> None:

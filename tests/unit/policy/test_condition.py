@@ -109,6 +109,7 @@ def test_a_topic_of_which_one_queue_is_tried_is_being_tried() -> None:
         ("kafka://b:9092", "topic t1 at b:9092: no answer in time", "b:9092", "no answer in time"),
         ("kafka://a:1,b:2", "topic t1 at a:1,b:2: no answer", "a:1,b:2", "no answer"),
         ("amqp://b:5672", "exchange e at b:5672: there is no such exchange", "b:5672", "there is no such exchange"),
+        ("nats://b:4222", "stream s at b:4222: there is no such stream", "b:4222", "there is no such stream"),
         ("http://h:80/a/secret", "http://h:80: it answers with 503", "h:80", "it answers with 503"),
         ("", "its metadata are unknown", "", "its metadata are unknown"),
     ],

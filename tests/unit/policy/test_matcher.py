@@ -32,9 +32,16 @@ def matches(notification: Notification, event: Happening) -> bool:
     ("s3:ObjectLifecycle:Expiration:*", "ObjectLifecycle:Expiration:Current", True),
     ("s3:ObjectLifecycle:Expiration:*", "ObjectLifecycle:Transition:Current", False),
     ("s3:*", "SomethingNew:Of:Tomorrow", True),
+    ("s3:ObjectLifecycle:Expiration:NonCurrent", "ObjectLifecycle:Expiration:Noncurrent", True),
+    ("s3:ObjectLifecycle:Transition:Noncurrent", "ObjectLifecycle:Transition:NonCurrent", True),
+    ("s3:ObjectLifecycle:Expiration:AbortMultipartUpload", "ObjectLifecycle:Expiration:AbortMPU", True),
+    ("s3:ObjectLifecycle:Expiration:AbortMPU", "ObjectLifecycle:Expiration:AbortMPU", True),
+    ("s3:ObjectLifecycle:Expiration:AbortMPU", "ObjectLifecycle:Expiration:Noncurrent", False),
 ])  # fmt: skip
 def test_events_by_name_and_wildcard(asked: str, name: str, expected: bool) -> None:
-    """A name stands for itself, a wildcard for all names that go on behind it; `s3:` makes no difference."""
+    """A name stands for itself, and for the other one that radosgw has for such events, and a wildcard for all names
+    that go on behind it; `s3:` makes no difference."""
+    assert is_known(asked)
     assert matches(replace(ALL, events=(asked,)), PUT._replace(name=name.encode())) is expected
 
 

@@ -17,9 +17,12 @@ from remora.policy.quarantine import ANSWERED
 
 
 class MessageRun(Run):
-    """A run of AMQP messages: `make` encodes one that is due; with `routable` one that reaches no queue is refused."""
+    """A run of AMQP messages: `make` encodes one that is due.
 
-    __slots__ = ("envelope", "make", "routable")
+    One that reaches no queue is refused as `unroutable` says, and counts as delivered where that is empty.
+    """
+
+    __slots__ = ("envelope", "make", "unroutable")
 
     def __init__(
         self,
@@ -28,12 +31,12 @@ class MessageRun(Run):
         envelope: Envelope,
         keys: Sequence[bytes] = (),
         *,
-        routable: bool,
+        unroutable: str,
     ) -> None:
         super().__init__(ids, keys)
         self.make = make
         self.envelope = envelope
-        self.routable = routable
+        self.unroutable = unroutable
 
 
 @dataclass(slots=True, eq=False)
@@ -133,9 +136,9 @@ class Channel(Carrier[MessageRun, Sent]):
 
     def _ack(self, sent: Sent) -> None:
         if sent.returned:
-            if sent.run.routable:
-                why = "no queue is bound with this routing key" if sent.returned == NO_ROUTE else "it was returned"
-                self.was_refused(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"))
+            if sent.run.unroutable:
+                why = sent.run.unroutable if sent.returned == NO_ROUTE else f"it was returned (reply {sent.returned})"
+                self.was_refused(sent, EndpointMisconfigured(f"{self.what}: {why}"))
                 return
             self._unroutable()
         self.has_arrived(sent)

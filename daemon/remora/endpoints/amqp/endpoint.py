@@ -38,6 +38,9 @@ LANES = 64
 disk, many at once: with fewer under way it waits for us. More lanes make smaller batches, which cost processor time."""
 
 
+UNROUTABLE = "no queue is bound with this routing key, and amqp-ack-level is routable"
+
+
 class AmqpEndpoint:
     """Delivers to `amqp://[user:password@]host[:port][/vhost]` and `amqps://...`, AMQP 0-9-1.
 
@@ -186,7 +189,7 @@ class AmqpRoute:
             lambda at: origin.content(records[at], note.told_by(records[at])),
             self._events,
             [each.key for each in records],
-            routable=self._meant.routable,
+            unroutable=UNROUTABLE if self._meant.routable else "",
         )
         await self._send(run)
 
@@ -205,7 +208,8 @@ class AmqpRoute:
         most_bytes = self._connection.message_bytes
         contents = [letter_content(each, most_bytes) for each in letters]
         ids = [each.message_id for each in contents]
-        await self._send(MessageRun(ids, contents.__getitem__, self._letters, routable=True))
+        unroutable = f"no queue is bound with {self._meant.letters}, the routing key of dead letters"
+        await self._send(MessageRun(ids, contents.__getitem__, self._letters, unroutable=unroutable))
 
     async def _send(self, run: MessageRun) -> None:
         """Return when all messages of a run are confirmed."""

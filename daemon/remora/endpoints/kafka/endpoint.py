@@ -194,7 +194,7 @@ class KafkaEndpoint:
             facts.partitions,
             codec=CODECS[settings.compression],
             batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),
-            limit_bytes=facts.limit_bytes,
+            limit_bytes=self._smaller.limit(slot.connection, topic, facts),
         )
         return LetterTopic(topic, what, packer)
 
@@ -339,10 +339,8 @@ class KafkaRoute:
                 raise EndpointUnavailable(f"{meant.what}: not delivered within {seconds:g} s", "timeout") from exc
             except kafka.KafkaError as exc:
                 if isinstance(exc, TOO_LARGE):
-                    self._smaller.refused(self._slot.connection, meant.topic, batch.nbytes)
-                    raise EndpointUnavailable(
-                        f"{meant.what}: a batch is larger than the broker accepts", "too_large"
-                    ) from exc
+                    codec, connection = CODECS[self._settings.compression], self._slot.connection
+                    raise self._smaller.refused_letters(connection, meant.topic, codec, batch, meant.what) from exc
                 raise translate(exc, meant.what) from exc
 
     async def _deliver(

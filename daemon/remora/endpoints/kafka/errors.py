@@ -11,6 +11,14 @@ import aiokafka.errors as kafka
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.policy.quarantine import ANSWERED
 
+
+class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka, which lacks it, is Any to mypy
+    """A topic's rules refuse a record of a batch: one without a key where the topic is compacted, or a schema."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+
+
 TOO_LARGE: tuple[type[Exception], ...] = (
     kafka.MessageSizeTooLargeError,
     kafka.RecordListTooLargeError,
@@ -44,6 +52,7 @@ CONFIGURATION: dict[type[Exception], str] = {
     kafka.GroupAuthorizationFailedError: "the user may not use consumer groups that begin with remora.",
     kafka.IllegalSaslStateError: "this port of the broker asks for no user and password",
     kafka.IncompatibleBrokerVersion: "the broker's release is too old, or too new",
+    InvalidRecord: "the broker calls a record invalid: one without a key in a compacted topic, or against a schema",
     kafka.InvalidConfigurationError: "the broker refuses the topic's configuration",
     kafka.InvalidRequiredAcksError: "the broker refuses acks=all",
     kafka.InvalidTimestampError: "the topic's timestamp rule refuses the present time: is this host's clock right?",
@@ -114,9 +123,15 @@ KINDS: dict[type[Exception], str] = {
 unavailable. What a broker answers beside them is about the topic that was asked for."""
 
 
+def error_of(code: int) -> type[Exception]:
+    """The exception for what a broker answers to a batch."""
+    found: type[Exception] = InvalidRecord if code == InvalidRecord.errno else kafka.for_code(code)
+    return found
+
+
 def blames_records(exc: Exception) -> bool:
     """Whether other records might well be taken: the error is about these, or it is not known what it is about."""
-    if isinstance(exc, TOO_LARGE):
+    if isinstance(exc, (*TOO_LARGE, InvalidRecord)):
         return True
     return not any(cls in CONFIGURATION or cls in TRANSIENT for cls in type(exc).__mro__)
 

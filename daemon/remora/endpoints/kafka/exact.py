@@ -217,7 +217,7 @@ class RouteOpening:
             "partitions": mine.partitions,
             "codec": CODECS[settings.compression],
             "batch_bytes": self._smaller.ceiling(self._connection, topic, mine, settings.max_batch_bytes),
-            "limit_bytes": mine.limit_bytes,
+            "limit_bytes": self._smaller.limit(self._connection, topic, mine),
         }
 
     async def close(self) -> None:
@@ -334,8 +334,9 @@ class ExactKafkaRoute:
         if not isinstance(exc, TOO_LARGE):
             return self._error(exc)
         if isinstance(batch, LetterBatch):
-            topic = f"dead-letter topic {self._opened.meant.letters} at {self._connection.cluster}"
-            return EndpointMisconfigured(f"{topic}: its max.message.bytes is too small for a letter")
+            codec, letters = CODECS[self._settings.compression], self._opened.meant.letters
+            what = f"dead-letter topic {letters} at {self._connection.cluster}"
+            return self._smaller.refused_letters(self._connection, letters, codec, batch, what)
         if len(batch.records) > 1:
             self._smaller.refused(self._connection, self._opened.meant.topic, batch.nbytes)
         return translate(exc, self._what, records=len(batch.records))

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
-from remora.codec.kafka_records import (
-    EVENT_ID,
-    FRAME_BYTES,
-    HEADER_BYTES,
-    NEXT,
-    POSITION,
-    SEQUENCE,
-    SHARD,
-    encode_record,
-)
+from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, encode_record
 from remora.codec.rendering_plain import key
 from remora.codec.speedups import partitions
-from remora.codec.trace_context import TRACEPARENT, traceparent_of
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
+from remora.endpoints.letter_headers import letter_headers, omitted
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
-
-# Shard and positions are written as in the events' own records: a reader that seeks gaps in a topic finds the letter
-# of an entry that is missing by the same names and values.
-INCARNATION, CAUSE, REASON, ATTEMPTS = "remora-incarnation", "remora-cause", "remora-reason", "remora-attempts"
-FIRST_SEEN, PARKED_AT, OMITTED = "remora-first-seen", "remora-parked-at", "remora-omitted-bytes"
-
-MOST_REASON_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +37,11 @@ class LetterRecord:
 
 def letter_record(letter: DeadLetter) -> LetterRecord:
     """Everything that is known of a letter. Times are in seconds since the epoch, with milliseconds."""
-    prefix = letter.incarnation.encode() + b":"
-    headers = [
-        (SHARD, letter.queue.encode()),
-        (POSITION, prefix + letter.position.encode()),
-        (NEXT, prefix + letter.next_position.encode()),
-        (INCARNATION, letter.incarnation.encode()),
-        (CAUSE, letter.cause.encode()),
-        (REASON, letter.reason.encode()[:MOST_REASON_BYTES]),
-        (ATTEMPTS, b"%d" % letter.attempts),
-        (FIRST_SEEN, b"%.3f" % letter.first_seen),
-        (PARKED_AT, b"%.3f" % letter.parked_at),
-        *([(SEQUENCE, letter.sequence.encode())] if letter.sequence else []),
-    ]
-    if not letter.is_as_committed:
-        return LetterRecord(None, letter.raw, headers)
-    try:
-        event = decode(letter.raw).event
-    except CodecError:
-        return LetterRecord(None, letter.raw, headers)
-    headers.append((EVENT_ID, event.event_id))
-    if trace := traceparent_of(letter.raw):
-        headers.append((TRACEPARENT, trace))
-    return LetterRecord(key(event), letter.raw, headers)
+    record_key = None
+    if letter.is_as_committed:
+        with suppress(CodecError):
+            record_key = key(decode(letter.raw).event)
+    return LetterRecord(record_key, letter.raw, [(name.decode(), value) for name, value in letter_headers(letter)])
 
 
 @dataclass(slots=True, eq=False)
@@ -131,4 +98,5 @@ class LetterPacker:
         alone = LetterBatch(lane, [letter], [record], record.nbytes)
         if not size_above(self._limit_bytes, self._codec, alone):
             return record
-        return LetterRecord(record.key, b"", [*record.headers, (OMITTED, b"%d" % len(record.value))])
+        name, value = omitted(record.value)
+        return LetterRecord(record.key, b"", [*record.headers, (name.decode(), value)])

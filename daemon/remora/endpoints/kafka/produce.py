@@ -20,6 +20,7 @@ from aiokafka.structs import TopicPartition
 
 from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, writing
+from remora.endpoints.kafka.errors import error_of
 
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.05
@@ -117,5 +118,5 @@ async def produce(
         for topic, partitions in answer.topics
         for partition, code, *_ in partitions
     }
-    errors = {place: kafka.for_code(codes.get(place, kafka.UnknownError.errno)) for place in batches}
+    errors = {place: error_of(codes.get(place, kafka.UnknownError.errno)) for place in batches}
     return {place: error() for place, error in errors.items() if error is not kafka.NoError}

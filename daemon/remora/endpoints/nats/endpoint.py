@@ -238,7 +238,7 @@ class NatsRoute:
         ids, without = [each[0] for each in made], set[int]()
         while True:
             try:
-                await self._send(PublishRun(ids, lambda at: made[at][1]))
+                await self._send(PublishRun(ids, lambda at: made[at][1], are_letters=True))
                 break
             except EntryRefused as exc:  # by a stream of their own, whose limit is another one
                 if exc.arrived in without:

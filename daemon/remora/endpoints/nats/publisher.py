@@ -26,19 +26,23 @@ ACKED = b'{"stream":'
 class PublishRun(Run):
     """A run of messages of a lane; `make` encodes one that is due.
 
-    With `looks` the stream is asked first for messages that it may have.
+    With `looks` the stream is asked first for messages that it may have. Dead letters go to a subject of their own, and
+    perhaps into another stream.
     """
 
-    __slots__ = ("lane", "looks", "make", "records", "sender")
+    __slots__ = ("are_letters", "lane", "looks", "make", "records", "sender")
 
     def __init__(
         self,
         ids: Sequence[bytes],
         make: Callable[[int], NatsMessage],
         keys: Sequence[bytes] = (),
+        *,
+        are_letters: bool = False,
     ) -> None:
         super().__init__(ids, keys)
         self.make = make
+        self.are_letters = are_letters
         self.looks: SubjectLooks | None = None
         self.lane = 0
         self.records: Sequence[Record] = ()
@@ -149,6 +153,9 @@ class StreamPublisher(Carrier[PublishRun, UnderWay]):
             if b"duplicate" in operation.payload:
                 self._known("window")
             self._ack(one)
+        elif is_nobody(operation) and one.run.are_letters:
+            text = f"{self.what}: no stream takes {one.subject.decode()}, the subject of dead letters"
+            self._refuse(one, EndpointUnavailable(text, ANSWERED))
         elif is_nobody(operation):
             self.end(EndpointUnavailable(f"{self.what}: {NOBODY}", ANSWERED))  # another look says what it is
         else:

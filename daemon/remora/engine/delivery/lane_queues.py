@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.reader import at_most
@@ -66,10 +66,10 @@ class LaneQueues:
             return None
         return heapq.heappop(self._resting)[-1]
 
-    def put_first(self, lane: int, loads: Sequence[InFlightBatch]) -> None:
-        """Let batches wait ahead of their lane, which has one under way."""
-        self._lanes[lane][:0] = loads
-        self._waiting += len(loads)
+    def put_first(self, of: InFlightBatch, batches: Sequence[Batch]) -> None:
+        """Let what a batch under way is to be followed by wait ahead of its lane."""
+        self._lanes[of.batch.lane][:0] = [replace(of, batch=each) for each in batches]
+        self._waiting += len(batches)
         self._all_started.clear()
 
     def begin(self, lane: int) -> InFlightBatch | None:

@@ -44,13 +44,11 @@ class LaneSender:
         self._progress = session.scope.state.progress
         self._reader = session.reader
         self._route = route
-        self._lanes = LaneQueues()
-        scope, reader, trimmer = session.scope, session.reader, session.trimmer
-        self._ahead = PagesAhead(scope, reader, trimmer, self._lanes, is_over=lambda: session.is_over)
+        self._lanes = lanes = LaneQueues()
+        self._ahead = PagesAhead(self._scope, self._reader, session.trimmer, lanes, is_over=lambda: session.is_over)
         self._storing = 0
         self._last_storing: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()
-        self._proved = asyncio.Event()
+        self._settled, self._proved = asyncio.Event(), asyncio.Event()
         self._probing = 0  # records of this session: what was done before it proves nothing
 
     @property
@@ -267,8 +265,11 @@ class LaneSender:
         self._storing += 1
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
         if (behind := records[at + 1 :]) and not self._session.is_over:
-            batches = [InFlightBatch(load.page, load.acks, each, load.since) for each in self._route.pack(behind)[0]]
-            self._lanes.put_first(load.batch.lane, batches)
+            batches, refused = self._route.pack(behind)
+            if refused:  # by a limit that has become known: the next session gives them up where they stand
+                self._session.turn_back()
+            else:
+                self._lanes.put_first(load, batches)
 
     async def _dead_letter(
         self, page: Page, of: PageAcks, rejected: Sequence[Rejected], behind: Sequence[Record] = ()

@@ -133,8 +133,7 @@ class Session:
 
     def count_attempts(self, records: Sequence[Record], exc: EndpointError) -> None:
         """A push of these records failed; what did not arrive was tried, which counts where attempts are limited."""
-        counts, ask = self.scope.limits.counts_attempts, self.scope.arrived_late
-        self._redelivery.failed(records, exc, ask, counts=counts)
+        self._redelivery.failed(records, exc, self.scope.arrived_late, counts=self.scope.limits.counts_attempts)
 
     def fail(self, exc: RemoraError) -> None:
         """Remember the first failure, or one that ends the ownership of the shard; begin nothing more."""

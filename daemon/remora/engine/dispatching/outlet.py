@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from remora.codec.topic import SLO, class_remarks, limit_remarks, parse_args, usable_delivery
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
+from remora.model.errors import EndpointMisconfigured
 from remora.model.hold import TopicHold
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
@@ -90,9 +92,15 @@ class Outlet:
         return reason_to_leave(topic, self._outlets.schemes())
 
     async def aim(self, topic: Topic) -> None:
-        """An attempt to deliver to this topic's target begins."""
+        """An attempt to deliver to this topic's target begins.
+
+        How it is delivered counts from now on, where that can be told: what may have been committed in a transaction
+        must not expire while the attempt waits for its turn.
+        """
         await self._outlets.endpoints.make(topic.target.scheme)
         self.topic, self.destination, self.is_opened = topic, self._outlets.destination(topic.target), False
+        with suppress(EndpointMisconfigured):  # which `examine` raises
+            self.delivery = str(self._mode(topic)[0])
 
     def endpoint_of(self, topic: Topic) -> Endpoint:
         """The endpoint of the topic's scheme."""
@@ -101,16 +109,17 @@ class Outlet:
     def examine(self, topic: Topic) -> None:
         """Find out how the topic is delivered, and what works otherwise than asked. Raises EndpointMisconfigured."""
         endpoint, args = self.endpoint_of(topic), topic.target.args
-        mode, mode_remarks = usable_delivery(
-            topic.target,
-            Delivery(self._context.settings.mode),
-            is_transactional=isinstance(endpoint, TransactionalEndpoint),
-        )
+        mode, mode_remarks = self._mode(topic)
         self.delivery = str(mode)
         asked = (*limit_remarks(args), *class_remarks(args), *_slo_remarks(args))
         self.remarks = (*endpoint.check(topic.target), *asked, *mode_remarks)
         for remark in self.remarks:
             self._context.telemetry.remark(topic.label, remark)
+
+    def _mode(self, topic: Topic) -> tuple[Delivery, list[str]]:
+        is_transactional = isinstance(self.endpoint_of(topic), TransactionalEndpoint)
+        default = Delivery(self._context.settings.mode)
+        return usable_delivery(topic.target, default, is_transactional=is_transactional)
 
     @property
     def is_exact(self) -> bool:
