@@ -10,7 +10,7 @@ import logging
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,22 @@ async def test_a_client_that_does_not_read_is_cut(store: ScriptedStore, tmp_path
             await loop.sock_sendall(deaf, head("/v1/openapi.json", "Content-Length: 0", method="GET") * 60)
 
             await until(lambda: cut(site, "unread") == 1)
+
+
+async def test_a_client_that_does_not_read_its_last_answers_is_cut(store: ScriptedStore, tmp_path: Path) -> None:
+    """However little of them is left to send, a connection that ends is not waited for without end."""
+    async with ingest_site(store, tmp_path, request_timeout_s=0.3) as site:
+        look, loop = head("/v1/openapi.json", "Content-Length: 0", method="GET"), asyncio.get_running_loop()
+        last = head("/v1/openapi.json", "Content-Length: 0", "Connection: close", method="GET")
+        with ExitStack() as clients:
+            for before in range(10):  # of some all answers fit into the kernel, of some all but less than 64 KiB
+                deaf = clients.enter_context(socket.socket(socket.AF_UNIX))
+                deaf.setblocking(False)
+                await loop.sock_connect(deaf, str(tmp_path / "ingest.sock"))
+                await loop.sock_sendall(deaf, look * before + last)
+            await until(lambda: bool(cut(site, "unread")))
+
+            await until(lambda: site.server.connections == 0)
 
 
 async def test_a_store_that_is_slow_cuts_nobody(
