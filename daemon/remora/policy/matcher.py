@@ -109,19 +109,18 @@ class Matcher:
                 found.append(next((rule for rule, keeps in self._rules[place] if not keeps(event)), ""))
         return found
 
-    def possible(self, event: ExpectedEvent) -> Sequence[int]:
-        """The places of the notifications that an event to come may match: a rule counts as kept where it asks for what
-        is not known yet."""
-        bucket, name = _text(event.bucket), None if event.name is None else _text(event.name)
+    def possible(self, event: ExpectedEvent, of_bucket: Sequence[int]) -> Sequence[int]:
+        """Of the places of the notifications that take its bucket, those that an event to come may match: a rule counts
+        as kept where it asks for what is not known yet."""
+        name = None if event.name is None else _text(event.name)
         known = Happening(
             event.bucket, event.name or b"", event.key, event.size or 0, event.metadata or (), event.tags or ()
         )
         open_rules = {rule for rule, asked in _ASKED.items() if getattr(event, asked) is None}
         return [
             place
-            for place, each in enumerate(self.notifications)
-            if takes_bucket(each, bucket)
-            and (name is None or takes_name(each, name))
+            for place in of_bucket
+            if (name is None or takes_name(self.notifications[place], name))
             and event.key.startswith(self._prefixes[place])
             and all(rule in open_rules or keeps(known) for rule, keeps in self._rules[place])
         ]
