@@ -181,6 +181,7 @@ def test_what_an_event_to_come_may_match(notifications: list[Notification], even
 
     bucket = event.bucket.decode(errors="surrogateescape")
     takers = [place for place, each in enumerate(notifications) if takes_bucket(each, bucket)]
+    assert matcher.takers(bucket) == takers
     possible = matcher.possible(expected, takers)
 
     assert set(matcher.matching(event)) <= set(possible)

@@ -17,7 +17,7 @@ from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
 from remora.model.ingest import FannedOut, ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
 from remora.model.topic import Topic
-from remora.policy.matcher import Matcher, takes_bucket
+from remora.policy.matcher import Matcher
 from remora.policy.rates import Cost
 from remora.ports.producer import Announcing
 from remora.servers.http.begun import in_task
@@ -225,9 +225,7 @@ async def _rooms(
         if (of_bucket := takers.get(bucket)) is None:
             if len(takers) == _MOST_BUCKETS:
                 takers.clear()
-            text = bucket.decode(errors="surrogateescape")
-            of_bucket = [place for place, one in enumerate(matcher.notifications) if takes_bucket(one, text)]
-            takers[bucket] = of_bucket
+            of_bucket = takers[bucket] = matcher.takers(bucket.decode(errors="surrogateescape"))
             counting.update(of_bucket)
         places = matcher.possible(each.expected, of_bucket)
         if is_refused and not places:
