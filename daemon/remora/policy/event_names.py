@@ -72,9 +72,3 @@ def stands_for(pattern: str, name: str) -> bool:
     """Whether a name is the one that a notification asks for, or one of those that its wildcard stands for."""
     asked = plain(pattern)
     return plain(name).startswith(asked[:-1]) if asked.endswith("*") else asked == plain(name)
-
-
-def may_lack_size(name: str) -> bool:
-    """Whether a size of 0, which an entry has where its record has none, may be no size, in an event of this name or
-    in one that a wildcard stands for. An object that was created is empty."""
-    return "ObjectCreated:" not in name

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
-from remora.policy.event_names import may_lack_size, stands_for
+from remora.policy.event_names import stands_for
 from remora.policy.patterns import fits_bucket, regex_matcher
 
 _MOST_PAIRS = 4096
@@ -147,7 +147,7 @@ class Matcher:
                 _bytes(of.suffix),
                 min(of.size_min or 0, _MOST_SIZE),
                 _MOST_SIZE if of.size_max is None else min(of.size_max, _MOST_SIZE),
-                may_lack_size(_text(name)),
+                _may_lack_size(name),
                 tuple(rule for kind, rule in self._rules[place] if kind in _IN_PYTHON),
             )
             for place, of in self._of_pair(_text(bucket), _text(name))
@@ -184,7 +184,7 @@ def _rules(of: EventFilter) -> Iterable[tuple[str, Rule]]:
     """The rules of a filter beside its prefix, the cheapest first, each with its name."""
     if of.size_min is not None:
         least = of.size_min
-        yield "size_min", lambda event: event.size >= least or (event.size == 0 and may_lack_size(_text(event.name)))
+        yield "size_min", lambda event: event.size >= least or (event.size == 0 and _may_lack_size(event.name))
     if of.size_max is not None:
         most = of.size_max
         yield "size_max", lambda event: event.size <= most
@@ -200,6 +200,11 @@ def _rules(of: EventFilter) -> Iterable[tuple[str, Rule]]:
     if of.regex:
         fits = regex_matcher(of.regex)
         yield "regex", lambda event: fits(event.key)
+
+
+def _may_lack_size(name: bytes) -> bool:
+    """Whether 0, which an entry has where its record has no size, may be none. An object that was created is empty."""
+    return b"ObjectCreated:" not in name
 
 
 def _bytes(text: str) -> bytes:

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, EventFilter, Notification
 from remora.model.topic import NAME
-from remora.policy.event_names import is_known, may_lack_size, nearest, plain, stands_for
+from remora.policy.event_names import is_known, nearest, plain, stands_for
 from remora.policy.patterns import MOST_PATTERN, may_both_fit, regex_matcher
 
 MOST_BUCKET = 255
@@ -65,7 +65,7 @@ def _of_filter(given: EventFilter) -> Iterator[Refusal]:
         if size is not None and size < 0:
             yield Refusal(f"filter.{name}", "a size is not negative")
     if given.size_min is not None and given.size_max is not None and 0 <= given.size_max < given.size_min:
-        yield Refusal("filter.size_max", "is below size_min, so that no size can match")
+        yield Refusal("filter.size_max", "is below size_min, so that no event can match")
     if len(given.regex) > MOST_PATTERN:
         yield Refusal("filter.regex", f"has more than {MOST_PATTERN} characters")
     elif given.regex:
@@ -93,15 +93,16 @@ def overlaps(notifications: Sequence[Notification]) -> Iterator[str]:
 def _may_overlap(one: Notification, other: Notification) -> bool:
     buckets = [(a, b) for a in one.buckets or ("*",) for b in other.buckets or ("*",)]
     events = [(plain(a), plain(b)) for a in one.events or ("*",) for b in other.events or ("*",)]
-    names = [b if stands_for(a, b) else a for a, b in events if stands_for(a, b) or stands_for(b, a)]
-    return any(may_both_fit(*pair) for pair in buckets) and any(
-        _filters_may_overlap(one.filter, other.filter, name) for name in names
+    return (
+        any(may_both_fit(*pair) for pair in buckets)
+        and any(stands_for(a, b) or stands_for(b, a) for a, b in events)
+        and _filters_may_overlap(one.filter, other.filter)
     )
 
 
-def _filters_may_overlap(one: EventFilter, other: EventFilter, name: str) -> bool:
+def _filters_may_overlap(one: EventFilter, other: EventFilter) -> bool:
     for low, high in ((one.size_min, other.size_max), (other.size_min, one.size_max)):
-        if low is not None and high is not None and low > high and not may_lack_size(name):
+        if low is not None and high is not None and low > high:
             return False
     if not (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)):
         return False

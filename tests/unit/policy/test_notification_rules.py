@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from remora.model.notification import EventFilter, Happening, Notification
-from remora.policy.matcher import Matcher
+from remora.model.notification import EventFilter, Notification
 from remora.policy.notification_rules import overlaps, refusals, too_many, unknown_topics
 
 FINE = Notification(
@@ -32,7 +31,7 @@ FINE = Notification(
     ({"filter": EventFilter(regex="(?=a)")}, "filter.regex", "RE2 does not take it"),
     ({"filter": EventFilter(regex="a" * 1025)}, "filter.regex", "more than 1024 characters"),
     ({"filter": EventFilter(size_min=-1)}, "filter.size_min", "not negative"),
-    ({"filter": EventFilter(size_min=5, size_max=4)}, "filter.size_max", "no size can match"),
+    ({"filter": EventFilter(size_min=5, size_max=4)}, "filter.size_max", "no event can match"),
     ({"filter": EventFilter(metadata=(("", "x"),))}, "filter.metadata", "a name is empty"),
     ({"filter": EventFilter(tags=(("", "x"),))}, "filter.tags", "a name is empty"),
 ])  # fmt: skip
@@ -69,20 +68,3 @@ def test_overlaps(changes: dict[str, object], expected: bool) -> None:
     other = replace(FINE, id="other", **changes)  # type: ignore[arg-type]  # of a table of the test
 
     assert bool(list(overlaps([FINE, other]))) is expected
-
-
-@pytest.mark.parametrize(("events", "expected"), [
-    ((), True),
-    (("*",), True),
-    (("s3:ObjectRemoved:Delete", "s3:ObjectCreated:*"), True),
-    (("s3:ObjectCreated:*",), False),
-    (("s3:ObjectCreated:Put", "s3:ObjectCreated:Copy"), False),
-])  # fmt: skip
-def test_sizes_that_exclude_each_other(events: tuple[str, ...], expected: bool) -> None:
-    """They do so for created objects alone: an event without a size matches both notifications."""
-    small, large = EventFilter(size_max=10), EventFilter(size_min=20)
-    pair = [Notification("small", ("t",), filter=small), Notification("large", ("t",), (), events, large)]
-    removed = Happening(b"photos", b"ObjectRemoved:Delete", b"cat.jpg")
-
-    assert bool(list(overlaps(pair))) is expected
-    assert (list(Matcher(pair).matching(removed)) == [0, 1]) is expected

@@ -142,6 +142,8 @@ class ServedConnection(asyncio.Protocol):
         if self._unread_since is not None and now - self._unread_since > request_timeout_s:
             return "unread"
         phase = self.phase
+        if phase is ConnectionPhase.END and now - self._since > request_timeout_s:
+            return "unread"  # the rest is too little for the transport to say that it waits
         if phase is ConnectionPhase.HEADERS and now - self._since > request_timeout_s:
             return "slow"
         if phase is ConnectionPhase.IDLE and now - self._since > idle_timeout_s:
@@ -378,7 +380,7 @@ class ServedConnection(asyncio.Protocol):
         tell it that the connection is broken, and throw the answer away."""
         is_done = Wait.CLIENT in self._waits
         may_send = bool(self._at < len(self._ahead) or self._body or self._waits) or self._stage is Stage.BROKEN
-        self._stage = Stage.ENDING
+        self._stage, self._since = Stage.ENDING, self._loop.time()
         self._ahead, self._at = b"", 0
         self._stop_timer()
         self._body = self._alone = None
