@@ -197,6 +197,26 @@ async def test_a_lost_directory_costs_its_topics_only(settings: SqliteSettings, 
         assert await deliver(store, gone) == 4
 
 
+async def test_arrivals_are_awaited_while_a_directory_comes_back(settings: SqliteSettings, tmp_path: Path) -> None:
+    """Whoever waits for arrivals meanwhile goes on waiting, and is told of what waits in the directory."""
+    async with SqliteStore(settings) as store:
+        here, gone = await one_in(store, "one"), await one_in(store, "two")
+        await store.ingest.publish(gone, spread(gone, 4))
+        folder(settings, 1).rename(tmp_path / "away")
+        await store._watch.look()
+        (tmp_path / "away").rename(folder(settings, 1))
+
+        await store._files.look()
+        store.arrivals._looked_at = 0.0  # a look is due
+        found = set(await store.arrivals.wait())
+
+        assert found >= set(gone.all_shards())
+        await store._watch.look()
+        await store.ingest.publish(here, spread(here, 4))
+        assert set(await store.arrivals.wait()) >= set(here.all_shards())
+    store.arrivals._heard(None)  # a doorbell that rings while the files are closed is no error
+
+
 async def refused(store: SqliteStore, gone: Topic) -> None:
     """Whatever is asked of a topic in a lost directory says so."""
     with pytest.raises(DirectoryLost):

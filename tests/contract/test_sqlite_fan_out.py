@@ -315,8 +315,17 @@ async def marks(store: SqliteStore) -> int:
     return sum([(await file.read(lambda found: found.execute(look).fetchone()))[0] for file in store._files.all])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "parts = CAST(replace(CAST(parts AS TEXT), 'a', 'b') AS BLOB)",
+        "answer = CAST(x'c1' || substr(answer, 2) AS BLOB)",
+        "answer = CAST(replace(hex(answer), 'A', 'F') AS BLOB)",
+    ],
+    ids=["parts", "answer", "text of the answer"],
+)
 async def test_a_decision_that_has_changed_is_noticed(
-    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """Bytes of a decision that have changed on the disk are taken by no file, and `store check` finds them."""
     there = await topics(store)
@@ -328,7 +337,7 @@ async def test_a_decision_that_has_changed_is_noticed(
     directory, home = Path(settings.directory), zlib.crc32(there[0].name.encode()) % FILES
     assert not any(each.problems for each in check_directory(directory))
     with closing(sqlite3.connect(path_of(directory, home))) as connection:
-        connection.execute("UPDATE decisions SET parts = CAST(replace(CAST(parts AS TEXT), 'a', 'b') AS BLOB)")
+        connection.execute(f"UPDATE decisions SET {change}")
         connection.commit()
 
     await store._finisher.look(0.0)

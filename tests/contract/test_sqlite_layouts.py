@@ -28,7 +28,7 @@ from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.checks import check_directory
 from support.layout_machine import LayoutMachine, rooms, routed
 from support.sqlite import append, configured, store
-from support.stores import deliver_all, held, own_topic
+from support.stores import deliver_all, expire, held, own_topic
 
 __all__ = ["configured", "store"]
 
@@ -200,6 +200,19 @@ async def test_a_reservation_outlives_its_layout(store: SqliteStore) -> None:
     stats = [await store.inspection.stats(each) for each in new.all_shards()]
     assert [(each.reservations, each.reserved_bytes) for each in stats] == [(0, 0)] * 5
     assert late
+
+
+async def test_a_reservation_that_has_outlived_its_layout_expires(store: SqliteStore) -> None:
+    """Though no queue has room for it any more, the topic's queues have it expire, and nothing of it is kept open."""
+    topic = await store.own_topics.create(own_topic("t", 2))
+    await store.ingest.reserve(topic, rooms(routed(topic, *range(4))))
+    moved = await changed(store, topic, 3)
+    assert not moved.former
+
+    await expire(store, await held(store, moved.shard(0)), 0.0)
+
+    look = "SELECT state FROM reservations"
+    assert await store._files.file_of("t").read(lambda found: found.execute(look).fetchall()) == [("expired",)]
 
 
 async def test_numbers_of_a_sequence_go_on(store: SqliteStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost
-from remora.model.log import LogKind, LogName
+from remora.model.log import MOST_POSITION, Cell, LogKind, LogName
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import SqliteLogs
 
@@ -55,3 +55,16 @@ async def test_a_lock_of_a_log_that_was_made_anew(logs: SqliteLogs) -> None:
     await logs.release(former)
 
     assert (await logs.register(lock, "unix:/s", 100)).epoch == 1
+
+
+async def test_positions_that_no_log_has(logs: SqliteLogs) -> None:
+    """A reader may ask for any number: nothing is written behind the last position that there can be, and a log that is
+    trimmed up to there is trimmed up to its last one."""
+    entries = LogName(b"pool", b"entries")
+    await logs.create(entries, LogKind.LOG, 1)
+    epoch = (await logs.register(await logs.acquire(entries, "server", LEASE_S), "unix:/s", 100)).epoch
+    await logs.append(entries, epoch, 1, b"a")
+
+    assert await logs.read(entries, MOST_POSITION + 1) == (Cell.UNWRITTEN, b"")
+    await logs.trim(entries, MOST_POSITION + 1)
+    assert (await logs.figures(entries)).trimmed == MOST_POSITION

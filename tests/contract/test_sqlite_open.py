@@ -17,7 +17,7 @@ import pytest
 from devkit.processes.mounts import with_mount
 from devkit.processes.programs import ENVIRONMENT
 from remora.config import SqliteSettings
-from remora.model.errors import StoreMisconfigured
+from remora.model.errors import StoreError, StoreMisconfigured
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from support.sqlite_victim import settings as victim_settings
@@ -315,3 +315,28 @@ def version(file: Path) -> int:
 def set_version(file: Path, number: int) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute(f"PRAGMA user_version = {number}")
+
+
+@pytest.mark.parametrize(
+    ("change", "files"),
+    [
+        ("DELETE FROM meta", 1),
+        ("UPDATE meta SET key = 'fi1es' WHERE key = 'files'", 3),
+        ("UPDATE meta SET value = 'x' WHERE key = 'number'", 3),
+        ("INSERT INTO meta VALUES ('directories', '{')", 3),
+    ],
+)
+async def test_a_file_that_does_not_know_itself(directory: Path, change: str, files: int) -> None:
+    """Facts of a file about itself that cannot be read are damage: the file is named, and where others are sound, they
+    are used."""
+    settings = SqliteSettings(directory=str(directory), files=files)
+    await in_use(settings)
+    with closing(sqlite3.connect(directory / "queues-000.db")) as connection, connection:
+        connection.execute(change)
+
+    try:
+        async with SqliteStore(settings) as store:
+            told = "; ".join(store.damaged.values())
+    except StoreError as exc:
+        told = str(exc)
+    assert "queues-000.db is damaged: what it knows of" in told

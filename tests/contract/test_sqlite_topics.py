@@ -14,7 +14,7 @@ import pytest
 from devkit.entries.entries import delivered
 from devkit.waits import until
 from remora.config import SqliteSettings
-from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
+from remora.model.errors import QueueFull, StoreDamaged, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed, RoutedEvent
 from remora.model.peaks import HourPeak
 from remora.model.shard import LockToken, Shard, ShardStats
@@ -77,17 +77,21 @@ async def test_catalogue_that_changes(store: SqliteStore, settings: SqliteSettin
     assert [shard.queue for shard in await store.catalog.shards()] == ["b", "b.1"]
 
 
-async def test_topic_that_cannot_be_read(store: SqliteStore) -> None:
-    """A topic whose attributes are unreadable is left out; its queues are there still, with their entries."""
+@pytest.mark.parametrize("change", ["attributes = x'ff'", "former = '['"], ids=["attributes", "former layouts"])
+async def test_topic_that_cannot_be_read(store: SqliteStore, change: str) -> None:
+    """A topic whose row makes no sense is left out, and named where it is asked for; its queues have their entries
+    still, and show themselves where the row tells which they are."""
     topic, sound = await store.own_topics.create(own_topic("t")), await store.own_topics.create(own_topic("u"))
     await store.ingest.publish(topic, spread(topic, 9))
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
-        connection.execute("UPDATE topics SET attributes = x'ff' WHERE name = 't'")
+        connection.execute(f"UPDATE topics SET {change} WHERE name = 't'")
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'catalogue'")
 
     assert await store.catalog.topics() == {sound.first_shard: sound}
-    assert set(topic.all_shards()) <= set(await store.catalog.shards())
+    assert set(await store.catalog.shards()) >= {*sound.all_shards(), *(topic.all_shards() if "attr" in change else ())}
     assert await store.catalog.peek(topic.shard(1)) is not None
+    with pytest.raises(StoreDamaged, match=r"queues-00.\.db: topic t cannot be read"):
+        await store.own_topics.find("t")
 
 
 async def test_attributes_of_a_later_version(store: SqliteStore) -> None:

@@ -55,6 +55,8 @@ class MalformedEvent(RemoraError, ValueError):
     """
 
     def __init__(self, record: int | None, line: int | None, field: str, reason: str) -> None:
+        if len(field) > _MOST_SHOWN or not field.isprintable():  # the sender's own names can be a part of it
+            field = ascii(field[:_MOST_SHOWN])[1:-1]
         place = [] if record is None else [f"record {record}"]
         place += [] if line is None else [f"line {line}"]
         place += [field] if field else []
@@ -81,8 +83,6 @@ class Found(NamedTuple):
 
     def refuse(self, field: str, reason: str) -> NoReturn:
         """Raise for one of its members."""
-        if len(field) > _MOST_SHOWN or not field.isprintable():  # the sender's own names can be a part of it
-            field = ascii(field[:_MOST_SHOWN])[1:-1]
         raise MalformedEvent(self.record, self.line, field, reason)
 
 

@@ -73,6 +73,13 @@ class Matcher:
         self._rules = [tuple(_rules(each.filter)) for each in self.notifications]
         self._prefixes = [_bytes(each.filter.prefix) for each in self.notifications]
         self._pairs: dict[tuple[bytes, bytes], _Table] = {}
+        self._by_bucket: dict[str, list[int]] = {}
+        self._by_pattern: list[int] = []
+        for place, each in enumerate(self.notifications):
+            for bucket in each.buckets:
+                self._by_bucket.setdefault(bucket, []).append(place)
+            if not each.buckets or any("*" in bucket for bucket in each.buckets):
+                self._by_pattern.append(place)
 
     def __bool__(self) -> bool:
         return bool(self.notifications)
@@ -109,22 +116,27 @@ class Matcher:
                 found.append(next((rule for rule, keeps in self._rules[place] if not keeps(event)), ""))
         return found
 
-    def possible(self, event: ExpectedEvent) -> Sequence[int]:
-        """The places of the notifications that an event to come may match: a rule counts as kept where it asks for what
-        is not known yet."""
-        bucket, name = _text(event.bucket), None if event.name is None else _text(event.name)
+    def possible(self, event: ExpectedEvent, of_bucket: Sequence[int]) -> Sequence[int]:
+        """Of the places of the notifications that take its bucket, those that an event to come may match: a rule counts
+        as kept where it asks for what is not known yet."""
+        name = None if event.name is None else _text(event.name)
         known = Happening(
             event.bucket, event.name or b"", event.key, event.size or 0, event.metadata or (), event.tags or ()
         )
         open_rules = {rule for rule, asked in _ASKED.items() if getattr(event, asked) is None}
         return [
             place
-            for place, each in enumerate(self.notifications)
-            if takes_bucket(each, bucket)
-            and (name is None or takes_name(each, name))
+            for place in of_bucket
+            if (name is None or takes_name(self.notifications[place], name))
             and event.key.startswith(self._prefixes[place])
             and all(rule in open_rules or keeps(known) for rule, keeps in self._rules[place])
         ]
+
+    def takers(self, bucket: str) -> Sequence[int]:
+        """The places of the notifications that take a bucket, in their order. A thousand that name one bucket each are
+        no more work than one."""
+        named = self._by_bucket.get(bucket, ())
+        return sorted({*named, *(each for each in self._by_pattern if takes_bucket(self.notifications[each], bucket))})
 
     def candidates(self, bucket: bytes, name: bytes) -> list[Candidate]:
         """The notifications for this bucket and name, in their order."""
@@ -142,8 +154,8 @@ class Matcher:
         ]
 
     def _of_pair(self, bucket: str, name: str) -> Iterator[tuple[int, EventFilter]]:
-        for place, each in enumerate(self.notifications):
-            if takes_bucket(each, bucket) and takes_name(each, name):
+        for place in self.takers(bucket):
+            if takes_name(each := self.notifications[place], name):
                 yield place, each.filter
 
     def _learn(self, pair: tuple[bytes, bytes]) -> _Table:

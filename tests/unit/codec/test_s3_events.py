@@ -526,6 +526,8 @@ def test_a_record_is_refused_by_its_index_and_field(path: str, value: object, fi
         (b'{"Records":null}', "Records", "expected a list, not null"),
         (b'{"Records":[]}', "Records", "is empty"),
         (b'{"Records":[],"Records":[{}]}', "Records", "stands twice in its object"),
+        (rb'{"\ud800":1,"\ud800":1,"Records":[{}]}', r"\ud800", "stands twice in its object"),
+        (b'{"%b":1,"%b":1,"Records":[{}]}' % (b"x" * 999, b"x" * 999), "x" * 200, "stands twice in its object"),
         (b'{"Records":[' * 20_000, "", "nested too deeply"),
         (b'{"Records":"\xff"}', "", "not valid UTF-8 at byte 12"),
         (b'{"Records":[NaN]}', "", "not valid JSON: NaN is not JSON"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 
 from remora.config import LimitSettings
 from remora.model.notification import EventFilter, Notification
+from remora.policy.matcher import Matcher
 from remora.servers import tokens
+from remora.servers.ingest import announced
+from remora.servers.ingest.request_reader import to_come as announcing
 from support.credit import Host, shaping
 from support.notified import THUMBNAILS, Place, photo, place
 
@@ -70,6 +74,32 @@ async def test_room_is_where_an_event_may_go(tmp_path: Path, known: dict[str, An
         )
         assert done.status == 200, done.json
         assert await room(at) == {}
+
+
+async def test_many_announced_events_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where events to come are matched for long, other requests have their turn in between."""
+    monkeypatch.setattr(announced, "AT_ONCE_S", -1.0)
+    body = json.dumps({"events": [to_come(f"{number}.jpg") for number in range(300)]}).encode()
+    events = announcing(body, 300)
+    matching = asyncio.ensure_future(announced._rooms(events, Matcher([THUMBNAILS]), False, 1 << 30))
+    turns = 0
+    while not matching.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    found, counting = matching.result()
+    assert (len(found["audit"]), list(counting), turns >= 300) == (300, [0], True)
+
+
+async def test_there_are_only_so_many_copies_of_small_events(tmp_path: Path) -> None:
+    """A copy counts as much as the smallest entry, however little its sender announces."""
+    async with place(tmp_path, THUMBNAILS, max_request_bytes=8192) as at:
+        most = 4 * 8192 // announced.LEAST_ENTRY_BYTES // len(THUMBNAILS.topics)
+        small = [{"bucket": "photos", "object": "a.jpg", "bytes": 1}] * (most + 1)
+
+        assert (await reserved(at, *small[1:])).status == 201
+        refused = await reserved(at, *small)
+        assert (refused.status, refused.code) == (413, "EntityTooLarge")
 
 
 async def test_a_commit_stores_the_copies_that_match(tmp_path: Path) -> None:

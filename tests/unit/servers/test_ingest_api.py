@@ -610,6 +610,23 @@ async def test_too_many_announced_events_are_refused_before_they_are_decoded(sit
     assert len(rooms_of(b'{"events":[' + body[11 : 11 + 28 * 10_000 - 1] + b"]}", topic, 10_000)) == 10_000
 
 
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}], ids=["at once", "in a task"])
+async def test_a_name_that_is_no_text_is_refused_as_others_are(
+    site: Site, store: ScriptedStore, headers: dict[str, str]
+) -> None:
+    """Half of a surrogate pair, which JSON can write and UTF-8 cannot, is escaped in the answer."""
+    body = rb'{"\ud800":1,"\ud800":2,"Records":[]}'
+    answer = await site.ask("POST", EVENTS, gzip.compress(body) if headers else body, headers)
+
+    assert (answer.status, answer.json["field"]) == (422, r"\ud800")
+    assert store.is_untouched
+
+
+def test_a_refusal_can_be_told_whatever_its_text_is() -> None:
+    """A text that UTF-8 cannot write is escaped: a request without an answer would hold its connection for good."""
+    assert b"a\\\\udc80b" in RefusedRequest(TOO_MANY, "a\udc80b").document()
+
+
 async def test_a_topic_that_was_made_anew_is_found_at_once(site: Site, store: ScriptedStore) -> None:
     """What is remembered of a topic is dropped when the store says that it is another one by now."""
     await site.ask("POST", EVENTS, records("a"))

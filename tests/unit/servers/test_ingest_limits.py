@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -124,6 +125,27 @@ async def test_what_was_not_stored_costs_no_events(tmp_path: Path) -> None:
         assert it.level(both) < before
 
 
+@pytest.mark.parametrize("target", [EVENTS, "/v1/events"])
+@pytest.mark.parametrize(
+    ("announced", "sent"), [(10**18 - 1, b""), (16 << 20, b""), (1_000_000, b"{")], ids=["too large", "none", "a part"]
+)
+async def test_a_body_that_does_not_come_costs_nothing(
+    tmp_path: Path, target: str, announced: int, sent: bytes
+) -> None:
+    """A head that announces more than comes, or may come, leaves the limit as it was for the others."""
+    everybody = replace(BYTES, match=("*",))
+    async with limited(tmp_path, everybody) as it:
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "ingest.sock"))
+        writer.write(f"POST {target} HTTP/1.1\r\nHost: r\r\nContent-Length: {announced}\r\n\r\n".encode() + sent)
+        await writer.drain()
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+
+        assert it.level(everybody) == 2_000
+        assert await it.publish("a") == (200, 0)
+
+
 async def test_a_commit_is_never_refused(tmp_path: Path) -> None:
     """A reservation is charged its rooms; its commit passes at any level and returns what it did not use, and so does
     an abort."""
@@ -143,6 +165,16 @@ async def test_a_commit_is_never_refused(tmp_path: Path) -> None:
         reserved = await it.site.ask("POST", RESERVATIONS, rooms)
         aborted = await it.site.ask("DELETE", f"/v1/reservations/{reserved.json['reservation']}")
         assert (reserved.status, aborted.status, it.level()) == (201, 204, before)
+
+
+async def test_a_reservation_that_is_refused_costs_nothing(tmp_path: Path) -> None:
+    """Where the store has no room for what is asked, neither bytes nor events of it are charged."""
+    both = LimitSettings(name="gw", of="token", bytes=1_000, burst=2_000, events=10, burst_events=20)
+    async with limited(tmp_path, both) as it:
+        it.store.error = QueueFull("full")
+        huge = {"events": [{"bucket": "b", "object": str(number), "bytes": 16 << 20} for number in range(100)]}
+        assert (await it.site.ask("POST", RESERVATIONS, huge)).status == 503
+        assert (it.level(both), it.level(both, "events")) == (2_000, 20)
 
 
 def test_a_reservation_that_has_expired_returns_nothing() -> None:

@@ -147,6 +147,23 @@ async def test_who_does_not_come_is_waited_for_once() -> None:
     assert (alone, round(seconds, 6)) == ([1] * 10, 0.04)
 
 
+@in_virtual_time
+async def test_no_request_overtakes_a_group_that_is_full() -> None:
+    """Behind a transaction of nine requests one of 9 MiB waits for no others, and the nine behind it are stored behind
+    it: answers to requests of one connection tell in which order these were stored."""
+    commits = GroupCommit()
+    large, small = Wants(9 << 20), NOTHING
+    with closing(sqlite3.connect(":memory:")) as connection:
+        file = IdleFile(connection, 0.004)
+        for wants in ([small] * 9, [large, *[small] * 9]):
+            async with asyncio.TaskGroup() as tasks:
+                for each in wants:
+                    request = cast(Any, lambda batch, each=each: "large" if each is large else "small")
+                    tasks.create_task(commits.submit(cast(File, file), request, each))
+
+        assert file.transactions == [["small"] * 9, ["large"], ["small"] * 9]
+
+
 async def test_a_caller_that_fails_is_no_trouble_to_the_others() -> None:
     """All are told what came of their requests, in their order, and the defect is reported."""
     told: list[int] = []

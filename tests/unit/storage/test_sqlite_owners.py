@@ -28,3 +28,20 @@ def test_only_who_surely_ended_is_dead(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / DIRECTORY).iterdir()} == {own.entity, alive.entity, "loop"}
     own.close()
     alive.close()
+
+
+def test_nobody_is_dead_because_the_files_are_away(tmp_path: Path) -> None:
+    """While the store's directory lies elsewhere, as that of a disk that is unmounted, and when all files of owners are
+    deleted, whoever lived before is not taken for dead, and neither afterwards."""
+    (here := tmp_path / "here").mkdir()
+    own, alive = Owner(here), Owner(here)
+
+    here.rename(tmp_path / "away")
+    assert not own.is_dead(alive.entity)
+    (tmp_path / "away").rename(here)
+    for path in (here / DIRECTORY).iterdir():
+        path.unlink()
+    assert not own.is_dead(alive.entity)
+
+    own.close()
+    alive.close()

@@ -419,3 +419,16 @@ async def test_end_does_what_was_asked_for(path: Path, damages: list[StoreDamage
 
     assert rows(path) == list(range(10))
     assert not path.with_name("x.db-wal").exists()
+
+
+async def test_a_host_that_has_no_thread_to_give(writer: Writer, path: Path) -> None:
+    """The job is refused, and the next one is carried out as soon as the host gives a thread."""
+    threading.stack_size(1 << 46)  # more than there is of addresses
+    try:
+        with pytest.raises(StoreUnavailable, match=r"x\.db.*thread"):
+            await writer.write(insert(1), durable=True)
+    finally:
+        threading.stack_size(0)
+
+    assert await writer.write(insert(2), durable=True) == 2
+    assert (rows(path), writer.waiting) == ([2], 0)

@@ -6,6 +6,7 @@ as they are then. A commit stores the copies that the events turn out to need, a
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
 from remora.model.ingest import FannedOut, ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
 from remora.model.topic import Topic
-from remora.policy.matcher import Matcher, takes_bucket
+from remora.policy.matcher import Matcher
 from remora.policy.rates import Cost
 from remora.ports.producer import Announcing
 from remora.servers.http.begun import in_task
@@ -36,6 +37,15 @@ from remora.servers.ingest.problems import (
 )
 from remora.servers.ingest.request_reader import ToCome
 from remora.servers.tokens import SenderGrant
+
+AT_ONCE_S = 0.002
+"""After so long the requests of others have their turn, before further events are matched."""
+
+LEAST_ENTRY_BYTES = 128
+"""No entry is smaller: so much each copy counts at least, or there could be any number of them."""
+
+_MOST_BUCKETS = 64
+"""Buckets whose notifications are remembered while events are matched."""
 
 
 class AnnouncedEvents:
@@ -57,21 +67,11 @@ class AnnouncedEvents:
     async def _reserve(
         self, events: Sequence[ToCome], matcher: Matcher, receipt: Receipt
     ) -> tuple[str, dict[str, int]]:
-        wanted = _rooms(events, matcher, self._desk.settings.unmatched == "refuse")
-        if sum(events[number].nbytes for of in wanted.values() for number, _ in of) > self._most_bytes:
-            raise RefusedRequest(
-                TOO_LARGE, "the copies that notifications may make of these events are too large together"
-            )
+        wanted, counting = await _rooms(events, matcher, self._desk.settings.unmatched == "refuse", self._most_bytes)
         known = self._desk.topics
         topics = [known.known(name) or await known.get(name) for name in sorted(wanted)]
         await in_task()
         rooms = [_rooms_in(each, wanted[each.name], events) for each in topics]
-        buckets = {each.expected.bucket.decode(errors="surrogateescape") for each in events}
-        counting = [
-            place
-            for place, each in enumerate(matcher.notifications)
-            if any(takes_bucket(each, bucket) for bucket in buckets)
-        ]
         places = {place: kept for kept, place in enumerate(counting)}
         announcement = Announcement(
             tuple(matcher.notifications[place] for place in counting),
@@ -203,20 +203,45 @@ class _MatchingAnnounced(Matching):
         super()._send(events, places)
 
 
-def _rooms(events: Sequence[ToCome], matcher: Matcher, is_refused: bool) -> dict[str, list[tuple[int, int]]]:
-    """By topic the number of each event that may go there, with the place of the notification that may send it."""
+async def _rooms(
+    events: Sequence[ToCome], matcher: Matcher, is_refused: bool, most_bytes: int
+) -> tuple[dict[str, list[tuple[int, int]]], Sequence[int]]:
+    """By topic the number of each event that may go there, with the place of the notification that may send it; and the
+    places of all notifications that take a bucket of theirs. Others get their turn meanwhile.
+
+    Raises RefusedRequest where these copies are too large together.
+    """
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    counting: set[int] = set()
+    takers: dict[bytes, Sequence[int]] = {}
+    loop = asyncio.get_running_loop()
+    until = loop.time() + AT_ONCE_S
     for number, each in enumerate(events):
-        places = matcher.possible(each.expected)
+        if loop.time() > until:
+            await in_task()
+            await asyncio.sleep(0)
+            until = loop.time() + AT_ONCE_S
+        bucket = each.expected.bucket
+        if (of_bucket := takers.get(bucket)) is None:
+            if len(takers) == _MOST_BUCKETS:
+                takers.clear()
+            of_bucket = takers[bucket] = matcher.takers(bucket.decode(errors="surrogateescape"))
+            counting.update(of_bucket)
+        places = matcher.possible(each.expected, of_bucket)
         if is_refused and not places:
-            bucket = each.expected.bucket.decode(errors="replace")
+            shown = bucket.decode(errors="replace")
             raise RefusedRequest(
-                UNMATCHED, f"no event of bucket {bucket} like this matches a notification", record=number
+                UNMATCHED, f"no event of bucket {shown} like this matches a notification", record=number
             )
         for place in places:
             for topic in matcher.notifications[place].topics:
                 found[topic].append((number, place))
-    return found
+                most_bytes -= max(each.nbytes, LEAST_ENTRY_BYTES)
+        if most_bytes < 0:
+            raise RefusedRequest(
+                TOO_LARGE, "the copies that notifications may make of these events are too large together"
+            )
+    return found, sorted(counting)
 
 
 def _rooms_in(topic: Topic, wanted: Sequence[tuple[int, int]], events: Sequence[ToCome]) -> TopicRooms:

@@ -142,8 +142,7 @@ class Api:
         token, form, key = check_publishing(self._desk, head, name)
         topic = self._topics.known(name) or await self._topics.get(name)
         receipt = admit(self._desk, token, name, head.length or 0)
-        raw = await self._body(call)
-        receipt.received(len(raw))
+        raw = await self._charged_body(call, receipt)
         ndjson = has_lines(form, raw)
         once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
@@ -206,8 +205,7 @@ class Api:
         distribution = Distribution(desk, sender)
         receipt = desk.limits.admit(sender.name, None)
         receipt.received(head.length or 0)
-        raw = await self._body(call)
-        receipt.received(len(raw))
+        raw = await self._charged_body(call, receipt)
         try:
             body = opened(form, raw)
             if body is None:
@@ -241,7 +239,7 @@ class Api:
                 lambda now: self._store.ingest.reserve(now, rooms if now is topic else rooms_of(raw, now, most)),
             )
         except BaseException:
-            receipt.holds(0)
+            receipt.returns()
             raise
         self._desk.limits.reserved(reservation, receipt)
         answer = {
@@ -265,7 +263,7 @@ class Api:
         try:
             reservation, topics = await announced.reserve(events, receipt)
         except BaseException:
-            receipt.holds(0)
+            receipt.returns()
             raise
         answer = {
             "reservation": reservation,
@@ -373,6 +371,17 @@ class Api:
             if exc.kind is not NO_TOPIC:
                 raise
         raise RefusedRequest(NO_RESERVATION, "there is no such reservation")
+
+    async def _charged_body(self, call: Call, receipt: Receipt) -> bytes:
+        """The body, which costs what it has inflated. One that does not come costs nothing, whatever length its head
+        announced: else one head could use up a limit for years."""
+        try:
+            raw = await self._body(call)
+        except BaseException:
+            receipt.returns()
+            raise
+        receipt.received(len(raw))
+        return raw
 
     def _body(self, call: Call) -> Awaitable[bytes]:
         settings = self._settings

@@ -239,5 +239,4 @@ class Charges:
 
     def __exit__(self, *of_exception: object) -> None:
         for *_, receipt in self._charged:
-            receipt.holds(0)
-            receipt.received(0)
+            receipt.returns()

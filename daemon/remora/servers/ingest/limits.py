@@ -57,6 +57,11 @@ class Receipt:
         self._charge(events=events - self.events)
         self.events = events
 
+    def returns(self) -> None:
+        """Nothing was received, or no room reserved: all of it comes back."""
+        self.received(0)
+        self.holds(0)
+
     def _charge(self, *, nbytes: int = 0, events: int = 0) -> None:
         for each in self.limits:
             each.charge(Cost(nbytes, events))

@@ -119,7 +119,9 @@ class RefusedRequest(Exception):
                 "title": self.kind.title,
                 "status": self.kind.status,
                 "code": self.kind.code,
-                "detail": self.detail,
+                "detail": self.detail.encode(
+                    errors="backslashreplace"
+                ).decode(),  # texts of clients may be a part of it
                 **{name: value for name, value in self._where.items() if value is not None},
             }
         )

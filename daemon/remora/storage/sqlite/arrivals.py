@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class SqliteArrivals(SqlitePart):
 
     def __init__(self, files: Files) -> None:
         super().__init__(files)
-        self._seen: dict[File, _FileState] = {}
+        self._seen: defaultdict[File, _FileState] = defaultdict(_FileState)  # files may be opened before `begin`
         self._looked_at = 0.0
         self._every_s = _DEAF_LOOK_EVERY_S
         self._listeners: list[Listener] = []
@@ -70,7 +71,7 @@ class SqliteArrivals(SqlitePart):
     def begin(self) -> None:
         """Tell of everything that is committed from now on to the files that are open now."""
         self.end()
-        self._seen = {file: _FileState() for file in self._files.all}
+        self._seen.clear()
         self._look()
         self._files.bell.take()
 
@@ -103,9 +104,10 @@ class SqliteArrivals(SqlitePart):
             self._look()  # at what was rung for before
 
     def _heard(self, stem: str | None) -> None:
-        for file in self._files.sound:
-            if stem in (file.path.stem, None):
-                self._try_to_look(file)
+        with suppress(StoreError):  # the files are being opened anew
+            for file in self._files.sound:
+                if stem in (file.path.stem, None):
+                    self._try_to_look(file)
 
     def _look(self) -> None:
         self._looked_at = time.monotonic()

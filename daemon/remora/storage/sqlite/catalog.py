@@ -110,6 +110,7 @@ def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) ->
         except msgspec.MsgspecError:
             if row[IS_SEQUENCED]:
                 continue  # its entries do not tell the topic's id, and must not be sent without their numbers
-        shards += LayoutColumns.of(row).queues
+        with suppress(msgspec.MsgspecError):  # which queues it has had before cannot be read
+            shards += LayoutColumns.of(row).queues
     holds = {shard: hold for key, value in connection.execute(_HOLDS) for shard, hold in stored_hold(key, value)}
     return _FileCatalog(version, {topic.first_shard: topic for topic in topics}, shards, holds)

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from remora.codec.sequence import NUMBER_BYTES, number_of
+from remora.model.errors import StoreDamaged
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, FileReport
 from remora.model.words import several
@@ -29,6 +30,7 @@ from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter
 from remora.storage.sqlite.connections import snapshot
+from remora.storage.sqlite.decisions import answer_of
 from remora.storage.sqlite.kept_log import restore_log
 from remora.storage.sqlite.known_places import placement_in
 
@@ -449,7 +451,12 @@ def _references(connection: sqlite3.Connection, report: FileReport) -> None:
 
 
 def _decisions(connection: sqlite3.Connection, report: FileReport) -> None:
-    """What requests have decided for other files is what was committed."""
-    for name, parts, checksum in connection.execute("SELECT id, CAST(parts AS BLOB), checksum FROM decisions"):
+    """What requests have decided for other files is what was committed, and their answers can be read."""
+    look = "SELECT id, CAST(answer AS BLOB), CAST(parts AS BLOB), checksum FROM decisions"
+    for name, answer, parts, checksum in connection.execute(look):
         if zlib.crc32(parts) != checksum:
             report.found("decisions", f"what request {name} has decided is not what was committed")
+        try:
+            answer_of(name, answer)
+        except StoreDamaged as exc:
+            report.found("decisions", str(exc))

@@ -135,9 +135,17 @@ def decision_of(name: str, _: bytes, answer: bytes, parts: bytes, checksum: int)
     """The decision of a row; its answer says that the request is repeated. Raises StoreDamaged."""
     if parts and zlib.crc32(parts) != checksum:
         raise StoreDamaged(f"what request {name} has decided has changed in the store")
-    found = _decode_answer(answer)
+    found = answer_of(name, answer)
     repeated = FannedOut(found.accepted, found.unmatched, found.topics, repeated=True)
     return Decision(name, repeated, _decode_parts(parts) if parts else (), now_ns() + MAY_BE_TAKEN_NS)
+
+
+def answer_of(name: str, raw: bytes) -> FannedOut:
+    """What the sender of a request is told. Raises StoreDamaged."""
+    try:
+        return _decode_answer(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise StoreDamaged(f"the answer to request {name} has changed in the store") from exc
 
 
 def decide(batch: WriteBatch, name: str, once: IdempotencyKey | None, answer: FannedOut, parts: bytes) -> None:

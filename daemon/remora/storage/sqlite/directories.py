@@ -17,6 +17,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from remora.config.workers import SqliteSettings
 from remora.model.errors import (
     DirectoryLost,
@@ -217,10 +219,14 @@ class _Store:
 
     def __init__(self, first: Path) -> None:
         self._first = first
-        if not path_of(first, 0).exists():
+        path = path_of(first, 0)
+        if not path.exists():
             raise StoreMisconfigured(f"there is no store in {first}: queues-000.db is missing")
-        with closing(_opened(path_of(first, 0))) as connection, snapshot(connection):
-            self.placement = placement_in(connection)
+        with closing(_opened(path)) as connection, snapshot(connection):
+            try:
+                self.placement = placement_in(connection)
+            except msgspec.MsgspecError as exc:
+                raise StoreDamaged(f"{path} is damaged: what it knows of its store's directories: {exc}") from exc
             meta = dict(connection.execute(_IDENTITY))
         self.id, self.files = str(meta["store"]), int(meta["files"])
 

@@ -181,7 +181,10 @@ def _identity(path: Path) -> Identity | None:
         if application != schema.APPLICATION_ID:
             raise StoreMisconfigured(f"{path} is another program's database: move it elsewhere")
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        return meta["store"], meta["files"], meta["number"]
+        store, files, number = (meta.get(key) for key in ("store", "files", "number"))
+        if isinstance(store, str) and isinstance(files, int) and isinstance(number, int):
+            return store, files, number
+        raise StoreDamaged(f"{path} is damaged: what it knows of itself cannot be read")
 
 
 def _expected(

@@ -73,17 +73,22 @@ class _Group:
     def join(self, request: Request[object], wants: Wants, done: Done) -> bool:
         """Add a request; False when the group is full or has begun to run."""
         with self._lock:
-            if self._is_closed or len(self.requests) >= _MOST_REQUESTS or self.nbytes > _MOST_BYTES:
+            if self._is_closed or self._is_full:
                 return False
             self.requests.append(request)
-        if len(self.requests) == self.wanted:
+            self.waiting.append(done)
+            self.nbytes += wants.nbytes
+            self.arrived.update(dict.fromkeys(wants.arrived))
+        # One that is full waits for nobody: the next group could be enough before it, and overtake it.
+        if len(self.requests) == self.wanted or self._is_full:
             self.enough.set()
-        self.waiting.append(done)
-        self.nbytes += wants.nbytes
-        self.arrived.update(dict.fromkeys(wants.arrived))
         if wants.context and len(self.contexts) < MOST_LINKS:
             self.contexts.append(wants.context)
         return True
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.requests) >= _MOST_REQUESTS or self.nbytes > _MOST_BYTES
 
     async def gather(self, past: Past) -> None:
         """Let the requests join that the event loop has already read from their connections, and those that follow

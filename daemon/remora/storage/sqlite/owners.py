@@ -25,12 +25,13 @@ class Owner:
         self._dead: set[str] = set()
         self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_dead(self, entity: str) -> bool:
         """Whether another's process has ended, or closed its store. One that is merely frozen lives."""
         if entity == self.entity:
             return False
-        if entity not in self._dead and _is_dead(self._directory / entity):
+        if entity not in self._dead and self._has_ended(entity):
             self._dead.add(entity)  # no name is ever used again
         return entity in self._dead
 
@@ -45,21 +46,29 @@ class Owner:
         """Be dead from now on."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+        os.close(self._folder)
         os.close(self._descriptor)
 
-
-def _is_dead(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    def _has_ended(self, entity: str) -> bool:
+        """Asked of the folder that was opened: at its path may lie nothing, while its disk is away."""
+        try:
+            descriptor = os.open(entity, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
+        except FileNotFoundError:
+            return self._is_there()  # else somebody has deleted the files of those that live, too
+        except OSError:
+            return False  # not known: then its lease decides
+        try:
+            # Shared, so that several who ask at once do not take each other for the owner.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
         return True
-    except OSError:
-        return False  # not known: then its lease decides
-    try:
-        # Shared, so that several who ask at once do not take each other for the owner.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+
+    def _is_there(self) -> bool:
+        try:
+            os.stat(self.entity, dir_fd=self._folder)
+        except OSError:
+            return False
+        return True

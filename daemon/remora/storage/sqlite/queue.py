@@ -37,7 +37,9 @@ UPDATE queues SET head = ?, used_bytes = ?, delivered = delivered + ?, dead_lett
     expired = expired + ?, dropped = dropped + ?, removed_elsewhere = removed_elsewhere + ?
 WHERE id = ?
 """
-_WITH_RESERVATIONS = "SELECT name FROM queues WHERE reservations > 0"
+_WITH_RESERVATIONS = """
+SELECT name FROM queues WHERE reservations > 0 OR topic IN (SELECT topic FROM reservations WHERE state = 'open')
+"""  # one of a topic may have outlived the queues that it had room in
 
 
 class SqliteQueue(SqlitePart):

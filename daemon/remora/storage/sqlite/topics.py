@@ -8,8 +8,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
+
 from remora.codec.sequence import number_of
-from remora.model.errors import StoreError, StoreUnavailable, TopicNotSequenced, TopicRefused, TopicUnknown
+from remora.model.errors import (
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    TopicNotSequenced,
+    TopicRefused,
+    TopicUnknown,
+)
 from remora.model.ingest import Removed
 from remora.model.ledger import FormerQueue
 from remora.model.shard import Origin
@@ -70,7 +79,10 @@ class Topics(SqlitePart):
     async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; None where there is none."""
         row = await self._files.file_of(name).read(lambda connection: connection.execute(_TOPIC, (name,)).fetchone())
-        return topic_of_row(row) if row else None
+        try:
+            return topic_of_row(row) if row else None
+        except msgspec.MsgspecError as exc:
+            raise StoreDamaged(f"{self._files.file_of(name).path}: topic {name} cannot be read: {exc}") from exc
 
     async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""

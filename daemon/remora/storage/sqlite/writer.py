@@ -154,8 +154,12 @@ class Writer:
     def _submit(self, order: _QueuedJob) -> None:
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(target=self._run, name=self._path.stem, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._path.stem, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                raise StoreUnavailable(f"{self._path}: the host gives no thread to write it with") from exc
+            self._thread = thread
         self.waiting += 1
         self._orders.put(order)
 
