@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ def test_lines_of_libraries_reach_no_user(remora: Run, capfdbinary: pytest.Captu
             each.handlers, each.propagate = handlers, propagate
 
     assert capfdbinary.readouterr().err == b""
+
+
+@pytest.mark.parametrize("command", [["config", "default", "--all"], ["--help"], ["check-config"]])
+def test_output_to_a_full_disk_is_a_failure_in_one_line(
+    remora: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """The exit code is 1 and a line says why; there is no traceback."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        done = remora(*command)
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+
+    assert (done.code, done.err) == (Exit.FAILURE, "remora: cannot write what is printed: No space left on device\n")

@@ -143,7 +143,13 @@ def test_every_option_is_read_somewhere() -> None:
         ("[delivery]\nlease = '1s'", "delivery.lease", "it belongs into [ownership]"),
         ("[store]\ninterval = '1s'", "store.interval", "it belongs into [balance] or [quarantine]"),
         ("[ownrship]\n", "ownrship", 'did you mean "ownership"?'),
-        ("lease = '1s'", "lease", "there is no such section"),
+        ("lease = '1s'", "lease", "stands in no section; it belongs into [ownership]"),
+        ("foo = '1s'", "foo", "there is no such section"),
+        ('[ownership]\nlease = "1s\\n"', "ownership.lease", "control characters"),
+        ("[balance]\nweights = { cpu = " + "9" * 400 + " }", "balance.weights.cpu", "is outside 0 to 1000"),
+        ("[balance]\nweights = { cpu = nan }", "balance.weights.cpu", "nan is outside 0 to 1000"),
+        ("[traces]\nendpoint = 'http://[::1'", "traces.endpoint", "expected a URL such as"),
+        ("[traces]\nendpoint = 'http://host:99999/'", "traces.endpoint", "expected a URL such as"),
         ("rados = 'x'", "rados", "expected a section [rados], not text"),
         ("rados = 7", "rados", "expected a section [rados], not a number"),
         ("[ownership]\nlease = 90", "ownership.lease", 'expected a duration in quotes such as "30s", not a number'),
@@ -365,6 +371,14 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes, message
         config.load(path)
 
     assert str(path) in str(caught.value)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    """A file that an editor of Windows wrote, with a mark and its line ends, is read like any other."""
+    path = tmp_path / "remora.toml"
+    path.write_bytes(b"\xef\xbb\xbf[log]\r\nlevel = 'debug'\r\n")
+
+    assert config.load(path).log.level == "debug"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import threading
@@ -14,7 +15,7 @@ import click
 from remora import __version__
 from remora.cli.groups import CommandGroup
 from remora.model.errors import ConfigError, RemoraError
-from remora.model.exits import exit_code
+from remora.model.exits import Exit, exit_code
 from remora.process.exit import end_at_once
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ OFFERED = "remora.commands"
 
 ELSEWHERE = MappingProxyType(dict.fromkeys(("pipeline", "replay", "simulate"), "remorad-pipeline"))
 """Commands that another distribution of the same release offers, each with that one's name."""
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Why a file system takes no more of what a command writes or prints."""
 
 
 class Commands(CommandGroup):
@@ -141,6 +146,11 @@ def main() -> None:
         for each in exc.problems if isinstance(exc, ConfigError) else (exc,):
             click.echo(f"remora: {each}", err=True)
         _leave(exit_code(exc))
+    except OSError as exc:
+        if exc.errno not in NO_ROOM:
+            raise
+        click.echo(f"remora: cannot write {exc.filename or 'what is printed'}: {exc.strerror}", err=True)
+        _leave(Exit.FAILURE)
     except SystemExit as exc:
         _leave(exc.code)
 

@@ -88,7 +88,7 @@ def read_toml(path: Path | str, most_bytes: int, what: str) -> TomlFile:
     if len(raw) > most_bytes:
         raise ConfigError("", f"{path} is larger than {show_size(most_bytes)}: not a {what}")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # editors of Windows begin a file with a mark
         return TomlFile(text, tomllib.loads(text))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError("", f"{path} is not TOML: {exc}") from exc
@@ -131,7 +131,9 @@ def from_document(document: Mapping[str, object], environment: Mapping[str, str]
     values: dict[str, dict[str, object]] = {}
     for name, table in document.items():
         if name not in sections:
-            problems.append(ConfigError(name, f"there is no such section{did_you_mean(name, sections)}"))
+            where = "" if isinstance(table, Mapping) else elsewhere(name, {})
+            why = f"stands in no section{where}" if where else f"there is no such section{did_you_mean(name, sections)}"
+            problems.append(ConfigError(name, why))
         elif not isinstance(table, Mapping):
             problems.append(ConfigError(name, f"expected a section [{name}], not {toml_name(table)}"))
         else:
@@ -275,6 +277,8 @@ def _draft(cls: Any, values: Mapping[str, object]) -> Any:
 
 
 def _value(hint: Any, raw: object) -> object:
+    if isinstance(raw, str) and not raw.isprintable():
+        raise ValueError("control characters are not allowed here")
     if unit := unit_of(hint):
         return unit.read(raw)
     if get_origin(hint) is tuple:
@@ -287,8 +291,6 @@ def _value(hint: Any, raw: object) -> object:
         return raw
     if not isinstance(raw, str):
         raise ValueError(f"expected text in quotes, not {toml_name(raw)}")
-    if not raw.isprintable():
-        raise ValueError("control characters are not allowed here")
     if get_origin(hint) is Literal and raw not in (allowed := get_args(hint)):
         raise ValueError(f'"{raw}" is not one of {", ".join(allowed)}{did_you_mean(raw, allowed)}')
     return raw
@@ -311,4 +313,5 @@ def _numbers(raw: object) -> dict[str, float]:
     for name, value in raw.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"expected a number for {name}, not {toml_name(value)}")
-    return {str(name): float(value) for name, value in raw.items()}
+    # TOML's whole numbers have no end, and those of floats do; the option's own limits refuse what is beyond.
+    return {str(name): float(max(min(value, 1e300), -1e300)) for name, value in raw.items()}

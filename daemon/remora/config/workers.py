@@ -296,8 +296,12 @@ class TracesSettings(Checked):
         """Each rule that these values break."""
         if not self.endpoint:
             return
-        parts = urlsplit(self.endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.endpoint)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # of an address in brackets that is none, or of a port that there is not
+            is_url = False
+        if not is_url:
             yield ConfigError(
                 "traces.endpoint", f'expected a URL such as http://localhost:4318/v1/traces, not "{self.endpoint}"'
             )

@@ -112,19 +112,22 @@ def topics_shown(
 ) -> list[dict[str, Any]]:
     """What is counted of each topic, and how it does; topics without a queue on this host are in no state.
 
-    One that an operator holds is held, also while nothing waits in it.
+    One that an operator holds is held, also while nothing waits in it. One that fails has entries, as `outages` says: 0
+    was counted before they came, and is not known.
     """
     held: dict[str, list[Condition]] = {}
     for each in shards:
         held.setdefault(_label(each), []).append(condition_of(each))
     counted = {each.topic: msgspec.to_builtins(each) for each in figures}
     uncounted = msgspec.to_builtins(TopicFigures(topic=""))
-    return [
-        (counted.get(topic) or uncounted | {"topic": topic})
-        | _condition(on_hold(together(held.get(topic, ())), holds.get(topic)))
-        | {"queues": len(held.get(topic, ()))}
-        for topic in sorted(held.keys() | counted.keys())
-    ]
+    shown = []
+    for topic in sorted(held.keys() | counted.keys()):
+        found = on_hold(together(held.get(topic, ())), holds.get(topic))
+        row = (counted.get(topic) or uncounted | {"topic": topic}) | _condition(found)
+        if found is not None and found.state.is_failing and not row["backlog_entries"]:
+            row["backlog_entries"] = None
+        shown.append(row | {"queues": len(held.get(topic, ()))})
+    return shown
 
 
 def on_hold(found: Condition | None, hold: dict[str, Any] | None) -> Condition | None:

@@ -123,7 +123,9 @@ class MetricsPage:
 
     def metrics(self, now: float) -> list[Metric]:
         """The page."""
-        for key in [key for key, at in self._exported_at.items() if now - at > RETAINED_S]:
+        old = [key for key, at in self._exported_at.items() if now - at > RETAINED_S]
+        # A silent worker said them long ago where the page is rarely asked for; they are on the page all the same.
+        for key in [key for key in old if not any(key in counted for counted in self._counted.values())]:
             del self._exported_at[key], self._about[key]
             self._retained.pop(key, None)
             self._exemplars.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from remora.metrics.stages import StageRow
 from remora.policy.stages import EventStage, StageCounts
@@ -166,3 +167,22 @@ def test_the_host_is_named_with_its_id() -> None:
     assert merged_status([WorkerAnswer(1, 11, "remora/0123456789abcdef/b/1", 0, said)])["host"] == "db7 (01234567)"
     assert merged_status([WorkerAnswer(1, 11, "remora/db7/b/1", 0, said)])["host"] == "db7"
     assert merged_status([])["host"] == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "counted", "shown"), [("retrying", 0, None), ("retrying", 7, 7), ("idle", 0, 0), ("delivering", 0, 0)]
+)
+def test_entries_of_a_failing_topic_are_known_or_unknown_in_both_lists(
+    state: str, counted: int, shown: int | None
+) -> None:
+    """A topic that fails has entries: where none were counted yet, its row and its destination's say that the number is
+    not known."""
+    said = status() | {
+        "shards": [shard("t", state, reason="b:9092: Connection refused")],
+        "topics": [{"topic": "t", "backlog_entries": counted}],
+    }
+
+    found = merged_status([WorkerAnswer(1, 11, "remora/h/b/1", 1, said)])
+
+    assert [each["backlog_entries"] for each in found["topics"]] == [shown]
+    assert [each["entries"] for each in found["destinations"]] == ([shown] if state == "retrying" else [])

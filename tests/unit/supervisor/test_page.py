@@ -73,6 +73,16 @@ def test_what_nobody_exports_any_more_is_forgotten() -> None:
     assert value(page, "c_total", RETAINED_S + 2, topic="here") == 1
 
 
+def test_a_silent_worker_keeps_its_counters_on_a_page_that_is_rarely_asked_for() -> None:
+    """A worker that does not answer now has on the page what it said last, however long ago that was."""
+    page = MetricsPage()
+    page.take("silent", [counter("c", {"t": 5})], 0.0)
+
+    assert value(page, "c_total", RETAINED_S + 1, topic="t") == 5
+    page.take("silent", [counter("c", {"t": 6})], RETAINED_S + 2)
+    assert value(page, "c_total", RETAINED_S + 2, topic="t") == 6
+
+
 @pytest.mark.parametrize(
     ("name", "seen"),
     [
