@@ -240,6 +240,8 @@ class SqliteLogs:
             row = _log_row(connection, log)
             if position <= row.trimmed:
                 return Cell.TRIMMED, b""
+            if position > MOST_POSITION:  # which the database has no number for
+                return Cell.UNWRITTEN, b""
             found = connection.execute(_GET, (row.id, position)).fetchone()
             if found is None:
                 return Cell.UNWRITTEN, b""
@@ -255,8 +257,9 @@ class SqliteLogs:
             if not row.epoch:
                 raise LogRefused(f"{log} was never served: there is nothing to trim")
             if upto > row.trimmed:
-                connection.execute("UPDATE logs SET trimmed = ? WHERE id = ?", (upto, row.id))
-                connection.execute("DELETE FROM log_entries WHERE log = ? AND position <= ?", (row.id, upto))
+                last = min(upto, MOST_POSITION)
+                connection.execute("UPDATE logs SET trimmed = ? WHERE id = ?", (last, row.id))
+                connection.execute("DELETE FROM log_entries WHERE log = ? AND position <= ?", (row.id, last))
 
         await self._file(log).write(trim, upkeep=True)
 
