@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from contract.test_store_logs import COUNTER, LOG, Opens, opens
 from devkit.waits import PATIENT_S
+from remora.client import SequencerClient
 from remora.log import AppendUnclear, Entry, Log, LogTimes, NotAppended, SyncLog
 from remora.model.log import Cell, LogKind, LogName, LogRefused, LogUnknown
 from support.log_servers import FaultyLogs, Held, answer_lost, serving, write_lost
@@ -164,6 +167,19 @@ async def test_a_hole_is_filled_by_who_follows(logs: FaultyLogs, folder: Path) -
         assert [each.data for each in await first(log, 2)] == [b"quick", b"slow"]
 
 
+async def test_holes_that_are_one_behind_the_other_cost_one_wait(logs: FaultyLogs, folder: Path) -> None:
+    """Positions that were handed out together, and are all unwritten when the time-out is over, are filled then."""
+    holes = 200
+    times = replace(PATIENT, hole_s=2 * PATIENT_S / holes)
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], times) as log:
+        async with SequencerClient([server.address]) as client:
+            assert (await client.next_range(LOG, holes))[1] == holes
+        assert await log.append(b"behind") == holes + 1
+
+        assert await first(log, 1) == [Entry(holes + 1, Cell.DATA, b"behind")]
+        assert {each.cell for each in await log.read_range(1, holes)} == {Cell.FILLED}
+
+
 async def test_a_follower_waits_for_an_appender(logs: FaultyLogs, folder: Path) -> None:
     """A position is not filled before the time-out, and its entry comes in its place once it is written."""
     late, slow = asyncio.Event(), asyncio.Event()
@@ -254,3 +270,33 @@ async def test_calls_that_wait(logs: FaultyLogs, opens: Opens, folder: Path) -> 
 
     async with serving(logs, folder) as server:
         await asyncio.to_thread(work, server.address)
+
+
+async def test_threads_that_wait_are_told_when_the_log_closes(logs: FaultyLogs, opens: Opens, folder: Path) -> None:
+    """A thread that waits for the next entry while another one leaves the log gets an error, and waits no longer."""
+    waits = threading.Event()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Log]:
+        async with opens() as store, Log(store.logs, LOG, [server.address], PATIENT) as log:
+            yield log
+
+    def follow(log: SyncLog) -> None:
+        entries = log.follow()
+        next(entries)
+        waits.set()
+        next(entries)
+
+    def work() -> None:
+        with ThreadPoolExecutor(1) as others:
+            with SyncLog(opened()) as log:
+                log.append(b"one")
+                following = others.submit(follow, log)
+                assert waits.wait(PATIENT_S)
+            with pytest.raises(CancelledError):
+                following.result()
+            with pytest.raises(RuntimeError, match="closed"):
+                log.tail()
+
+    async with asyncio.timeout(PATIENT_S), serving(logs, folder) as server:
+        await asyncio.to_thread(work)

@@ -275,6 +275,31 @@ async def test_a_position_outside_of_the_log_is_refused(stores: list[Logs], posi
     assert (await stores[1].figures(LOG)).tail == MOST_POSITION
 
 
+@pytest.mark.parametrize("upto", [-990, -2, -1, 0])
+async def test_a_trim_that_ends_before_the_first_position_deletes_nothing(stores: list[Logs], upto: int) -> None:
+    """Who keeps the last thousand entries of a log that has ten trims up to a position below 0."""
+    epoch = await stores[0].seal(LOG)
+    for position in range(1, 11):
+        await stores[0].append(LOG, epoch, position, b"kept")
+
+    await stores[1].trim(LOG, upto)
+
+    assert {await stores[2].read(LOG, position) for position in range(1, 11)} == {(Cell.DATA, b"kept")}
+    figures = await stores[2].figures(LOG)
+    assert (figures.tail, figures.trimmed) == (10, 0)
+
+
+async def test_positions_behind_the_last_one_are_unwritten_until_all_is_trimmed(stores: list[Logs]) -> None:
+    """A number that is no position any more is read and trimmed as what it is: behind all others."""
+    epoch = await stores[0].seal(LOG)
+    await stores[0].append(LOG, epoch, 1, b"x")
+    assert await stores[1].read(LOG, MOST_POSITION + 1) == (Cell.UNWRITTEN, b"")
+
+    await stores[1].trim(LOG, MOST_POSITION + 1)
+
+    assert (await stores[2].figures(LOG)).trimmed == MOST_POSITION
+
+
 async def test_entries_may_be_empty_and_large(stores: list[Logs]) -> None:
     """An empty entry is no hole, one of 16 MiB comes back as it was, and a larger one is refused."""
     epoch = await stores[0].seal(LOG)

@@ -254,3 +254,16 @@ async def test_only_logs_of_its_pools_are_served(logs: SqliteLogs) -> None:
 
     assert (await logs.projection(LOG)).epoch == 0
     assert server.sequencing.states()[LOG].reason == "its pool is not among sequencer.pools"
+
+
+async def test_a_bound_that_is_raised_when_its_epoch_is_over_ends_quietly(logs: SqliteLogs) -> None:
+    """A server that trusts its lock no more when the store answers raises nothing, and fails nothing."""
+    gated = Gated(logs)
+    server = await near_its_bound(gated)
+    (raising,) = server.sequencing._tasks
+    server.sequencing._stop(IDS, 1, "its lock was not renewed in time")
+
+    gated.gate.set()
+    await raising
+
+    assert IDS not in server.sequencing.core.counters

@@ -372,6 +372,8 @@ class Sequencing:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, sequence.LONGEST_PAUSE_S)
             else:
+                if self._served.get(log) is not served:  # it was fenced while the store was asked
+                    return
                 self.core.raise_bound(log, served.epoch, bound)
                 if self.core.counters[log].position < MOST_POSITION:
                     served.is_raising = False

@@ -37,6 +37,9 @@ class Follower:
         """The last position that is known to be handed out."""
         self._pause_s = times.first_look_s
         self._waits_since: float | None = None
+        self._waits_for = self._waited_for = 0
+        """The last position that was known to be handed out when the wait began, and when the last one that is over
+        did: holes up to there have had their time, and are filled at once."""
         self._away_since: float | None = None
 
     async def look(self) -> Sequence[Entry]:
@@ -95,10 +98,12 @@ class Follower:
             self._waits_since = None
             self._end = max(self._end, await self._handed_out())
             return self._position >= self._end
-        if self._waits_since is None:
-            self._waits_since = now
-        if now - self._waits_since < self._times.hole_s:
-            return True
+        if self._position > self._waited_for:
+            if self._waits_since is None:
+                self._waits_since, self._waits_for = now, self._end
+            if now - self._waits_since < self._times.hole_s:
+                return True
+            self._waited_for = self._waits_for
         with suppress(PositionTaken, PositionTrimmed):  # which of the two is seen at the next look
             await self._fill(self._position)
         return False

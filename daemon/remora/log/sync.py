@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
-from threading import Thread
+from contextlib import AbstractAsyncContextManager, suppress
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,7 +22,8 @@ class SyncLog:
         with SyncLog(open_log("orders")) as log:
             position = log.append(b"hello")
 
-    Threads may share one: what several append at once is under way side by side.
+    Threads may share one: what several append at once is under way side by side. When one of them leaves the block,
+    calls of others that wait raise CancelledError, and later ones RuntimeError.
     """
 
     def __init__(self, opening: AbstractAsyncContextManager[Log]) -> None:
@@ -30,11 +31,15 @@ class SyncLog:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="remora-log", daemon=True)
         self._log: Log
+        self._guard = Lock()
+        self._is_closed = False
+        self._asked: set[Future[Any]] = set()
+        """The calls that wait."""
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._log = self._run(self._opening.__aenter__())
+            self._log = self._result(self._start(self._opening.__aenter__()))
         except BaseException:
             self._end()
             raise
@@ -43,8 +48,12 @@ class SyncLog:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with self._guard:
+            self._is_closed = True
+            for each in self._asked:
+                each.cancel()
         try:
-            self._run(self._opening.__aexit__(None, None, None))
+            self._result(self._start(self._opening.__aexit__(None, None, None)))
         finally:
             self._end()
 
@@ -54,7 +63,22 @@ class SyncLog:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        asked: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._guard:  # what is asked behind the end would be waited for for ever
+            if self._is_closed:
+                work.close()
+                raise RuntimeError("the log is closed")
+            asked = self._start(work)
+            self._asked.add(asked)
+        try:
+            return self._result(asked)
+        finally:
+            with self._guard:
+                self._asked.discard(asked)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _result(self, asked: Future[T]) -> T:
         try:
             return asked.result()
         except BaseException:  # as Ctrl-C is
@@ -92,4 +116,5 @@ class SyncLog:
             while True:
                 yield self._run(anext(entries))
         finally:
-            self._run(entries.aclose())
+            with suppress(RuntimeError):  # the log is closed, and nothing of it goes on
+                self._run(entries.aclose())

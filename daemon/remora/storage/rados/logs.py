@@ -273,8 +273,9 @@ class RadosLogs:
 
     async def trim(self, log: LogName, upto: int) -> None:
         """Delete all positions up to this one."""
+        upto = max(0, min(upto, MOST_POSITION))  # the key of a position below 0 would be smaller than all others
         try:
-            await self._again(log, lambda stripes: self._stripes.trim(stripes, min(upto, MOST_POSITION)))
+            await self._again(log, lambda stripes: self._stripes.trim(stripes, upto))
         except MissingError as exc:
             raise LogRefused(f"{log} was never served: there is nothing to trim") from exc
 

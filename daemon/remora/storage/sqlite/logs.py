@@ -240,7 +240,9 @@ class SqliteLogs:
             row = _log_row(connection, log)
             if position <= row.trimmed:
                 return Cell.TRIMMED, b""
-            found = None if position > MOST_POSITION else connection.execute(_GET, (row.id, position)).fetchone()
+            if position > MOST_POSITION:  # which the database has no number for
+                return Cell.UNWRITTEN, b""
+            found = connection.execute(_GET, (row.id, position)).fetchone()
             if found is None:
                 return Cell.UNWRITTEN, b""
             return (Cell.FILLED, b"") if found[0] else (Cell.DATA, found[1])
@@ -254,9 +256,10 @@ class SqliteLogs:
             row = _log_row(connection, log)
             if not row.epoch:
                 raise LogRefused(f"{log} was never served: there is nothing to trim")
-            if (end := min(upto, MOST_POSITION)) > row.trimmed:
-                connection.execute("UPDATE logs SET trimmed = ? WHERE id = ?", (end, row.id))
-                connection.execute("DELETE FROM log_entries WHERE log = ? AND position <= ?", (row.id, end))
+            if upto > row.trimmed:
+                last = min(upto, MOST_POSITION)
+                connection.execute("UPDATE logs SET trimmed = ? WHERE id = ?", (last, row.id))
+                connection.execute("DELETE FROM log_entries WHERE log = ? AND position <= ?", (row.id, last))
 
         await self._file(log).write(trim, upkeep=True)
 
