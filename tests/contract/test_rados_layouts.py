@@ -162,7 +162,7 @@ async def test_what_older_remoras_read(store: RadosStore) -> None:
 
     assert b"generation" not in plain.raw
     assert (plain.stored.state, found.stored.state) == ("ready", "resharded")
-    assert (await store.own_topics._leave(await now(store))).stored.state == "leaving"
+    assert (await store.own_topics._leave(await now(store)))[0].stored.state == "leaving"
 
 
 # --------------------------------------------------------------------------------------------- writers

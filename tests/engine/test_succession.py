@@ -12,6 +12,7 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.metrics import Telemetry
+from remora.model.errors import StoreError
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.topic import Topic
 from remora.policy.condition import State
@@ -105,6 +106,44 @@ async def test_former_layouts_are_forgotten_by_any_worker() -> None:
         await asyncio.sleep(10)
 
     assert store.forgets == []
+
+
+class StoreWithABadTopic(FakeStore):
+    """The former layout of topic `bad` cannot be looked at: the store raises, or does not answer for ten minutes."""
+
+    def __init__(self, why: StoreError | None) -> None:
+        super().__init__()
+        self._why = why
+
+    async def forget_former(self, topic: Topic) -> bool:
+        if topic.name != "bad":
+            return await super().forget_former(topic)
+        if self._why is not None:
+            raise self._why
+        await asyncio.sleep(600)
+        return False
+
+
+@in_virtual_time
+@pytest.mark.parametrize("why", [None, StoreError("looking at bad: its ledger cannot be read")], ids=["hangs", "fails"])
+async def test_a_layout_that_cannot_go_holds_up_nothing_else(why: StoreError | None) -> None:
+    """A topic whose former layout cannot be looked at keeps no other one from being forgotten, no new topic from being
+    delivered, and does not have its worker taken for one that hangs."""
+    store, endpoint = StoreWithABadTopic(why), FakeEndpoint()
+    for name in ("bad", "good"):
+        store.metadata[name] = replace(a_topic(name), generation=1, former=(TopicLayout(0, 4, LayoutState.SHUT),))
+        store.make(name)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await until(lambda: bool(store.forgets), within_s=5)
+        await asyncio.sleep(100)
+        store.metadata["new"] = a_topic("new")
+        store.make("new", raw_entry("k", 1))
+        await drained(store, "new", within_s=5)
+        assert worker.beat_age_s() < 5
+
+    assert {each.name for each in store.forgets} == {"good"}
 
 
 @in_virtual_time

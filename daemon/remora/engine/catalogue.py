@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from remora.codec.event_entry import attributes
@@ -67,12 +67,10 @@ class Catalogue:
         """All topics with readable metadata, by their first shard."""
         return self._topics
 
-    async def run(self, then: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Read again and again until cancelled, and do what is to be done `then`."""
+    async def run(self) -> None:
+        """Read again and again until cancelled."""
         while True:
             await self.refresh()
-            if then is not None:
-                await then()
             await asyncio.sleep(self._interval_s)
 
     async def refresh(self) -> None:

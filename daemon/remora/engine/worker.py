@@ -130,7 +130,7 @@ class Worker:
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         layouts = setup.layouts
-        self._end_layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry).look
+        self._keep_layouts = None if layouts is None else LayoutKeeper(layouts, self.catalogue, telemetry).run
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, gate, setup.heal)
         self._spiller = Spiller(self._context, self.ownership, setup.spill, self._backlog.rooms)
 
@@ -252,12 +252,14 @@ class Worker:
         """Work until `finish`, and for the time that its settings allow after it."""
         async with asyncio.TaskGroup() as tasks:
             others = [
-                tasks.create_task(self.catalogue.run(self._end_layouts), name="catalogue"),
+                tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._backlog.run(), name="backlog"),
                 tasks.create_task(self.quarantines.run(), name="quarantines"),
                 tasks.create_task(self._context.holds.run(self.catalogue.next_change), name="holds"),
                 tasks.create_task(self._spiller.run(), name="spiller"),
             ]
+            if self._keep_layouts is not None:
+                others.append(tasks.create_task(self._keep_layouts(), name="layouts"))
             if self._letters is not None:
                 others.append(tasks.create_task(self._letters.run(self.catalogue), name="stored letters"))
             with self._lookout.within(tasks):

@@ -85,6 +85,13 @@ class StoreEvents(EventGroup):
             topic=topic, generations=",".join(map(str, generations)),
         )  # fmt: skip
 
+    def layout_kept(self, topic: str, why: str) -> None:
+        """Whether a topic's former layouts may go, or its change goes on, could not be found out; it is tried again."""
+        self._say_seldom(
+            logging.WARNING, "layout_kept", ("layout", topic), "the former shards of a topic cannot be looked after",
+            topic=topic, reason=why,
+        )  # fmt: skip
+
     def arrived(self, queues: int) -> None:
         """The store has named this many queues that may have new entries."""
         self._arrivals.inc(queues)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeAlias
 
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
@@ -19,6 +19,9 @@ from remora.storage.rados.own_queues import OwnQueues, each_of
 from remora.storage.rados.part_commits import CommittedIntent, PartCommits, seconds
 from remora.storage.rados.registry import Registry, as_topic
 from remora.storage.rados.schedule import Schedule, ScheduleEntry, completion, deletion, expiry
+
+_Queue: TypeAlias = tuple[Shard, str]
+"""A queue, and the id of its topic."""
 
 
 class _Share(NamedTuple):
@@ -89,23 +92,40 @@ class Finisher(Generic[L]):
         await each_of(reserved, lambda each: self._queues.abort(*each))
 
     async def delete(self, entries: Sequence[ScheduleEntry]) -> None:
-        """Delete intents that are completed or aborted; first the marks that they left in queues."""
-        found = await each_of(entries, self._finished)
-        marks: dict[tuple[Shard, str], list[str]] = defaultdict(list)
-        for entry, request in zip(entries, found, strict=True):
-            if request is None or isinstance(request, StoreError):
-                continue
-            for member, intent in request.members:
-                for shard, numbers in (await self._marked(intent)).items():
-                    marks[shard, intent.topic_id] += [f"{entry.name}{member}.{number}" for number in numbers]
+        """Delete intents that are completed or aborted; first the marks that they left in queues.
+
+        One stays while a queue that has marks of it does not answer, or while it cannot be read; a later look tries it
+        again.
+        """
+        found = await each_of(entries, self._marks)
+        marks: defaultdict[_Queue, list[str]] = defaultdict(list)
+        for queue, names in (pair for each in found if not isinstance(each, StoreError) for pair in each.items()):
+            marks[queue] += names
         queues = list(marks)
         answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
-        if any(answers):
-            return  # some marks are left, of which intents is not examined: the next look tries all again
-        free = [entry for entry, request in zip(entries, found, strict=True) if not isinstance(request, StoreError)]
-        answers = await each_of(free, lambda entry: self._intents.remove(entry.name))
-        if removed := [entry for entry, answer in zip(free, answers, strict=True) if answer is None]:
+        left = {queue for queue, answer in zip(queues, answers, strict=True) if answer is not None}
+        free = [
+            entry
+            for entry, each in zip(entries, found, strict=True)
+            if not isinstance(each, StoreError) and left.isdisjoint(each)
+        ]
+        gone = await each_of(free, lambda entry: self._intents.remove(entry.name))
+        if removed := [entry for entry, answer in zip(free, gone, strict=True) if answer is None]:
             await self._schedule.replace(removed, None)
+
+    async def _marks(self, entry: ScheduleEntry) -> dict[_Queue, list[str]]:
+        """The marks that an intent may have left, by the queues; it is completed first if its last step was lost."""
+        known = await self._intents.load(entry.name)
+        if known is None:
+            return {}
+        if known.state is IntentState.COMMITTED:
+            with contextlib.suppress(TopicUnknown):
+                await self.complete(entry.name, known.intent)
+        found: defaultdict[_Queue, list[str]] = defaultdict(list)
+        for member, intent in known.intent.members:
+            for shard, numbers in (await self._marked(intent)).items():
+                found[shard, intent.topic_id] += [f"{entry.name}{member}.{number}" for number in numbers]
+        return found
 
     async def _marked(self, intent: Intent) -> dict[Shard, list[str]]:
         """The queues that may have marks of an intent, with the numbers of the parts."""
@@ -119,14 +139,6 @@ class Finisher(Generic[L]):
         """Schedule the request's deletion, and nothing else for it."""
         entries = [completion(name, request), expiry(name, request)]
         await self._schedule.replace(entries, deletion(name, request))
-
-    async def _finished(self, entry: ScheduleEntry) -> L | None:
-        """The request, completed first if its last step was lost; None when there is none."""
-        known = await self._intents.load(entry.name)
-        if known is not None and known.state is IntentState.COMMITTED:
-            with contextlib.suppress(TopicUnknown):
-                await self.complete(entry.name, known.intent)
-        return known.intent if known else None
 
 
 class RequestLog(NamedTuple, Generic[L]):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRefused
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
@@ -118,18 +118,29 @@ class ReshardableTopics(RadosOwnTopics):
                 raise
             # Nobody else would remove what was prepared too late.
             await each_of(shards, lambda shard: self._sealed.give_up(shard, stored.id))
+            await self._align_overtaken(topic)
             return
         former = [*stored.former, StoredLayout(stored.generation, stored.shards, "sealed")]
         opened = replace(
             stored, shards=stored.coming.shards, generation=stored.coming.generation, former=former, coming=None
         )
-        with contextlib.suppress(MismatchError):  # an attribute was changed, or another process was first: look again
+        try:
             await self._registry.swap(topic.name, found, opened)
+        except MismatchError:  # an attribute was changed, or another process was first: look again
+            await self._align_overtaken(topic)
+
+    async def _align_overtaken(self, topic: Topic) -> None:
+        """Open or close the queues as the registry has it: the topic may have been opened or closed since its change
+        was looked at, and the queues of its new layout were marked late. No error where it is gone."""
+        with contextlib.suppress(TopicUnknown):
+            await self._align(topic)
 
     async def _is_overtaken(self, name: str, stored: StoredTopic) -> bool:
-        """Whether the change that the topic had announced is no longer what its record says."""
+        """Whether the change that the topic had announced is no longer what its record says, or goes with the topic."""
         now = await self._registry.find(name)
-        return now is None or now.stored.id != stored.id or now.stored.coming != stored.coming
+        if now is None or now.stored.id != stored.id or now.stored.is_leaving:
+            return True
+        return now.stored.coming != stored.coming
 
     # --- the end of a former layout --------------------------------------------------------------------
 

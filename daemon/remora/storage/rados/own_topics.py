@@ -170,17 +170,17 @@ class RadosOwnTopics:
         """Remove a topic with its queues. Raises TopicRefused while entries are pending, unless `discard`."""
         _check_own(topic)
         found = await self._registry.existing(topic)
-        was = as_topic(topic.name, found.stored)
         if not discard and found.stored.is_ready:
-            await self._check_empty(was)
-        leaving = await self._leave(topic)
+            await self._check_empty(as_topic(topic.name, found.stored))
+        leaving, state = await self._leave(topic)
+        was = as_topic(topic.name, leaving.stored)  # another layout may have been opened since the first look
         shards = every_shard(was)
         await all_of(shards, lambda shard: self._queues.fence(shard, was.id))
         if not discard:
             try:
                 await self._check_empty(was)
             except TopicRefused:
-                await self._stay(was, leaving, found.stored)
+                await self._stay(was, leaving, state)
                 raise
         counts = await all_of(shards, lambda shard: self._remove_queue(shard, was.id))
         await self._former.forget(was.id)
@@ -197,19 +197,20 @@ class RadosOwnTopics:
                 " removed. Close it and wait until all is delivered, or discard what waits"
             )
 
-    async def _leave(self, topic: Topic) -> TopicRecord:
-        """Register the topic as being removed."""
+    async def _leave(self, topic: Topic) -> tuple[TopicRecord, TopicState]:
+        """Register the topic as being removed; returns also in which state it was before."""
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
-            if found.stored.is_leaving:
-                return found
+            if found.stored.is_leaving:  # of one layout nobody knows: there may be runs, until a look finds none
+                return found, "resharded" if found.stored.state == "leaving" else "spilling"
             state: TopicState = "leaving" if found.stored.state == "resharded" else "removing"
             with contextlib.suppress(MismatchError):
-                return await self._registry.swap(topic.name, found, replace(found.stored, state=state))
+                leaving = await self._registry.swap(topic.name, found, replace(found.stored, state=state))
+                return leaving, found.stored.state
         raise StoreUnavailable(f"removing topic {topic.name}: other processes keep changing it")
 
-    async def _stay(self, topic: Topic, leaving: TopicRecord, was: StoredTopic) -> None:
-        """Undo a removal that has removed nothing yet."""
+    async def _stay(self, topic: Topic, leaving: TopicRecord, state: TopicState) -> None:
+        """Undo a removal that has removed nothing yet: the topic is in this state again."""
         try:
             await all_of(every_shard(topic), self._queues.version)
         except ShardGone as exc:
@@ -220,11 +221,8 @@ class RadosOwnTopics:
         await all_of(topic.open_shards(), lambda shard: self._queues.unfence(shard, topic.id))
         if topic.coming is not None:
             await all_of(topic.shards_of(topic.coming), lambda shard: self._queues.unfence(shard, topic.id))
-        back: TopicState = "resharded" if leaving.stored.state == "leaving" else "ready"
         with contextlib.suppress(MismatchError):
-            await self._registry.swap(
-                topic.name, leaving, replace(leaving.stored, state=was.state if was.is_ready else back)
-            )
+            await self._registry.swap(topic.name, leaving, replace(leaving.stored, state=state))
 
     async def _remove_queue(self, shard: Shard, topic_id: str) -> int:
         """Remove a fenced queue and return the number of entries in it.

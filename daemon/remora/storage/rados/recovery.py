@@ -57,13 +57,19 @@ class Recovery(Generic[L]):
             await asyncio.sleep(random.uniform(0.5, 1.5) * _EVERY_S)  # noqa: S311 - keeps daemons out of step
 
     async def look(self) -> None:
-        """Finish what is due now, the longest seen first, a bounded number for each action. Raises StoreError."""
+        """Finish what is due now, the longest seen first, a bounded number for each action. Then delete, for some
+        seconds, what was retained for long enough. Raises StoreError.
+        """
         schedule, now = await self._schedule.entries(), self._clock()
         self._seen = self._seen.after_look([*schedule[DueAction.COMPLETE], *schedule[DueAction.ABORT]], now)
         due = [*self._due(DueAction.COMPLETE, _GRACE_S, now), *self._due(DueAction.ABORT, RESERVATION_AGE_S, now)]
         self._report([each.entry for each in due], await each_of(due, self._finish))
-        if retained := [entry for entry in schedule[DueAction.DELETE] if entry.overdue_s >= 0]:
+        page = schedule[DueAction.DELETE]
+        while retained := [entry for entry in page if entry.overdue_s >= 0]:
             await self._finisher.delete(retained)
+            if self._clock() - now > _EVERY_S:
+                return
+            page = await self._schedule.retained(retained[-1])
 
     def _due(self, action: DueAction, age_s: float, now: float) -> list[_Due]:
         """The entries of an action that were first seen this long ago or longer, the longest seen first."""

@@ -115,6 +115,13 @@ class Schedule(RadosPart):
                 keys[action] += list(page.values)
         return {action: list(_parsed(each)) for action, each in keys.items()}
 
+    async def retained(self, after: ScheduleEntry) -> list[ScheduleEntry]:
+        """Up to 256 further entries to delete, ordered by due time."""
+        operation = ReadOp().assert_exists()
+        page = operation.omap_page(after.key, f"{DueAction.DELETE}/", _PAGE)
+        await self._run(operation)
+        return list(_parsed(page.values))
+
     async def _run(self, operation: ObjectOperation) -> None:
         await self._connection.run(operation, self._object, f"looking into {self._object}", OWN, self._own)
 

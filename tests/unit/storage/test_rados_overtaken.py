@@ -1,0 +1,240 @@
+"""Changes of topics on RADOS of which one stands still between two steps while another one goes on; the contract suite
+has real OSDs for the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from remora.model.errors import ShardGone, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.storage.rados.layouts import ReshardableTopics
+from remora.storage.rados.own_queues import PREPARING, REMOVING, SEALED
+from remora.storage.rados.refusals import MismatchError
+from remora.storage.rados.registry import StoredTopic, TopicRecord
+from support.stores import own_topic
+
+
+@dataclass
+class QueueObject:
+    """A queue with the two attributes that each step compares, and its entries."""
+
+    owner: str
+    closed: str = ""
+    entries: int = 0
+
+
+@dataclass
+class Cluster:
+    """The registry and the queues of a cluster. Whoever takes step `stops_at`, by its name and queue, stands still once
+    before it, until `thaw` is set."""
+
+    topics: dict[str, TopicRecord] = field(default_factory=dict)
+    queues: dict[str, QueueObject] = field(default_factory=dict)
+    stops_at: tuple[str, str] = ("", "")
+    is_there: asyncio.Event = field(default_factory=asyncio.Event)
+    thaw: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def own_topics(self) -> ReshardableTopics:
+        """The topics as one more process has them."""
+        me: Any = self
+        return ReshardableTopics((me,) * 6, (me,) * 3)  # type: ignore[arg-type]  # it stands for all parts
+
+    async def _step(self, name: str, queue: str) -> None:
+        if (name, queue) == self.stops_at:
+            self.stops_at = ("", "")
+            self.is_there.set()
+            await self.thaw.wait()
+
+    # --- the registry
+
+    async def find(self, name: str) -> TopicRecord | None:
+        return self.topics.get(name)
+
+    async def existing(self, topic: Topic) -> TopicRecord:
+        found = self.topics.get(topic.name)
+        if found is None or found.stored.id != topic.id:
+            raise TopicUnknown(topic.name)
+        return found
+
+    async def swap(self, name: str, old: TopicRecord | None, new: StoredTopic) -> TopicRecord:
+        await self._step("swap", new.state)
+        if self.topics.get(name) != old:
+            raise MismatchError(name)
+        self.topics[name] = TopicRecord(new, msgspec.msgpack.encode(new))
+        return self.topics[name]
+
+    async def drop(self, name: str, old: TopicRecord) -> None:
+        if self.topics.get(name) != old:
+            raise MismatchError(name)
+        del self.topics[name]
+
+    # --- the queues
+
+    async def make(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
+        self.queues.setdefault(shard.queue, QueueObject(topic_id))
+
+    async def close(self, shard: Shard, topic_id: str, *, closed: bool) -> None:
+        await self._step("close", shard.queue)
+        found = self.queues.get(shard.queue)
+        if found is None or found.owner != topic_id:
+            raise ShardGone(f"marking {shard}")
+        if found.closed != SEALED:
+            found.closed = "yes" if closed else ""
+
+    async def fence(self, shard: Shard, topic_id: str) -> None:
+        found = self.queues.get(shard.queue)
+        if found is not None and found.owner in (topic_id, PREPARING + topic_id):
+            found.owner = REMOVING + topic_id
+
+    async def unfence(self, shard: Shard, topic_id: str) -> None:
+        if (found := self.queues.get(shard.queue)) is not None and found.owner == REMOVING + topic_id:
+            found.owner = topic_id
+
+    async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
+        assert self.queues[shard.queue].owner == REMOVING + topic_id
+        del self.queues[shard.queue]
+
+    async def version(self, shard: Shard) -> int:
+        if shard.queue not in self.queues:
+            raise ShardGone(f"there is no {shard}")
+        return 1
+
+    async def owner(self, shard: Shard) -> str | None:
+        found = self.queues.get(shard.queue)
+        return found.owner if found else None
+
+    async def stats(self, shard: Shard, *, exact: bool) -> Any:
+        return SimpleNamespace(entries=self.queues[shard.queue].entries)
+
+    async def prepare(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
+        await self._step("prepare", shard.queue)
+        self.queues.setdefault(shard.queue, QueueObject(PREPARING + topic_id))
+
+    async def activate(self, shard: Shard, topic_id: str) -> None:
+        found = self.queues.get(shard.queue)
+        if found is None or found.owner not in (topic_id, PREPARING + topic_id):
+            raise StoreUnavailable(f"activating {shard}")
+        found.owner = topic_id
+
+    async def give_up(self, shard: Shard, topic_id: str) -> None:
+        found = self.queues.get(shard.queue)
+        if found is not None and found.owner == PREPARING + topic_id:
+            del self.queues[shard.queue]
+
+    async def seal(self, shard: Shard, topic_id: str) -> None:
+        if (found := self.queues.get(shard.queue)) is not None and found.owner == topic_id:
+            found.closed = SEALED
+
+    async def shut(self, shard: Shard, topic_id: str) -> Any:
+        return SimpleNamespace(is_shut=False)
+
+    async def forget(self, what: object) -> None:
+        """Nothing is kept here that goes with a topic."""
+
+
+async def overtaken(cluster: Cluster, step: tuple[str, str], act: Awaitable[object], *others: Callable[[], Any]) -> Any:
+    """What an act comes to that stands still before a step while others do what they do."""
+    cluster.stops_at = step
+    acting = asyncio.ensure_future(act)
+    await cluster.is_there.wait()
+    for each in others:
+        await each()
+    cluster.thaw.set()
+    return (await asyncio.gather(acting, return_exceptions=True))[0]
+
+
+async def now(cluster: Cluster, name: str = "t") -> Topic:
+    found = await cluster.own_topics.find(name)
+    assert found is not None
+    return found
+
+
+async def test_a_topic_that_is_resharded_while_it_is_removed_keeps_its_events() -> None:
+    """A layout that is opened after a removal has found the topic empty is looked into as well: its events keep the
+    topic, which is then as remoras of one layout cannot read it."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    async def event() -> None:
+        cluster.queues["t@1.2"].entries = 1
+
+    answer = await overtaken(
+        cluster,
+        ("swap", "removing"),
+        cluster.own_topics.remove(topic, discard=False),
+        lambda: cluster.own_topics.reshard(topic, 3),
+        event,
+    )
+
+    assert isinstance(answer, TopicRefused)
+    assert cluster.queues["t@1.2"] == QueueObject(topic.id, entries=1)
+    assert cluster.topics["t"].stored.state == "resharded"
+
+
+async def test_a_topic_that_is_resharded_while_it_is_removed_leaves_no_queue() -> None:
+    """With its events it goes with the queues of both layouts, and all of its entries are counted."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    async def event() -> None:
+        cluster.queues["t@1.2"].entries = 1
+
+    answer = await overtaken(
+        cluster,
+        ("swap", "removing"),
+        cluster.own_topics.remove(topic, discard=True),
+        lambda: cluster.own_topics.reshard(topic, 3),
+        event,
+    )
+
+    assert answer.entries == 1
+    assert cluster.queues == {}
+    assert cluster.topics == {}
+
+
+async def test_a_change_that_wakes_up_in_a_removal_leaves_no_queue() -> None:
+    """A queue that a change makes after the removal of its topic has passed by is given up again."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 1))
+
+    async def leave() -> None:
+        await cluster.own_topics._leave(topic)
+        for queue in list(cluster.queues):
+            del cluster.queues[queue]
+
+    answer = await overtaken(cluster, ("prepare", "t@1"), cluster.own_topics.reshard(topic, 2), leave)
+
+    assert isinstance(answer, TopicRefused)
+    assert cluster.queues == {}
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_topic_that_is_opened_or_closed_after_its_change(closed: bool) -> None:
+    """A change that stands still while another process carries it out, and the topic is closed or opened then, leaves
+    no queue of it open that is to be closed, and none closed that is to be open."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    await cluster.own_topics.change(replace(topic, closed=not closed))
+
+    async def change() -> None:
+        await cluster.own_topics.change(replace(await now(cluster), closed=closed))
+
+    await overtaken(
+        cluster,
+        ("close", "t@1.1"),
+        cluster.own_topics.reshard(topic, 3),
+        lambda: cluster.own_topics.reshard(topic, 3),
+        change,
+    )
+
+    assert (await now(cluster)).closed is closed
+    assert [cluster.queues[each.queue].closed for each in (await now(cluster)).open_shards()] == ["yes" * closed] * 3
