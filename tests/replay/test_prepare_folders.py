@@ -101,7 +101,7 @@ def test_a_folder_as_it_lies_in_a_bucket(prepared: Prepare, tmp_path: Path) -> N
 def test_odd_files_of_a_folder_are_named_and_their_lines_counted(prepared: Prepare, tmp_path: Path) -> None:
     """Files of another format or of none, damaged ones and what is no file are named; every line is accounted for."""
     lines = journal(*map(str, range(400)))
-    whole = gzip.compress(os.urandom(99_000).hex().encode().replace(b"0", b"\n"))
+    whole = gzip.compress(os.urandom(99_000).hex().encode().replace(b"0", b"\n") + b"1")
     folder = write_files(
         tmp_path / "logs",
         {
