@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from devkit.processes.processes import family
+from devkit.waits import until
 from remora_pipeline.replay.errors import ReplayError
 from remora_pipeline.replay.termination import ENDED, ended_by_sigterm
 from support.replayed import events, prepare
@@ -78,4 +80,12 @@ def test_a_job_ends_with_its_java(tmp_path: Path) -> None:
     assert process.returncode == ENDED, err
     assert "Traceback" not in out + err
     assert err.endswith("remora: ended by SIGTERM: interrupted; --resume goes on with it\n")
-    assert not [pid for pid in children if Path(f"/proc/{pid}/cmdline").exists()]
+    # Those that nobody waits for are gone a moment after their pipes.
+    asyncio.run(until(lambda: not any(map(_runs, children)), "the end of its processes"))
+
+
+def _runs(process: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())  # it is empty of one that has ended
+    except OSError:
+        return False
