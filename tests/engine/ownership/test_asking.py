@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from devkit.clock import in_virtual_time
 from engine.ownership.parts import ME, ScriptedService, a_store, coordinating
 from engine.runs import until
@@ -89,3 +91,38 @@ async def test_a_worker_that_comes_while_locks_are_broken_keeps_its_own() -> Non
         holder = store.queues["t"].holder
         assert holder is not None
         assert holder.cookie == OTHER
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize(("answers_after", "is_free"), [(1.0, True), (60.0, False)])
+@in_virtual_time
+async def test_a_lock_that_is_granted_as_a_worker_ends_is_given_back(
+    answers_after: float, is_free: bool, is_cancelled: bool
+) -> None:
+    """A worker that ends, or is cancelled, while the store is about to say that it has a lock leaves the shard to
+    others at once, and not when the lease is over; a store that does not answer keeps no worker from ending."""
+    store, granted = a_store("t", tells=False), asyncio.Event()
+
+    def after(call: str) -> float:
+        if call != "acquire":
+            return 0
+        granted.set()
+        return answers_after
+
+    store.after = after
+
+    async def work() -> None:
+        async with coordinating(store):
+            await granted.wait()
+            if is_cancelled:
+                await asyncio.Event().wait()
+
+    working = asyncio.ensure_future(work())
+    await granted.wait()
+    began = asyncio.get_running_loop().time()
+    if is_cancelled:
+        working.cancel()
+    await asyncio.wait([working])
+
+    assert (store.queues["t"].holder is None) is is_free
+    assert asyncio.get_running_loop().time() - began < 5

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue, first_known_topic
+from remora.engine.lease import RELEASE_WITHIN_S
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model import member
 from remora.model.caller import Caller
@@ -61,8 +63,20 @@ class LeaseTaker:
     async def acquire(self, shard: Shard) -> TakenLock | NotOwned:
         """Take a shard's lock, if need be by breaking one that may be broken.
 
-        The term is counted from before the request.
+        The term is counted from before the request. When cancelled it waits a few seconds for the answer, and gives
+        back a lock that was granted: it would keep the shard from all others for a whole lease.
         """
+        asking = asyncio.ensure_future(self._acquire(shard))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(RELEASE_WITHIN_S):
+                    if isinstance(outcome := await asking, TakenLock):
+                        await self._store.locks.release(outcome.token)
+            raise
+
+    async def _acquire(self, shard: Shard) -> TakenLock | NotOwned:
         times, cookie, now = self._settings.times, self._worker.cookie, _now()
         asked_at, claimed_by = now, None
         try:
