@@ -479,7 +479,7 @@ async def test_a_reload_reaches_all_workers_and_their_successors(folder: Path) -
         daemon.rewrite(log={"level": "debug"}, supervisor={"workers": 3})
         daemon.send(signal.SIGHUP)
         await logs(daemon, "config_reloaded")
-        assert "options=supervisor.workers" in daemon.logged()
+        await logs(daemon, "options=supervisor.workers")
 
         async def has_reached_workers() -> bool:
             await publish(daemon, "t", "a", "b", "c")
