@@ -67,8 +67,4 @@ class Owner:
         return True
 
     def _is_there(self) -> bool:
-        try:
-            os.stat(self.entity, dir_fd=self._folder)
-        except OSError:
-            return False
-        return True
+        return os.fstat(self._descriptor).st_nlink > 0
