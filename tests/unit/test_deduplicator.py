@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tracemalloc
 from collections import defaultdict
@@ -300,6 +301,7 @@ def test_memory_is_bounded_by_the_number_of_shards() -> None:
             dedupe.is_new(0, record(0, shard, f"0/{at}", f"0/{at + 500}", "a1b2c3d4e5f60718").headers)
         return tracemalloc.get_traced_memory()[0]
 
+    gc.collect()  # it empties the lists of free tuples, which were not measured when they were made
     tracemalloc.start()
     try:
         first, second = round_of(10**9), round_of(10**9 + 500)
@@ -307,4 +309,4 @@ def test_memory_is_bounded_by_the_number_of_shards() -> None:
         tracemalloc.stop()
 
     assert first < 3_000 * 1000
-    assert second < first * 1.1  # other threads of the process are measured with it
+    assert second < first * 1.02
