@@ -76,10 +76,10 @@ class FirstWorkers:
             yield
         finally:
             for each in self._forked:
-                os.close(each.end)
-                each.channel.close()
                 each.process.kill()
                 each.process.wait()
+                os.close(each.end)
+                each.channel.close()
 
     def spawn(self, inherited: Sequence[int]) -> Spawned:
         """A worker process, which inherits these descriptors under their numbers: for all workers the same ones.
