@@ -1,5 +1,5 @@
-"""Changes of topics on RADOS of which one stands still between two steps while another one goes on; the contract suite
-has real OSDs for the same."""
+"""A change of a topic on RADOS stands still between two steps while another one goes on; the contract suite has real
+OSDs for the same."""
 
 from __future__ import annotations
 
@@ -152,6 +152,20 @@ async def overtaken(cluster: Cluster, step: tuple[str, str], act: Awaitable[obje
     return (await asyncio.gather(acting, return_exceptions=True))[0]
 
 
+async def removed_beside_a_change(cluster: Cluster, *, discard: bool) -> tuple[Topic, Any]:
+    """A topic, and what its removal comes to when another layout is opened meanwhile and gets an event."""
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    async def event() -> None:
+        cluster.queues["t@1.2"].entries = 1
+
+    removing = cluster.own_topics.remove(topic, discard=discard)
+    answer = await overtaken(
+        cluster, ("swap", "removing"), removing, lambda: cluster.own_topics.reshard(topic, 3), event
+    )
+    return topic, answer
+
+
 async def now(cluster: Cluster, name: str = "t") -> Topic:
     found = await cluster.own_topics.find(name)
     assert found is not None
@@ -162,18 +176,8 @@ async def test_a_topic_that_is_resharded_while_it_is_removed_keeps_its_events() 
     """A layout that is opened after a removal has found the topic empty is looked into as well: its events keep the
     topic, which is then as remoras of one layout cannot read it."""
     cluster = Cluster()
-    topic = await cluster.own_topics.create(own_topic("t", 2))
 
-    async def event() -> None:
-        cluster.queues["t@1.2"].entries = 1
-
-    answer = await overtaken(
-        cluster,
-        ("swap", "removing"),
-        cluster.own_topics.remove(topic, discard=False),
-        lambda: cluster.own_topics.reshard(topic, 3),
-        event,
-    )
+    topic, answer = await removed_beside_a_change(cluster, discard=False)
 
     assert isinstance(answer, TopicRefused)
     assert cluster.queues["t@1.2"] == QueueObject(topic.id, entries=1)
@@ -183,18 +187,8 @@ async def test_a_topic_that_is_resharded_while_it_is_removed_keeps_its_events() 
 async def test_a_topic_that_is_resharded_while_it_is_removed_leaves_no_queue() -> None:
     """With its events it goes with the queues of both layouts, and all of its entries are counted."""
     cluster = Cluster()
-    topic = await cluster.own_topics.create(own_topic("t", 2))
 
-    async def event() -> None:
-        cluster.queues["t@1.2"].entries = 1
-
-    answer = await overtaken(
-        cluster,
-        ("swap", "removing"),
-        cluster.own_topics.remove(topic, discard=True),
-        lambda: cluster.own_topics.reshard(topic, 3),
-        event,
-    )
+    _, answer = await removed_beside_a_change(cluster, discard=True)
 
     assert answer.entries == 1
     assert cluster.queues == {}
