@@ -50,7 +50,7 @@ LOOK_S = 0.02
 
 
 def pause_s(look_s: float) -> float:
-    """Returns how long to wait before the next look at a condition, of which the last one took so many seconds.
+    """Returns the seconds to wait before the next look at a condition; the last look took `look_s`.
 
     Looks take half of a core at most, also those that start a program each: the rest is for what is waited for.
     """

@@ -86,8 +86,8 @@ async def test_killed_while_resharding(settings: RadosSettings, store: RadosStor
 @pytest.mark.guarantee("topics-of-remoras-own", "no-loss")
 @pytest.mark.parametrize("number", cases([1, 2, 4, 7, 9, 12, 14, 17, 18, 20, 22, 24], at_the_gate=[4, 18]))
 async def test_a_change_that_stands_still(settings: RadosSettings, store: RadosStore, number: int) -> None:
-    """Another process finishes a change of which one stands still before any write, and makes a further one; the late
-    one then makes no queue that events could be lost in, seals none that takes events, and does what it was asked."""
+    """A process stands still before any write of a change, and another one finishes it and makes a further change; the
+    late one makes no queue that events could be lost in, seals none that takes events, and does what it was asked."""
     old = await store.own_topics.create(own_topic("t", SHARDS))
     await store.ingest.publish(old, events(old))
     async with reached(settings) as late:

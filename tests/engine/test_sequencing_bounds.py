@@ -257,7 +257,7 @@ async def test_only_logs_of_its_pools_are_served(logs: SqliteLogs) -> None:
 
 
 async def test_a_bound_that_is_raised_when_its_epoch_is_over_ends_quietly(logs: SqliteLogs) -> None:
-    """A server that trusts its lock no more when the store answers raises nothing, and fails nothing."""
+    """A server that has lost its lock when the store answers raises no bound, and nothing fails."""
     gated = Gated(logs)
     server = await near_its_bound(gated)
     (raising,) = server.sequencing._tasks

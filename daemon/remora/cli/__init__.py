@@ -59,7 +59,7 @@ ELSEWHERE = MappingProxyType(dict.fromkeys(("pipeline", "replay", "simulate"), "
 
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Why a file system takes no more of what a command writes or prints."""
+"""The errors of a file system that has no room for what a command writes or prints."""
 
 
 class Commands(CommandGroup):

@@ -133,8 +133,8 @@ class Matcher:
         ]
 
     def takers(self, bucket: str) -> Sequence[int]:
-        """The places of the notifications that take a bucket, in their order. A thousand that name one bucket each are
-        no more work than one."""
+        """The places of the notifications that take a bucket, in their order. A thousand that name one bucket each
+        cost as much as one."""
         named = self._by_bucket.get(bucket, ())
         return sorted({*named, *(each for each in self._by_pattern if takes_bucket(self.notifications[each], bucket))})
 

@@ -113,15 +113,14 @@ class RefusedRequest(Exception):
 
     def document(self) -> bytes:
         """The problem document."""
+        detail = self.detail.encode(errors="backslashreplace").decode()  # a client's text in it may be no UTF-8
         return msgspec.json.encode(
             {
                 "type": f"urn:remora:problem:{self.kind.code}",
                 "title": self.kind.title,
                 "status": self.kind.status,
                 "code": self.kind.code,
-                "detail": self.detail.encode(
-                    errors="backslashreplace"
-                ).decode(),  # texts of clients may be a part of it
+                "detail": detail,
                 **{name: value for name, value in self._where.items() if value is not None},
             }
         )

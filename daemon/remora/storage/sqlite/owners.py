@@ -67,4 +67,5 @@ class Owner:
         return True
 
     def _is_there(self) -> bool:
+        """Whether the own file has a name still. Asked by its descriptor: by a path the event loop would block."""
         return os.fstat(self._descriptor).st_nlink > 0
