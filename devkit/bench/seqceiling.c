@@ -1,19 +1,23 @@
-/* The most that a server of the sequencer's protocol on one thread can reach: it counts frames and parses none.
+/* The most that a server of the sequencer's protocol can reach: it counts frames and parses none.
 
-     seqceiling HOST PORT
+     seqceiling HOST PORT [PROCESSES]
 
-   It has one counter whatever log is asked for, and looks at the last byte of a request alone: 0 reads the tail. It
+   Processes have one thread each, and share the listening socket and the counter. There is one counter whatever log is
+   asked for, and looks at the last byte of a request alone: 0 reads the tail. It
    prints a line when it listens. In a round it reads every connection that is ready, and then sends all replies. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,7 +29,8 @@ typedef struct {
 } Connection;
 
 static Connection *connections[MOST];
-static uint64_t position;
+static uint64_t *position;
+static int is_shared;
 
 static void __attribute__((noreturn)) fail(const char *what) {
     perror(what);
@@ -41,6 +46,10 @@ static int put_reply(uint8_t *at, uint64_t value) {
     at[size++] = value;
     at[3] = size - 4;
     return size;
+}
+
+static uint64_t next(void) {
+    return is_shared ? __atomic_add_fetch(position, 1, __ATOMIC_SEQ_CST) : ++*position;
 }
 
 /* Reads and answers; whether the connection goes on. */
@@ -62,7 +71,7 @@ static int answer(Connection *of) {
         if (end - at < 4 + (ssize_t)body)
             break;
         at += 4 + body;
-        of->size += put_reply(of->out + of->size, at[-1] ? ++position : position);
+        of->size += put_reply(of->out + of->size, at[-1] ? next() : *position);
     }
     of->held = end - at;
     memcpy(of->rest, at, of->held);
@@ -76,26 +85,40 @@ static void close_it(Connection *of) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        fputs("seqceiling HOST PORT\n", stderr);
+    if (argc != 3 && argc != 4) {
+        fputs("seqceiling HOST PORT [PROCESSES]\n", stderr);
         return 2;
     }
-    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    int processes = argc == 4 ? atoi(argv[3]) : 1;
+    is_shared = processes > 1;
+    position = mmap(NULL, sizeof *position, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (position == MAP_FAILED)
+        fail("mmap");
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[2]))};
     inet_pton(AF_INET, argv[1], &at.sin_addr);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(listener, (struct sockaddr *)&at, sizeof at) || listen(listener, 1024))
         fail("listen");
+    while (--processes > 0)
+        if (!fork()) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            break;
+        }
     int poll = epoll_create1(0);
     struct epoll_event wanted = {.events = EPOLLIN, .data.fd = listener}, ready[512];
     epoll_ctl(poll, EPOLL_CTL_ADD, listener, &wanted);
-    puts("listening");
-    fflush(stdout);
+    if (!processes) {
+        puts("listening");
+        fflush(stdout);
+    }
     for (;;) {
         int found = epoll_wait(poll, ready, 512, -1);
         for (int n = 0; n < found; n++) {
             if (ready[n].data.fd == listener) {
                 int made = accept(listener, NULL, NULL);
+                if (made < 0 && errno == EAGAIN)
+                    continue;
                 if (made < 0 || made >= MOST)
                     fail("accept");
                 setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

@@ -132,6 +132,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--network", action="store_true", help="over two network namespaces with a delay between them; needs root"
     )
+    parser.add_argument(
+        "--workers", action="store_true", help="what a second worker brings, beside the ceiling's second process"
+    )
     parser.add_argument("--peer", metavar="HOST:PORT", help="another server that speaks the protocol")
     parser.add_argument("--peer-pid", type=int, metavar="PID", help="its process")
     parser.add_argument(
@@ -155,6 +158,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         from devkit.bench import seqnetwork  # it imports this module
 
         return seqnetwork.run(options.seconds, options.rounds)
+    if options.workers:
+        from devkit.bench import seqworkers  # it imports this module
+
+        return seqworkers.run(options.seconds, options.rounds)
     cpus = sorted(os.sched_getaffinity(0))[-2:]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remora-bench-")))
@@ -220,10 +227,11 @@ class Programs:
         return 2 * float(done.stdout)
 
     @contextmanager
-    def ceiling(self) -> Iterator[Server]:
+    def ceiling(self, processes: int = 1) -> Iterator[Server]:
         """The ceiling, running."""
-        host, port = _free_address()
-        with started([str(self._folder / "seqceiling"), host, port], "stdout", "listening") as pid:
+        host, port = free_address()
+        argv = [str(self._folder / "seqceiling"), host, port, str(processes)]
+        with started(argv, "stdout", "listening") as pid:
             yield Server("ceiling", f"{host}:{port}", pid, [f"{POOL}/bench-0:1"])
 
     @contextmanager
@@ -251,17 +259,17 @@ def _environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def _naive() -> Iterator[Server]:
-    host, port = _free_address()
+    host, port = free_address()
     argv = [sys.executable, "-m", "devkit.bench.seqnaive", host, port]
     with started(argv, "stdout", "listening") as pid:
         yield Server("naive", f"{host}:{port}", pid, [f"{POOL}/bench-0:1"])
 
 
 @contextmanager
-def remora_on(folder: Path, core: str, logs: int) -> Iterator[Server]:
+def remora_on(folder: Path, core: str, logs: int, workers: int = 1) -> Iterator[Server]:
     """`remora sequencer` on a store of its own, with this core, and its logs registered."""
-    host, port = _free_address()
-    configuration = _configuration(folder, core)
+    host, port = free_address()
+    configuration = _configuration(folder, f"{core}-{workers}", workers)
     names = [f"bench-{number}" for number in range(logs)]
     pure = {"REMORA_PURE_PYTHON": "1"} if core == "python" else {}
     with sequencer_running(configuration, f"{host}:{port}", **pure) as pid:
@@ -269,10 +277,11 @@ def remora_on(folder: Path, core: str, logs: int) -> Iterator[Server]:
         yield Server(core, f"{host}:{port}", pid, [f"{POOL}/{name}:{epochs[name]}" for name in names])
 
 
-def _configuration(folder: Path, name: str) -> Path:
+def _configuration(folder: Path, name: str, workers: int = 1) -> Path:
     file = folder / f"{name}.toml"
     file.write_text(
-        f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{folder}/{name}"\nfiles = 1\n[sequencer]\ncreate = "log"\n'
+        f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{folder}/{name}"\nfiles = 1\n'
+        f'[sequencer]\ncreate = "log"\nworkers = {workers}\n'
     )
     return file
 
@@ -290,7 +299,8 @@ async def _epochs(address: str, names: Sequence[str]) -> dict[str, int]:
         return {name: (await client.tail(LogName(POOL.encode(), name.encode()))).epoch for name in names}
 
 
-def _free_address() -> tuple[str, str]:
+def free_address() -> tuple[str, str]:
+    """A host and a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return "127.0.0.1", str(found.getsockname()[1])
 
@@ -392,7 +402,7 @@ def watched(pid: int, cpus: Sequence[int], load: Callable[[], dict[str, float]])
 
     With the server's processor time, where the load does not say it, and what others took of the processors.
     """
-    _pin(pid, cpus[0])
+    pin(pid, cpus[0])
     busy, began, own = _busy_s(cpus), time.monotonic(), time.clock_gettime(_clock(pid))
     found = load()
     took_s = time.monotonic() - began
@@ -408,7 +418,8 @@ def placement(before_ns: float, after_ns: float) -> str:
     return "far" if min(before_ns, after_ns) > FAR_NS else "unclear"
 
 
-def _pin(pid: int, cpu: int) -> None:
+def pin(pid: int, cpu: int) -> None:
+    """Bind a process with all its threads to a processor."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(task.name), {cpu})

@@ -12,6 +12,7 @@ class Fault(Enum):
     """What is hurt. A fault of a worker or a host takes one of the two hosts, one of a broker one of the three."""
 
     KILL_WORKER = "SIGKILL of a worker"
+    KILL_SUCCESSOR = "SIGKILL of a worker, and of its successor as soon as it is there"
     KILL_HOST = "SIGKILL of a supervisor with its workers"
     FREEZE_WORKER = "SIGSTOP of a worker"
     FREEZE_HOST = "SIGSTOP of a supervisor with its workers for longer than the lease"
@@ -45,6 +46,7 @@ class Fault(Enum):
 
 WEIGHTS = {
     Fault.KILL_WORKER: 4,
+    Fault.KILL_SUCCESSOR: 2,
     Fault.KILL_HOST: 4,
     Fault.FREEZE_WORKER: 2,
     Fault.FREEZE_HOST: 5,
@@ -73,6 +75,7 @@ WEIGHTS = {
 
 DOUBLINGS = {
     Fault.KILL_WORKER: 2,
+    Fault.KILL_SUCCESSOR: 4,
     Fault.KILL_HOST: 2,
     Fault.FREEZE_WORKER: 2,
     Fault.FREEZE_HOST: 3,

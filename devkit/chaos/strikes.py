@@ -83,6 +83,7 @@ class Strikes:
         self.mortal: set[str] = set()
         self._deeds: dict[Fault, Callable[[Stroke], Awaitable[str]]] = {
             Fault.KILL_WORKER: self._kill_worker,
+            Fault.KILL_SUCCESSOR: self._kill_successor,
             Fault.KILL_HOST: self._kill_host,
             Fault.FREEZE_WORKER: self._freeze_worker,
             Fault.FREEZE_HOST: self._freeze_host,
@@ -139,6 +140,21 @@ class Strikes:
         host, pid = self._worker(stroke)
         host.send(signal.SIGKILL, pid)
         return f"{host.name}, process {pid}"
+
+    async def _kill_successor(self, stroke: Stroke) -> str:
+        """The supervisor must outlive both: a host that has ended by itself is found at the next look."""
+        host, pid = self._worker(stroke)
+        before, deadline = set(host.delivering), time.monotonic() + PATIENCE_S
+        host.send(signal.SIGKILL, pid)
+        while not (new := set(host.delivering) - before - {host.pid}):
+            host.check()
+            if time.monotonic() > deadline:
+                self.surprises.append(f"{host.name} started no worker in place of a killed one for {PATIENCE_S:.0f} s")
+                break
+            await asyncio.sleep(0.01)
+        if new:
+            host.send(signal.SIGKILL, *new)
+        return f"{host.name}, process {pid}, then {', '.join(map(str, new)) or 'none'}"
 
     async def _kill_host(self, stroke: Stroke) -> str:
         host = self._host(stroke)

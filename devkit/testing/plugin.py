@@ -1,8 +1,8 @@
 """Pytest's plugin of the suite: the gate, groups of tests that share a server, budgets, and the scale of examples.
 
 `scripts/test` runs the gate (`--gate --ceph 20`): all but what is marked `full`, against one Ceph release.
-`scripts/test --full` runs everything, and what needs Ceph once more with the other release. Without these options
-pytest runs what it is given.
+`scripts/test --full` runs everything with the same release, and then with the other one (`--again`) what needs Ceph and
+is not `full`, and all that asks for a radosgw of that release. Without these options pytest runs what it is given.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ verdicts have one for themselves, since the others take as long as they.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--gate` and `--ceph`."""
+    """Adds `--gate`, `--again` and `--ceph`."""
     parser.addoption("--gate", action="store_true", help="leave out what only scripts/test --full runs")
+    parser.addoption(
+        "--again", action="store_true", help="leave out what a full run with the other Ceph release has had"
+    )
     parser.addoption(
         "--ceph", choices=RELEASES, help="the Ceph release of RADOS and radosgw; leaves out what needs the other one"
     )
@@ -97,9 +100,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_left_out(config: pytest.Config, item: pytest.Item) -> bool:
     """Whether a test waits for the full run, or for a run with the other Ceph release."""
-    if config.getoption("--gate") and item.get_closest_marker("full"):
+    is_full = item.get_closest_marker("full") is not None
+    if config.getoption("--gate") and is_full:
         return True
     release = config.getoption("--ceph")
+    if config.getoption("--again") and (
+        not item.get_closest_marker("ceph") or (is_full and f"zone{release}" not in _zones(item))
+    ):
+        return True
     others = {f"zone{each}" for each in RELEASES if each != release}
     return bool(release) and not others.isdisjoint(_zones(item))
 

@@ -83,6 +83,15 @@ def test_sequencers_are_measured_beside_each_other(tmp_path: Path) -> None:
     assert {gate["gate"] for gate in found["gates"]} >= {"32 synchronous / naive", "32 synchronous / ceiling"}
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a second worker needs a second processor")
+def test_a_second_worker_is_measured_beside_a_second_process(tmp_path: Path) -> None:
+    """One and two workers, and one and two processes of the ceiling, have rates, and each its gain."""
+    found = figures(tmp_path, "sequencer", "--workers", "--seconds", "0.1", "--rounds", "1")
+
+    assert set(found["rates"]) == {"remora, 1", "remora, 2", "ceiling, 1", "ceiling, 2"}
+    assert all(rate > 0 for rate in (*found["medians"].values(), *found["gains"].values()))
+
+
 @pytest.mark.ceph
 def test_a_sequencer_is_measured_beside_a_counter_object(tmp_path: Path, name: str) -> None:
     """On Ceph positions and appends have a rate in each way, for one client and for 32."""

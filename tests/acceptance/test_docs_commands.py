@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from devkit.processes.daemon import Sections, merged, running_daemon, write_config
+from devkit.testing.cases import cases
 from devkit.waits import PATIENT_S
 from support.blocks import ROOT, blocks
 
@@ -109,6 +110,9 @@ WORLDS = {
     "sources.md": World(),
 }  # fmt: skip
 
+AT_THE_GATE = ("holding.md", "shaping.md")
+"""Documents of which each change tries the commands; a release tries all."""
+
 PLACES = ("/etc/remora", "/etc/prometheus", "/var/lib/remora", "/var/backups", "/run/remora", "/srv/disk2", "/root")
 """Folders that the documents name, and that lie in the test's own one."""
 
@@ -138,7 +142,7 @@ def test_each_block_is_run_or_says_why_not() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("document", WORLDS)
+@pytest.mark.parametrize("document", cases(*AT_THE_GATE, more=[each for each in WORLDS if each not in AT_THE_GATE]))
 async def test_the_commands_of_a_document_run(document: str, tmp_path: Path) -> None:
     """One after the other they end well, in the folders and with the topics that the document takes for granted."""
     world = WORLDS[document]

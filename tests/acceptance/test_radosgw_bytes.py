@@ -158,6 +158,7 @@ async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("radosgws-bytes")
+@pytest.mark.full("captured entries are at the gate, and what radosgw posts without CloudEvents")
 async def test_radosgw_posts_the_same_cloudevents(zone: Zone, tmp_path: Path) -> None:
     """With cloudevents=true each request has radosgw's own headers, value for value, but that the subject is encoded.
 

@@ -106,6 +106,7 @@ async def test_without_a_compiler_there_is_one(folder: Path) -> None:
     configure(folder)
     async with a_server(folder, environment={"REMORA_PURE_PYTHON": "1"}) as server:
         assert (await status(folder))["workers"] == [server.process.pid]
+        assert "sequencer.workers is 2, and one process hands positions out" in "".join(server.said)
         assert await positions(server, 2) == [1, 2]
 
 

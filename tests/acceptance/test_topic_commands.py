@@ -189,6 +189,7 @@ async def test_a_topic_with_waiting_events_is_looked_into_and_given_up(kafka: Ka
 
 
 @pytest.mark.ceph
+@pytest.mark.full("a topic beside a radosgw's is at the gate, and the file's rules beside fakes")
 async def test_a_file_of_topics_leaves_a_radosgws_alone(queues: Queues, tmp_path: Path) -> None:
     """On a cluster a file makes, changes and prunes remora's topics, and remarks on a radosgw's of the same name."""
     name = queues.make(NOBODY)

@@ -260,6 +260,20 @@ async def test_a_quarantine_ends(end: Callable[[Worker], None], within_s: float)
         assert worker.quarantines.left_s == {}
 
 
+@in_virtual_time
+async def test_a_reload_changes_the_window_under_way() -> None:
+    """A window of an hour that becomes one of a minute ends then: the destination is quarantined without a restart."""
+    store, broker = a_store(10), Broker()
+    worker = a_worker(store, broker.endpoint, SELDOM, quarantine=replace(ALWAYS, interval_s=3600))
+
+    async with running(worker):
+        await asyncio.sleep(300)
+        assert worker.quarantines.left_s == {}
+        worker.reload(SELDOM, quarantine=replace(ALWAYS, interval_s=60))
+
+        await until(lambda: State.QUARANTINED in states(worker, "bad"), within_s=90)
+
+
 @pytest.mark.parametrize("kind", ["leader_moved", "too_large", "fenced", "connect"])
 @in_virtual_time
 async def test_errors_about_something_else_quarantine_nothing(kind: str) -> None:

@@ -42,6 +42,7 @@ def land(journal: Table, *events: dict[str, Any]) -> None:
     append(journal, files(journal, *rows), before, after)
 
 
+@pytest.mark.full("the gate compares a bucket with folders, and keeps the tables up")
 def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
     """Reconcile finds the same in a catalog's tables as in folders; what has landed since is not sent, and another
     catalog's tables are refused."""

@@ -26,10 +26,18 @@ def plan(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
-def parsed(spark: SparkSession, hot: int, others: int) -> DataFrame:
+def files_read(frame: DataFrame) -> int:
+    """How many files Spark opens for all rows of this frame."""
+    executed = frame._jdf.queryExecution().executedPlan()
+    executed.executeCollect()
+    leaf = executed.collectLeaves().head()
+    return int(leaf.metrics().apply("numFiles").value())
+
+
+def parsed(spark: SparkSession, hot: int, others: int, buckets: int = 3) -> DataFrame:
     """Events of one bucket's day, which is hot, and a few of other buckets; made by four tasks."""
     rows = spark.range(0, hot + others, 1, 4)
-    bucket = F.when(F.col("id") < hot, "hot").otherwise(F.concat(F.lit("b"), F.col("id") % 3))
+    bucket = F.when(F.col("id") < hot, "hot").otherwise(F.concat(F.lit("b"), F.col("id") % buckets))
     told = {
         "bucket": bucket, "bucket_dir": bucket, "day": F.lit("2026-11-21"),
         "key": F.sha2(F.col("id").cast("string"), 512),
@@ -83,3 +91,17 @@ def test_an_inventory_of_a_bucket_reads_its_folders_only(spark: SparkSession, tm
     for other in (tmp_path / "events").rglob("bucket_dir=hot/part-*"):
         other.write_bytes(b"no Parquet at all")
     assert chosen(events, ["b1"]).count() == 3
+
+
+def test_an_inventory_of_one_bucket_of_a_hundred_reads_a_hundredth_of_the_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark opens the files of the named bucket alone, and those of all where none is named."""
+    with writing(spark):
+        landed(parsed(spark, hot=0, others=300, buckets=100), batch=0).write.partitionBy("day", "bucket_dir").parquet(
+            location(tmp_path / "events")
+        )
+    events = spark.read.schema(EVENT).parquet(location(tmp_path / "events")).select(*EVENT.names)
+
+    assert files_read(chosen(events, [])) >= 100
+    assert files_read(chosen(events, ["b7"])) * 100 <= files_read(chosen(events, []))

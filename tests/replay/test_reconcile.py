@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 from pyspark.sql import SparkSession
 
 from remora_pipeline.replay.errors import ReplayRefused
@@ -149,6 +152,33 @@ def test_a_backfill_finds_every_object(spark: SparkSession, tmp_path: Path) -> N
     (tmp_path / "less.csv").write_text("key,etag\na,e\n")
     with pytest.raises(ReplayRefused, match=r"less\.csv: has no column size and no last_modified; it has key, etag"):
         listed_in_file(spark, tmp_path / "less.csv")
+
+
+@pytest.mark.parametrize("kind", ["ORC", "Parquet"])
+def test_an_inventory_in_columns_is_read(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """S3 Inventory's files of columns have keys as they are and times as such; older versions, delete markers and
+    objects of other buckets are not current objects of this one."""
+    made = datetime(2026, 11, 21, tzinfo=UTC)
+    rows = [
+        ("photos", "a%2Bb c", "v2", True, False, 7, made, "e"), ("photos", "a%2Bb c", "v1", False, False, 6, made, "d"),
+        ("photos", "gone", "v3", True, True, None, made, None), ("other", "x", None, True, False, 1, made, "f"),
+    ]  # fmt: skip
+    names = ("bucket", "key", "version_id", "is_latest", "is_delete_marker", "size", "last_modified_date", "e_tag")
+    columns = pa.table(dict(zip(names, (list(each) for each in zip(*rows, strict=True)), strict=True)))
+    write: Callable[[pa.Table, Path], object] = orc.write_table if kind == "ORC" else pq.write_table
+    (tmp_path / "data").mkdir()
+    write(columns, tmp_path / "data/x")
+    manifest = tmp_path / "manifest.json"
+    told = {
+        "sourceBucket": "photos", "creationTimestamp": "1795219200000", "fileFormat": kind,
+        "fileSchema": "a description of columns", "files": [{"key": "photos/daily/data/x"}],
+    }  # fmt: skip
+    manifest.write_text(json.dumps(told))
+
+    found = listed_in_inventory(spark, manifest, manifest_of(manifest)).collect()
+
+    assert [(one.key, one.version_id, one.size, one.etag) for one in found] == [("a%2Bb c", "v2", 7, "e")]
+    assert found[0].last_modified.astimezone(UTC) == made
 
 
 def test_an_object_that_is_overwritten_before_its_event_is_sent(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from devkit.clock import in_virtual_time
 from remora.client import IngestUnavailable
 from remora.codec import s3_events
 from remora.codec.event_entry import decode
@@ -141,6 +143,23 @@ async def test_what_has_changed_since_is_left_out(tmp_path: Path) -> None:
 
     assert server.keys == ["k1", "x2", "k3"]
     assert (progress.sent, progress.changed, progress.behind) == (3, 3, 6)
+
+
+@in_virtual_time
+async def test_no_more_are_sent_a_second_than_is_asked(tmp_path: Path) -> None:
+    """Two batches and a half at a batch in ten seconds take twenty five, and what has changed counts as well."""
+    rows = [row(f"{'x' if number % 2 else 'k'}{number:04}") for number in range(BATCH * 5 // 2)]
+    sent_at: list[float] = []
+    server = Server()
+
+    await emit(
+        reconciled(tmp_path, rows), server, same, Emission("t", BATCH / 10),
+        lambda _: sent_at.append(asyncio.get_running_loop().time()),
+    )  # fmt: skip
+
+    assert sent_at == pytest.approx([0, 10, 20], abs=0.1)
+    assert asyncio.get_running_loop().time() == pytest.approx(25, abs=0.1)
+    assert len(server.keys) == BATCH * 5 // 4
 
 
 async def test_a_server_that_takes_nothing_ends_it(tmp_path: Path) -> None:

@@ -177,6 +177,7 @@ def test_each_change_gets_its_exact_verdict(spark: SparkSession, kafka: Kafka, r
     assert all(len(verdict.examples[each]) == expected[each] for each in shown)
 
 
+@pytest.mark.full("a verdict takes Spark 10 s: the gate has one lost, swapped, changed, copied and aborted record")
 @pytest.mark.guarantee("order-over-all-shards")
 def test_a_whole_shard_that_is_missing_shows_in_the_numbers(spark: SparkSession, kafka: Kafka) -> None:
     """A topic without one of its shards has whole chains, and gaps in its numbers: it fails by these alone."""
@@ -330,6 +331,7 @@ def test_a_partition_whose_end_is_cut_off(spark: SparkSession, kafka: Kafka, run
     assert (verdict.counts["lost"], verdict.counts["final_state_wrong"]) == (10, len(keys))
 
 
+@pytest.mark.full("a verdict takes Spark 10 s: the gate has one lost, swapped, changed, copied and aborted record")
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_copies_count_by_the_contract(spark: SparkSession, kafka: Kafka, run: RunDirectory) -> None:
     """Copies, one at once and one much later, are counted and shown, are no inversions, and fail where they may not
@@ -388,6 +390,7 @@ def _run(*argv: str) -> Any:
 # ------------------------------------------------------------------------------------ what the journals say
 
 
+@pytest.mark.full("a verdict takes Spark 10 s: the gate has one lost, swapped, changed, copied and aborted record")
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """Unknown and refused events may be missing, refused and dropped ones may not be there, one that was sent twice

@@ -27,9 +27,11 @@ def command(folder: Path, *words: str, data: bytes = b"") -> subprocess.Complete
 class Server:
     """A running sequencer."""
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, said: list[str]) -> None:
         self.process = process
-        self.address = address
+        self.said = said
+        """The lines that it logged until it listened."""
+        self.address = said[-1].split()[-1]
 
     def client(self, *others: Server) -> SequencerClient:
         """A client of this server, and of others after it."""
@@ -52,11 +54,13 @@ async def a_server(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | (environment or {}),
     )  # fmt: skip
     assert process.stderr is not None
+    said = [""]
     try:
         async with asyncio.timeout(PATIENT_S):
-            while b"listens on" not in (line := await process.stderr.readline()):
-                assert line, "the sequencer ended"
-        yield Server(process, line.decode().split()[-1])
+            while "listens on" not in said[-1]:
+                said.append((await process.stderr.readline()).decode())
+                assert said[-1], "the sequencer ended"
+        yield Server(process, said)
     finally:
         with suppress(ProcessLookupError):
             process.kill()

@@ -86,6 +86,25 @@ def test_an_earlier_output_is_subtracted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found["ticks"] == 2
 
 
+def test_each_look_of_a_watch_shows_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`--watch` prints all there is, and then at each look only what came since the one before, until it is ended."""
+    looks = [shown(flow("s", times=4)), shown(flow("s", times=9), ticks=12), shown(flow("s", times=10), ticks=15)]
+
+    async def fetch(_: object) -> dict[str, Any]:
+        if not looks:
+            raise KeyboardInterrupt
+        return looks.pop(0)
+
+    monkeypatch.setattr(shaping_stats, "fetch_shaping", fetch)
+    (tmp_path / "remora.toml").write_text("")
+
+    done = CliRunner().invoke(stats, ["-c", str(tmp_path / "remora.toml"), "--watch", "0.1"])
+
+    lines = done.output.splitlines()
+    assert [each.split(",")[0] for each in lines if each.startswith("ticks")] == ["ticks: 10", "ticks: 2", "ticks: 3"]
+    assert [each.split()[2] for each in lines if each.startswith("s ")] == ["4B", "5B", "1B"]
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     """What is no such output is said to be none, with exit code 2."""
     (tmp_path / "x").write_text("[]")

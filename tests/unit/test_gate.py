@@ -31,6 +31,13 @@ def broken(): ...
 
 @pytest.mark.full("a release's")
 def test_release(): ...
+@pytest.mark.ceph
+@pytest.mark.full("a release's")
+def test_cluster(): ...
+@pytest.mark.ceph
+@pytest.mark.full("a release's, on each")
+def test_each(zone): ...
+@pytest.mark.ceph
 def test_older(zone16): ...
 def test_newer(zone20): ...
 def test_both(zone): ...
@@ -73,6 +80,16 @@ def test_the_gate_leaves_out_what_guards_releases(tmp_path: Path) -> None:
     assert "test_both[20] PASSED" in gate
     assert "test_both[16]" not in gate
     assert "test_newer PASSED" in gate
+
+
+@pytest.mark.long("starts pytest")
+def test_the_other_release_has_what_needs_it(tmp_path: Path) -> None:
+    """With `--ceph 16 --again` only what needs Ceph runs, and of `full` tests only those of that release's radosgw."""
+    said = ran(tmp_path, "--ceph", "16", "--again")
+
+    assert sorted(line.split()[0].partition("::")[2] for line in said.splitlines() if "PASSED" in line) == [
+        "test_each[16]", "test_older",
+    ]  # fmt: skip
 
 
 @pytest.mark.long("starts pytest")

@@ -41,6 +41,18 @@ def test_times_are_counted_in_cumulative_buckets() -> None:
     assert value(telemetry, "remora_stage_seconds_sum", stage="list", at="sqlite") == 100.00604
 
 
+def test_depths_of_the_store_and_what_was_listed_in_vain_are_shown() -> None:
+    """The gauges have the last depth of the writers and the OSDs; entries that were listed in vain are added up."""
+    telemetry = Telemetry()
+    for jobs, operations, entries in ((7, 0, 5), (2, 3, 4)):
+        telemetry.store_depth(jobs, operations)
+        telemetry.read_in_vain(entries)
+
+    assert value(telemetry, "remora_store_queue_jobs") == 2
+    assert value(telemetry, "remora_store_operations_in_flight") == 3
+    assert value(telemetry, "remora_read_ahead_discarded_entries_total") == 9
+
+
 def test_the_stages_of_all_workers_are_one() -> None:
     """The counts of two workers are added up, and one that is slow is named from what both say."""
     rows = msgspec.json.decode(msgspec.json.encode([*noted(0.06), *noted(0.06)]), type=list[StageRow])

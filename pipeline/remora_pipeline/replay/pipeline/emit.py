@@ -18,7 +18,6 @@ so the inventory's order puts it in front of whatever a writer does meanwhile, a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -104,7 +103,8 @@ async def emit(
     assert found is not None, "there is a reconcile whose findings are sent"
     place = directory.emit
     progress = await _finish(place, client, sending)
-    began, before = time.monotonic(), progress.behind
+    clock = asyncio.get_running_loop().time
+    began, before = clock(), progress.behind
     findings = islice(_findings(directory), progress.behind, None)
     while batch := list(islice(findings, BATCH)):
         lines: list[bytes] = []
@@ -122,7 +122,7 @@ async def emit(
             progress = then
             write(place / "progress.json", progress)
         tell(f"sent {progress.sent:,}, left out {progress.changed:,} that have changed")
-        ahead_s = (progress.behind - before) / sending.rate - (time.monotonic() - began)
+        ahead_s = (progress.behind - before) / sending.rate - (clock() - began)
         await asyncio.sleep(max(ahead_s, 0))
     return progress
 
