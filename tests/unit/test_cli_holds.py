@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from devkit.processes.daemon import remora as in_a_process
 from devkit.processes.daemon import write_config
 from remora import app
 from remora.config import load
+from remora.metrics.figures import RoomFigures
+from remora.metrics.series import RoomLeft
 from remora.model.exits import Exit
 from remora.model.member import WORKER_COOKIE, Member
 from support.commands import Run, config, remora
@@ -22,12 +29,42 @@ from support.commands import Run, config, remora
 __all__ = ["config", "remora"]
 
 
+def configure(config: Path, admin: str) -> None:
+    """Write the configuration of a store beside it, whose daemon answers at this address."""
+    sqlite = {"directory": str(config.parent / "queues"), "files": 2}
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": sqlite, "admin": {"listen": admin}})
+
+
+@contextmanager
+def daemon_that_says(topics: list[dict[str, object]]) -> Iterator[str]:
+    """Something with a daemon's status, in which these topics stand; its address."""
+    parts: dict[str, object] = dict.fromkeys(("version", "draining", "workers", "shards", "left"))
+    body = json.dumps(parts | {"topics": topics}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def topic(remora: Run, config: Path, tmp_path: Path) -> Callable[..., Any]:
     """Runs `remora topic ...` on an embedded store of this test alone, which has a topic `orders`."""
-    sqlite = {"directory": str(tmp_path / "queues"), "files": 2}
-    nobody = {"listen": f"unix:{tmp_path}/nobody"}
-    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": sqlite, "admin": nobody})
+    configure(config, f"unix:{tmp_path}/nobody")
 
     def run(*words: str) -> Any:
         return remora("topic", *words, "-c", config)
@@ -56,6 +93,31 @@ def test_a_topic_is_held_and_resumed(topic: Callable[..., Any]) -> None:
 
     assert "topic orders is resumed after" in topic("resume", "orders").out.decode()
     assert shown(topic) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (7380.0, "lasts 2h03m at its present growth; then the fullest queue refuses events"),
+        (math.inf, "does not shrink at present; a full queue refuses events"),
+        (None, "not known, since no worker of this host has looked at it; a full queue refuses events"),
+    ],
+    ids=["grows", "does not grow", "unknown"],
+)
+def test_a_hold_says_how_long_the_room_lasts(
+    topic: Callable[..., Any], config: Path, seconds: float | None, said: str
+) -> None:
+    """`hold` has it from the daemon's figures of this topic: the time of its worst queue, or that it does not grow."""
+    row: dict[str, object] = {"topic": "orders"}
+    if seconds is not None:
+        row["room"] = msgspec.to_builtins(RoomFigures.of(RoomLeft(1000, 2000, 0, seconds)))
+
+    with daemon_that_says([{"topic": "other"}, row]) as address:
+        configure(config, address)
+        done = topic("hold", "orders")
+
+    assert done.code == Exit.OK, done.err
+    assert done.out.decode().splitlines()[1] == f"room: {said}"
 
 
 def test_a_hold_that_is_over_is_none(topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,9 +161,9 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
-    """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner, a lost
-    lock, a log that is not served or changes its epoch, a change by command that lasts for an hour, a landing
-    that is behind and a lost directory are seen."""
+    """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner, spilled
+    entries near their bound, a lost lock, a log that is not served or changes its epoch, a change by command that lasts
+    for an hour, a landing that is behind and a lost directory are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -203,6 +203,9 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_queue_room_bytes{topic="slow",instance="x"}', "128000000-3000x90"),
             series('remora_queue_leaked_bytes{topic="gone",instance="x"}', "127000000x90"),
             series('remora_queue_room_bytes{topic="gone",instance="x"}', "0x90"),
+            series('remora_spill_bound_ratio{topic="a",instance="x"}', "0.5x5 0.9x30"),
+            series('remora_spill_bound_ratio{topic="short",instance="x"}', "0.5x5 0.9x3 0.5x30"),
+            series('remora_spill_bound_ratio{topic="low",instance="x"}', "0.8x30"),
             series('remora_shaping_overridden{scope="uplink",job="remora",instance="x"}', "0x5 1x90"),
             series('remora_shaping_overridden{scope="eu",job="remora",instance="x"}', "0x5 1x40 0x50"),
             series('remora_sequencer_waiting_logs{job="remora-sequencer",instance="x"}', "0x5 1x30"),
@@ -231,6 +234,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             quiet(30, "RemoraTopicFailing"),
             quiet(14, "RemoraQueueFillsUp"),
             quiet(9, "RemoraQueueLeaks"),
+            quiet(10, "RemoraSpillNearItsBound"),
             quiet(5, "RemoraSequencerLogNotServed"),
             quiet(7, "RemoraSequencerEpochsChange"),
             quiet(30, "RemoraSequencerEpochsChange"),
@@ -240,6 +244,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
         "promql_expr_test": [
             fires(2, "RemoraTopicStopped", "critical", 'topic="a"'),
             fires(17, "RemoraQueueFillsUp", "critical", 'topic="a"'),
+            fires(12, "RemoraSpillNearItsBound", "warning", 'topic="a"'),
             {
                 "expr": 'sort(ALERTS{alertname="RemoraQueueLeaks",alertstate="firing"})',
                 "eval_time": "40m",
