@@ -35,6 +35,17 @@ COMMON = frozenset({
 })  # fmt: skip
 """Options that people set. Those which the file explains together with one of them come along."""
 
+PARTS = MappingProxyType({
+    "delivery.list_entries": "What is read ahead, and held in memory",
+    "delivery.retry_base": "Pauses after a failure, and the drain",
+    "delivery.mode": "How often an entry arrives",
+    "delivery.time_to_live": "When an entry becomes a dead letter",
+    "kafka.delivery_timeout": "Batches and connections",
+    "kafka.transaction_timeout": "Exactly-once topics",
+    "kafka.ca_directories": "Certificates and log-ins",
+})  # fmt: skip
+"""Sub-headings of a long section of docs/options.md, each with the option that it stands before."""
+
 HEAD_OF_FILE = """\
 # Remora's configuration: the options that people set, commented out, at their defaults.
 #
@@ -55,12 +66,14 @@ do for each alert. A histogram has the series `_bucket`, `_sum` and `_count`.
 
 SUBJECTS = MappingProxyType({
     "What comes in": ("remora_ingest",),
-    "What waits, and what became of it": ("remora_backlog", "remora_ledger", "remora_parked", "remora_queue_"),
+    "What waits, and what became of it": ("remora_backlog", "remora_ledger", "remora_parked", "remora_queue_",
+                                          "remora_dead_letters", "remora_spill"),
     "Delivery": ("remora_delivered", "remora_listed", "remora_removed", "remora_failures", "remora_retr",
                  "remora_event_age", "remora_topic_failing", "remora_in_flight", "remora_unacknowledged",
-                 "remora_turned_back", "remora_progress"),
+                 "remora_turned_back", "remora_progress", "remora_arrivals", "remora_read_ahead",
+                 "remora_stage", "remora_topic_held"),
     "Destinations": ("remora_kafka", "remora_http", "remora_amqp", "remora_nats", "remora_quarantine",
-                     "remora_quarantined", "remora_denied"),
+                     "remora_quarantined", "remora_quarantining", "remora_denied"),
     "Ownership of queues": ("remora_lock", "remora_owned", "remora_eligible", "remora_members", "remora_target",
                             "remora_shard_moves", "remora_usage", "remora_balance", "remora_removals_refused"),
     "The store": ("remora_store", "remora_discovery"),
@@ -139,6 +152,7 @@ def options_page(text: str) -> str:
         if block.section != section:
             section = block.section
             pieces.append(f"\n## {section}\n")
+        pieces += [f"\n### {PARTS[path]}\n" for path in block.paths if path in PARTS]
         prose, example = _prose(block.text)
         rows = [f"| `{path}` | `{default}` | {_limits(path)} | {_when(path)} |\n"
                 for path, default in zip(block.paths, block.options.values(), strict=True)]  # fmt: skip

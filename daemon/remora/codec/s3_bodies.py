@@ -32,7 +32,7 @@ class TestEvent:
 
 
 Records = Generator[Found | TestEvent | None, None, None]
-"""Records, and None wherever a few milliseconds went by without one, so that others can get their turn."""
+"""Yields records, and None every few milliseconds so that the caller can yield to the loop."""
 
 
 def in_lines(lines: Iterable[bytes], record: int = 0, line: int = 1, *, window: int = WINDOW) -> Records:

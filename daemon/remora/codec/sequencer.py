@@ -269,7 +269,7 @@ class Core:
         self._counters[log] = Counter(log, epoch, position, bound)
 
     def forget(self, log: LogName) -> Counter | None:
-        """Serve a log no more; returns its counter as it was."""
+        """Stops serving a log; returns its last counter."""
         self.low.discard(log)
         return self._counters.pop(log, None)
 

@@ -13,7 +13,7 @@ from remora.model.topic import Target
 from remora.policy.limits import ByteLimit, EntryLimit
 
 SPREAD_S = 0.5
-"""Over this time notified shards come back: not all in one moment."""
+"""Spreads the retries of notified shards over this time."""
 
 TOLD_EVERY_S = 5.0
 """Shards are notified no more often, so that one which fails for a reason of its own keeps its back-off although others

@@ -105,7 +105,7 @@ def acquisitions(view: View) -> Acquisitions:
 
 
 def next_try_at(view: View) -> float:
-    """When something may be free that this worker is to try."""
+    """Time of the next acquisition attempt."""
     has_room, now, times = view.has_room, view.now, []
     if view.members.draining:
         return now + LONGEST_REST_S

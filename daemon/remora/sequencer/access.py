@@ -1,4 +1,4 @@
-"""Who may speak plainly with a sequencer."""
+"""Which connections to a sequencer may skip TLS."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from remora.config.sequencer import SequencerSettings
 
 
 def may_speak_plainly(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
-    """Whether a connection may speak plainly: a Unix socket may, loopback unless certificates are asked for, and the
-    networks that are allowed."""
+    """Whether a connection may skip TLS: those over a Unix socket, those from an allowed network, and those over
+    loopback unless client certificates are required."""
     networks = [ipaddress.ip_network(each) for each in settings.allow]
 
     def may_connect(connection: socket.socket) -> bool:

@@ -11,10 +11,9 @@ import fcntl
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from remora.codec.topic import parse_args
@@ -64,18 +63,16 @@ class OpenFile:
     @property
     def is_there(self) -> bool:
         """Whether its path still leads to it."""
-        try:
+        with suppress(OSError):
             return os.path.samestat(os.stat(self._place.path), os.fstat(self._fd))
-        except OSError:
-            return False
+        return False
 
     def lock(self) -> bool:
         """Whether nobody else writes."""
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False
 
     def append(self, lines: bytes) -> None:
         """Append all or nothing, and release the lock."""
@@ -185,9 +182,7 @@ class FileEndpoint:
         self._sweeper = self._tasks.begin(sweep(self._idle_s, self._close_idle), name="close idle files")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._sweeper is not None
         self._sweeper.cancel()
         for each in self._files.values():
@@ -218,10 +213,9 @@ class FileEndpoint:
     ) -> AsyncIterator[FileRoute]:
         """A way to the target's file."""
         place, most_bytes = place_of(target)
-        file = self._files.get(place)
-        if file is None:
-            what = str(place.path)
-            file = self._files[place] = Shared(what, self._tasks, lambda: self._open(place), self._close)
+        if place not in self._files:
+            self._files[place] = Shared(str(place.path), self._tasks, lambda: self._open(place), self._close)
+        file = self._files[place]
         await file.ready()
         about = {"topic": target.topic, "shard": shard.queue, "incarnation": incarnation}
         yield FileRoute(file, about, most_bytes, self._patience_s)

@@ -88,7 +88,7 @@ class LaneQueues:
             del self._lanes[lane]
 
     def clear(self) -> None:
-        """Begin none of those that wait."""
+        """Drops all queued batches."""
         for *_, lane in self._resting:
             del self._lanes[lane]
         self._resting.clear()

@@ -81,7 +81,7 @@ def triage(
 def _without_corrupt(
     page: Page, records: Sequence[Record], rejected: Sequence[Rejected]
 ) -> tuple[Sequence[Record], list[Rejected]]:
-    """Condemn corrupt entries as that, whether their bytes still make sense or not."""
+    """Rejects corrupt entries even if they still decode."""
     corrupt = [Rejected(i, "corrupt", why) for i, why in page.corrupt.items()]
     others = [each for each in rejected if each.ordinal not in page.corrupt]
     sound = [record for record in records if record.ordinal not in page.corrupt]

@@ -254,10 +254,10 @@ class ServedConnection(asyncio.Protocol):
                 self.end()
 
     def _begin_all(self) -> bool:
-        """Begin what may begin; False where there is more, and it is the turn of others.
+        """Starts ready requests; returns False if it yielded with more pending.
 
-        What there is of the body of a request that has begun is taken in any case: if the client ends meanwhile, a
-        body that is not taken looks like half a one.
+        It always takes what has arrived of a started request's body: were that left, and the client closed meanwhile,
+        the body would look cut off.
         """
         self._is_advancing, has_time = True, True
         until = self._loop.time() + AT_ONCE_S

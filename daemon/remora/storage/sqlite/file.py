@@ -34,11 +34,11 @@ _BUSY_FOR_S = 5.0
 _BUSY_PAUSE_S = 0.0005
 
 _REFUSED_FOR_S = 10.0
-"""A quota or a limit on a file's size refuses events while the disk shows room: only a refusal tells of it, and for so
-long. Then events may come again, and the next refusal says the same."""
+"""How long a file takes no events after it was refused room while the disk shows some. A quota or a limit on a file's
+size does that, and only a refusal shows it. After this time events are tried again, and may be refused again."""
 
 _FINDING, _WRITING, _READING = "finding", "writing", "reading"
-"""What a file was in trouble with, and is in no more when that has worked."""
+"""Operations that can fail; success clears the trouble."""
 
 
 class FilePlace(NamedTuple):
