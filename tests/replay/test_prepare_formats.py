@@ -231,6 +231,32 @@ def test_notifications_are_refused_by_name(origin: str) -> None:
         records("cloudtrail", document(trail(), notification))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eventName": "PutItem", "requestParameters": {"tableName": "t", "key": {"id": {"S": "x"}}}},
+        {"eventName": "Decrypt", "requestParameters": "HIDDEN_DUE_TO_SECURITY_REASONS", "readOnly": "true"},
+        {"eventName": "Invoke", "additionalEventData": ["x"], "eventCategory": "Data"},
+        {"eventName": "Invoke", "requestParameters": {"test": {"eventSource": "aws:s3"}}},
+    ],
+)
+def test_other_services_have_parameters_of_their_own(changes: dict[str, object]) -> None:
+    """An event of another service is told as one whatever its parameters are, and is no reason to refuse a file."""
+    text = document(trail(), trail(eventSource="other.amazonaws.com", **changes))
+
+    assert detect(text, "a.json", Mapping()).name == "cloudtrail"
+    assert records("cloudtrail", text)[1:] == [Dropped("an event of another service than S3")]
+
+
+@pytest.mark.parametrize(("told", "size"), [("5", 5), (5.0, 5), ("many", None), (-1, None), (None, None)])
+def test_a_put_stays_an_event_however_its_bytes_are_told(told: object, size: int | None) -> None:
+    """What cannot be read as a number of bytes is an unknown size, and not a lost event."""
+    (found,) = records("cloudtrail", document(trail(additionalEventData={"bytesTransferredIn": told})))
+
+    assert isinstance(found, Write)
+    assert found.size == size
+
+
 def lines_of(*texts: object) -> bytes:
     return b"\n".join(each if isinstance(each, bytes) else json.dumps(each).encode() for each in texts)
 
