@@ -156,6 +156,31 @@ def test_lines_of_one_request_are_told_apart() -> None:
     assert only(s3_access.parse(s3_line(request="-"))).request is None
 
 
+@pytest.mark.parametrize("about", ["- -", '"-" -', '- "-"', '"-" "-"'])
+def test_deletes_of_versions_by_one_request_are_told_apart(about: str) -> None:
+    """Each version that one request deletes is a delete, whether referer and agent are quoted or not."""
+    line = s3_line("BATCH.DELETE.OBJECT", key="a", uri="-", status="204")
+    first, second = (only(s3_access.parse(line.replace('"-" "agent/1" -', f"{about} {v}"))) for v in ("v1", "v2"))
+
+    assert (first.key, second.key) == ("a", "a")
+    assert first.request != second.request
+
+
+@pytest.mark.parametrize(("operation", "method"), [("REST.POST.UPLOAD", "POST"), ("REST.COPY.OBJECT", "PUT")])
+def test_an_error_behind_status_200_is_a_failure(operation: str, method: str) -> None:
+    """S3 answers a copy and the end of an upload with 200 at once: where an error follows, nothing was written."""
+    line = s3_line(operation, uri=f'"{method} /a.csv HTTP/1.1"')
+
+    assert only(s3_access.parse(line)).key == "a.csv"
+    assert reason(s3_access.parse(line.replace(" 200 - ", " 200 InternalError "))).startswith("failed with an error")
+
+
+def test_a_client_that_went_away_has_written_nothing() -> None:
+    """A status below 200 is of a request without an answer, in each format that tells one."""
+    assert reason(s3_access.parse(s3_line(status="000"))) == "failed with status 000"
+    assert reason(rgw_ops.parse(ops(http_status="0"))) == "failed with status 0"
+
+
 def test_a_key_that_is_not_utf8_is_dropped() -> None:
     """Kafka's records are text: a key of other bytes is counted as such, and not mangled."""
     assert "UTF-8" in reason(s3_access.parse(s3_line(key="%ff", uri='"PUT /%ff HTTP/1.1"')))
@@ -229,6 +254,32 @@ def test_notifications_are_refused_by_name(origin: str) -> None:
         detect(document(notification), "a.json", Mapping())
     with pytest.raises(ReplayRefused, match=r"a\.log: record 2: these are S3 event notifications"):
         records("cloudtrail", document(trail(), notification))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eventName": "PutItem", "requestParameters": {"tableName": "t", "key": {"id": {"S": "x"}}}},
+        {"eventName": "Decrypt", "requestParameters": "HIDDEN_DUE_TO_SECURITY_REASONS", "readOnly": "true"},
+        {"eventName": "Invoke", "additionalEventData": ["x"], "eventCategory": "Data"},
+        {"eventName": "Invoke", "requestParameters": {"test": {"eventSource": "aws:s3"}}},
+    ],
+)
+def test_other_services_have_parameters_of_their_own(changes: dict[str, object]) -> None:
+    """An event of another service is told as one whatever its parameters are, and is no reason to refuse a file."""
+    text = document(trail(), trail(eventSource="other.amazonaws.com", **changes))
+
+    assert detect(text, "a.json", Mapping()).name == "cloudtrail"
+    assert records("cloudtrail", text)[1:] == [Dropped("an event of another service than S3")]
+
+
+@pytest.mark.parametrize(("told", "size"), [("5", 5), (5.0, 5), ("many", None), (-1, None), (None, None)])
+def test_a_put_stays_an_event_however_its_bytes_are_told(told: object, size: int | None) -> None:
+    """What cannot be read as a number of bytes is an unknown size, and not a lost event."""
+    (found,) = records("cloudtrail", document(trail(additionalEventData={"bytesTransferredIn": told})))
+
+    assert isinstance(found, Write)
+    assert found.size == size
 
 
 def lines_of(*texts: object) -> bytes:
@@ -380,6 +431,18 @@ def test_a_delete_of_several_objects_in_an_ops_log() -> None:
 def test_lines_of_an_ops_log_that_are_dropped(line: str, expected: str) -> None:
     """Reads, failures and broken lines are counted by their reason."""
     assert reason(rgw_ops.parse(line)) == expected
+
+
+def test_swift_s_archives_do_not_tell_their_objects() -> None:
+    """An archive that Swift unpacks makes objects whose names are not in the log, and is told as that."""
+    line = ops(operation="bulk_upload", uri="PUT /swift/v1/photos?extract-archive=tar HTTP/1.1")
+
+    assert reason(rgw_ops.parse(line)) == "an upload of an archive that does not tell its objects' keys"
+
+
+def test_a_delete_needs_no_size() -> None:
+    """A delete is an event whatever its line says of a size."""
+    assert only(rgw_ops.parse(ops(operation="delete_obj", http_status="204", object_size=-1))).size is None
 
 
 def test_an_ops_log_with_bytes_that_are_no_text() -> None:

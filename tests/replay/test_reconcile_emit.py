@@ -174,6 +174,25 @@ async def test_a_server_that_takes_nothing_ends_it(tmp_path: Path) -> None:
     assert server.keys == ["k1"]
 
 
+async def test_an_object_that_cannot_be_looked_at_ends_it(tmp_path: Path) -> None:
+    """Where S3 does not answer for several objects the first of them is named, nothing of their batch is sent, and the
+    next run goes on with it."""
+    directory = reconciled(tmp_path, [row("k1"), row("k2"), row("k3")])
+    server = Server()
+
+    async def away(key: str) -> ObjectNow | None:
+        if key == "k1":
+            return NOW
+        raise ReplayError(f"photos/{key}: 403")
+
+    with pytest.raises(ReplayError, match="photos/k2: 403"):
+        await emit(directory, server, away, ENOUGH, lambda _: None)
+    assert server.keys == []
+    await emit(directory, server, same, ENOUGH, lambda _: None)
+
+    assert server.keys == ["k1", "k2", "k3"]
+
+
 @pytest.mark.parametrize(
     ("finding", "now", "name", "order_ns"),
     [

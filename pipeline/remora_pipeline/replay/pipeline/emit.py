@@ -160,8 +160,11 @@ async def _looked_at(
 ) -> AsyncIterator[tuple[int, dict[str, Any], ObjectNow | None]]:
     for begin in range(0, len(batch), _TOGETHER):
         rows = batch[begin : begin + _TOGETHER]
-        async with asyncio.TaskGroup() as tasks:
-            looks = [tasks.create_task(_seen(look, row["key"])) for row in rows]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                looks = [tasks.create_task(_seen(look, row["key"])) for row in rows]
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
         for place, (row, each) in enumerate(zip(rows, looks, strict=True)):
             yield first + begin + place, row, each.result()
 

@@ -92,6 +92,11 @@ def no_event(operation: str) -> Dropped:
     return Dropped(f"no event: {operation[:40]}")
 
 
+def is_success(status: str | int) -> bool:
+    """Whether a request with this status has done something; 000 and 0 are of clients that went away."""
+    return 200 <= int(status) < 300
+
+
 def failed(status: str | int) -> Dropped:
     """A request that did not succeed: nothing was written."""
     return Dropped(f"failed with status {str(status)[:3]}")
@@ -116,6 +121,8 @@ def write(  # noqa: PLR0913 - what a log's line says of one write; a value to ho
         return malformed("no bucket")
     if not key:
         return malformed("no key")
+    if op == DELETE:
+        size = None
     if size is not None and not 0 <= size <= MOST_BYTES:
         return malformed("size is negative or beyond 64 bits")
     try:
@@ -124,7 +131,7 @@ def write(  # noqa: PLR0913 - what a log's line says of one write; a value to ho
         (request or "").encode()
     except UnicodeEncodeError:
         return Dropped(NOT_UTF8)
-    return Write(ts_us, ts_us if end_us is None else end_us, op, bucket, key, None if op == DELETE else size, request)
+    return Write(ts_us, ts_us if end_us is None else end_us, op, bucket, key, size, request)
 
 
 @lru_cache(maxsize=4096)

@@ -42,12 +42,14 @@ _EVENTS = {
     "CompleteMultipartUpload": MPU_COMPLETE,
     "DeleteObject": DELETE,
 }
-_NOTIFICATION = re.compile(rb'"eventSource"\s*:\s*"(?:aws|ceph|minio):s3"')
+_SOURCE = re.compile(rb'"eventSource"\s*:\s*"([^"]*)"')
+_NOTIFIERS = ("aws:s3", "ceph:s3", "minio:s3")
 _BEGIN = re.compile(rb"[\s\[]*\{")
 _EMPTY = re.compile(rb'\s*\{\s*"Records"\s*:\s*(?:\[\s*\]|null)\s*\}')
 _DIGEST = b'"digestStartTime"', b'"logFiles"'
 _EVENT = b'"eventSource"', b'"eventName"', b'"eventTime"'
 _SHOWN = 400
+_NOTHING = msgspec.Raw(b"null")
 _NO_EVENT = malformed("not an event of CloudTrail")
 _NO_DOCUMENT = malformed("not a document of CloudTrail")
 
@@ -62,11 +64,13 @@ class _More(msgspec.Struct, rename={"bytes_in": "bytesTransferredIn"}):
 
 
 class _Event(msgspec.Struct, rename="camel"):
-    event_time: str
+    """An event of any service: each has parameters of its own, which are looked at where they are S3's."""
+
+    event_time: str = ""
     event_source: str = ""
     event_name: str = ""
-    request_parameters: _Parameters | None = None
-    additional_event_data: _More | None = None
+    request_parameters: msgspec.Raw = _NOTHING
+    additional_event_data: msgspec.Raw = _NOTHING
     event_id: str | None = msgspec.field(name="eventID", default=None)
     read_only: bool | None = None
     error_code: str | None = None
@@ -84,12 +88,15 @@ class _Value(msgspec.Struct, rename="camel"):
 
 
 _values = msgspec.json.Decoder(list[msgspec.Raw] | _Value)
-_events = msgspec.json.Decoder(_Event)
+_events = msgspec.json.Decoder(_Event, strict=False)
+_parameters = msgspec.json.Decoder(_Parameters | None)
+_more = msgspec.json.Decoder(_More | None, strict=False)
 
 
-def is_notification(text: bytes) -> bool:
-    """Whether these are S3's event notifications, which are no log."""
-    return _NOTIFICATION.search(text) is not None
+def is_notification(head: bytes) -> bool:
+    """Whether a file begins with S3's event notifications, which are no log."""
+    first = _SOURCE.search(head) if _BEGIN.match(head) else None
+    return first is not None and first[1].decode("utf-8", "replace") in _NOTIFIERS
 
 
 def recognises(head: bytes) -> bool:
@@ -140,12 +147,15 @@ def _split(text: bytes | msgspec.Raw) -> list[bytes | msgspec.Raw]:
 
 
 def _outcome(raw: bytes | msgspec.Raw, where: str) -> Outcome:
-    if is_notification(bytes(raw)):
-        raise ReplayRefused(f"{where}: {NOTIFICATIONS}")
     try:
         event = _events.decode(raw)
-        ts_us = iso_us(event.event_time)
     except (ValueError, RecursionError):
+        return _other(raw)
+    if event.event_source in _NOTIFIERS:
+        raise ReplayRefused(f"{where}: {NOTIFICATIONS}")
+    try:
+        ts_us = iso_us(event.event_time)
+    except ValueError:
         return _other(raw)
     if event.management_event or event.event_category != "Data":
         return Dropped("a management event")
@@ -158,11 +168,23 @@ def _outcome(raw: bytes | msgspec.Raw, where: str) -> Outcome:
     op = _EVENTS.get(event.event_name)
     if op is None:
         return Dropped(READ) if event.read_only else no_event(event.event_name)
-    named = event.request_parameters or _Parameters()
-    sent = event.additional_event_data.bytes_in if event.additional_event_data else None
+    try:
+        named = _parameters.decode(event.request_parameters) or _Parameters()
+    except (ValueError, RecursionError):
+        return _NO_EVENT
     # The request's bytes are the object's only where the object is in the request.
-    size = int(sent) if op == PUT and sent is not None and 0 <= sent < 1e18 else None
+    size = _bytes_in(event.additional_event_data) if op == PUT else None
     return write(ts_us, op, named.bucket, named.key, size, request=event.event_id)
+
+
+def _bytes_in(told: msgspec.Raw) -> int | None:
+    """How many bytes came with a request; None where that is not told."""
+    try:
+        more = _more.decode(told)
+    except (ValueError, RecursionError):
+        return None
+    sent = more.bytes_in if more else None
+    return int(sent) if sent is not None and 0 <= sent < 1e18 else None
 
 
 def _other(raw: bytes | msgspec.Raw) -> Outcome:

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from itertools import islice
 from urllib.parse import unquote
 
-from remora_pipeline.replay.prepare.entry import Dropped, Outcome, clf_us, failed, malformed, no_event, number, write
+from remora_pipeline.replay.prepare.entry import (
+    Dropped,
+    Outcome,
+    clf_us,
+    failed,
+    is_success,
+    malformed,
+    no_event,
+    number,
+    write,
+)
 from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, event_of
 from remora_pipeline.replay.shape import DELETE
 
@@ -66,7 +76,7 @@ def _answered(rest: str) -> tuple[str, re.Match[str]] | None:
 
 def _standard(begun: Beginning, key: str, answer: re.Match[str]) -> Outcome:
     status = answer["status"]
-    if not isinstance(_event(begun, key), Dropped) and status != "-" and int(status) >= 300:
+    if not isinstance(_event(begun, key), Dropped) and status != "-" and not is_success(status):
         return failed(status)
     request = None
     if begun.request != "-":

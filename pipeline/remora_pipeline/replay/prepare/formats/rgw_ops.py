@@ -22,6 +22,7 @@ from remora_pipeline.replay.prepare.entry import (
     FoundLine,
     Outcome,
     failed,
+    is_success,
     iso_us,
     malformed,
     no_event,
@@ -39,7 +40,10 @@ _EVENTS = {
     "delete_obj": DELETE,
 }
 _MULTI_DELETE = "multi_object_delete"
-_WITHOUT_KEYS = Dropped("a delete of several objects that does not tell their keys")
+_WITHOUT_KEYS = {
+    "bulk_delete": Dropped("a delete of several objects that does not tell their keys"),
+    "bulk_upload": Dropped("an upload of an archive that does not tell its objects' keys"),
+}
 _PART = Dropped("no event: a part of a multipart upload")
 FRAME = Dropped("the frame of the socket's stream")
 _READS = ("get_", "list_", "head_", "stat_")
@@ -104,10 +108,10 @@ def parse(line: str) -> Sequence[Outcome]:
 def _outcome(entry: _Entry, ts_us: int, status: int) -> Outcome:
     event = _EVENTS.get(entry.operation)
     if event is None:
-        if entry.operation == "bulk_delete":
-            return _WITHOUT_KEYS
+        if (nameless := _WITHOUT_KEYS.get(entry.operation)) is not None:
+            return nameless
         return Dropped(READ) if entry.operation.startswith(_READS) else no_event(entry.operation)
-    if status >= 300:
+    if not is_success(status):
         return failed(status)
     # What stands between the method and the version of HTTP, without scheme and host.
     target = _REQUEST.sub("", entry.uri.partition(" ")[2] or entry.uri)
@@ -144,10 +148,10 @@ def _decoded(text: str) -> _Entry:
 
 
 def _deletes(entry: _Entry, ts_us: int, status: int) -> Sequence[Outcome]:
-    if status >= 300:
+    if not is_success(status):
         return (failed(status),)
     if entry.op_data is None:
-        return (_WITHOUT_KEYS,)
+        return (_WITHOUT_KEYS["bulk_delete"],)
     bucket, end_us = _bucket(entry), _end_us(entry, ts_us)
     found: list[Outcome] = []
     for deleted in entry.op_data.objects:

@@ -12,8 +12,19 @@ from collections.abc import Sequence
 from itertools import islice
 from urllib.parse import unquote, unquote_plus
 
-from remora_pipeline.replay.prepare.entry import NOT_UTF8, Dropped, Outcome, clf_us, failed, malformed, number, write
+from remora_pipeline.replay.prepare.entry import (
+    NOT_UTF8,
+    Dropped,
+    Outcome,
+    clf_us,
+    failed,
+    is_success,
+    malformed,
+    number,
+    write,
+)
 from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, event_of
+from remora_pipeline.replay.shape import COPY, MPU_COMPLETE
 
 _SIX = r"(?P<error>\S+) (?P<sent>\d+|-) (?P<size>\d{1,19}|-) (?P<total>\d+|-) (?P<turn>\d+|-)(?= |$)"
 _ANSWERED = re.compile(rf'(?:"|(?<= )-) (?P<status>\d{{3}}) {_SIX}', re.ASCII)
@@ -25,6 +36,11 @@ _VERSION = re.compile(r" HTTP/[\d.]+$", re.ASCII)
 _LAST = re.compile(
     r" (?P<version>\S+)(?: (?P<host_id>.+?) (?:SigV\S+|-) \S+ (?:AuthHeader|QueryString|-) (?P<host>\S+))?", re.ASCII
 )
+# Of what no client asked for with a header, such as each delete of a request for several, both are unquoted dashes.
+_NO_AGENT = re.compile(r' (?:"[^"]*"|-) -(?= )')
+_SAID_LATER = (COPY, MPU_COMPLETE)
+"""S3 answers these with 200 before they are done, and tells an error in the answer's body."""
+
 _MOST_TRIED = 8
 _TIME_IS_WRONG = malformed("time is not like 21/Nov/2026:02:14:07 +0000")
 
@@ -55,8 +71,10 @@ def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
     event = event_of(operation)
     if isinstance(event, Dropped):
         return event
-    if status != "-" and int(status) >= 300:
+    if status != "-" and not is_success(status):
         return failed(status)
+    if event in _SAID_LATER and fields["error"] != "-":
+        return Dropped("failed with an error behind status 200")
     if status == "-" and not operation.startswith("S3."):
         return Dropped("no status, so it may have failed")
     try:
@@ -64,7 +82,9 @@ def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
     except ValueError:
         return _TIME_IS_WRONG
     logged, uri = _split(begun.rest[: fields.start()], is_quoted=fields[0].startswith('"'))
-    last = _LAST.match(begun.rest[fields.end() :].rpartition('"')[2])
+    tail = begun.rest[fields.end() :]
+    no_agent = _NO_AGENT.match(tail)
+    last = _LAST.match(tail[no_agent.end() :] if no_agent else tail.rpartition('"')[2])
     try:
         key = _key(logged, uri, begun.bucket, (last and last["host"]) or "")
     except UnicodeDecodeError:
