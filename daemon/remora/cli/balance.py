@@ -10,7 +10,7 @@ import click
 from remora import app
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, json_option
+from remora.cli.options import json_option, running_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
@@ -35,7 +35,7 @@ def balance() -> None:
 
 
 @balance.command("show")
-@config_option
+@running_option
 @json_option
 def show_command(settings: Settings, as_json: bool) -> None:
     """Show what a round of balance by load would do now, and change nothing.

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
-from remora.cli.options import config_option, seconds, token_file_option
+from remora.cli.options import daemon_option, seconds, token_file_option
 from remora.cli.output import run_async
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
@@ -21,7 +21,7 @@ LOOK_INTERVAL_S = 0.25
 
 
 @click.command()
-@config_option
+@daemon_option
 @click.option(
     "--timeout", "timeout_s", metavar="DURATION", default="60s", show_default=True, callback=seconds,
     help="How long to wait until this host holds no queue; seconds or with a unit.",

@@ -10,7 +10,7 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, json_option, token_file_option
+from remora.cli.options import daemon_option, json_option, running_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
@@ -29,7 +29,7 @@ def quarantine() -> None:
 
 
 @quarantine.command("list")
-@config_option
+@running_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List the destinations in quarantine, each with the workers of this host that have it, and how long it lasts.
@@ -55,7 +55,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
 @click.argument("destination", required=False)
 @click.option("--all", "every", is_flag=True, help="All destinations.")
 @token_file_option
-@config_option
+@daemon_option
 def release_command(settings: Settings, destination: str | None, every: bool, token_file: Path | None) -> None:
     """Have all workers of this host use DESTINATION again at once, as `remora quarantine list` names it.
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
 from rich.text import Text
 
-from remora.cli.options import FILE, config_option, gathered_into, json_option, seconds
+from remora.cli.options import FILE, daemon_option, gathered_into, json_option, seconds
 from remora.cli.output import print_json
 from remora.cli.record_sender import Counts, Outcome, RecordSender, SendPlan, reservable
 from remora.cli.records import Bad, GivenRecord, Piece, read_records
@@ -88,7 +88,7 @@ class _Options:
     help="Begins the idempotency keys: the same input sent again, with the same options, is recognised.",
 )
 @json_option
-@config_option
+@daemon_option
 @gathered_into(_Options)
 def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> None:
     """Send the records in FILE, or on standard input, to TOPIC of a running daemon.

@@ -10,7 +10,7 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_shaping
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, token_file_option
+from remora.cli.options import daemon_option, running_option, token_file_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.shaping_stats import stats
 from remora.config import Settings, parse_size, show_size
@@ -64,7 +64,7 @@ shaping.add_command(stats)
 
 
 @shaping.command()
-@config_option
+@running_option
 @click.option("--scope", "only", metavar="NAME", help="This scope alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with each group.")
 def show(settings: Settings, only: str | None, as_json: bool) -> None:
@@ -124,7 +124,7 @@ def _row(scope: str, meter: dict[str, Any]) -> tuple[str, ...]:
 
 
 @shaping.command("set")
-@config_option
+@daemon_option
 @click.option("--scope", metavar="NAME|ALL", help="The scope to change.")
 @click.option("--enable", is_flag=True, help="Shape it.")
 @click.option("--disable", is_flag=True, help="Let everything pass, at once; its credit is forgotten.")
@@ -177,7 +177,7 @@ def change_of(given: Mapping[str, Any]) -> Change:
 
 
 @shaping.command()
-@config_option
+@daemon_option
 @token_file_option
 def reset(settings: Settings, token_file: Path | None) -> None:
     """Go back to what the configuration file said when the daemon last read it.

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from remora.cli.admin_client import fetch_shaping
-from remora.cli.options import config_option
+from remora.cli.options import running_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings
 from remora.model.credit_flow import COUNTED
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 @click.command()
-@config_option
+@running_option
 @click.option("--scope", "only", metavar="NAME", help="This scope alone.")
 @click.option("--summary", is_flag=True, help="A line for each scope, of all its groups and priorities together.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with the waits by bucket.")

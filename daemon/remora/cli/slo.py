@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 from remora import app
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option
+from remora.cli.options import running_option
 from remora.cli.output import run_async
 from remora.cli.rows import rows_of
 from remora.codec.topic import SLO, parse_args
@@ -43,7 +43,7 @@ def slo() -> None:
 
 
 @slo.command("rules")
-@config_option
+@running_option
 def rules_command(settings: Settings) -> None:
     """Print rules of Prometheus for the service levels of all topics that remora delivers.
 

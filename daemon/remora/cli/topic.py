@@ -18,7 +18,7 @@ from remora.cli.attributes import shown_arguments
 from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.layouts import ended_json, layouts_json
-from remora.cli.options import config_option, gathered_into, json_option, seconds
+from remora.cli.options import config_option, gathered_into, json_option, running_option, seconds
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
@@ -192,7 +192,7 @@ def _line(value: object) -> object:
 @click.option("--advice", is_flag=True, help="Say how many shards what comes in would take, now and by the last days.")
 @click.option("--watch", callback=seconds, default="1m", show_default=True, help="How long --advice watches.")
 @origin_option
-@config_option
+@running_option
 @json_option
 @gathered_into(StatsAsked)
 def stats_command(
