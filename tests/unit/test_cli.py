@@ -343,10 +343,25 @@ def test_a_status_of_a_destination_that_fails() -> None:
         "entries": 600, "since_seconds": 273.0, "next_attempt_seconds": 2.0,
     }  # fmt: skip
 
-    assert destination_lines([one, one | {"topics": 1, "entries": None, "next_attempt_seconds": None}]) == [
+    unknown = one | {"topics": 1, "entries": None, "next_attempt_seconds": None}
+    in_part = one | {"topics": 2, "entries": 1, "entries_at_least": True, "next_attempt_seconds": None}
+
+    assert destination_lines([one, unknown, in_part]) == [
         "retrying: 127.0.0.1:24617: Connection refused: 300 topics, 600 events, for 4m33s, the next attempt in 2.0s",
         "retrying: 127.0.0.1:24617: Connection refused: 1 topic, ? events, for 4m33s",
+        "retrying: 127.0.0.1:24617: Connection refused: 2 topics, at least 1 event, for 4m33s",
     ]
+
+
+def test_a_row_of_topics_that_are_partly_unknown_has_a_lower_bound() -> None:
+    """Of topics that share a row, those whose number is not known may hold more than the sum of the others."""
+    topics = [
+        _topic(name, "retrying", reason="away", backlog_entries=entries) for name, entries in (("a", 2), ("b", None))
+    ]
+
+    ((name, *_, waiting, _, _),) = status_rows(topics, [_shard(name) for name in "ab"])
+
+    assert (name, waiting) == ("a +1", "at least 2")
 
 
 def test_a_check_of_the_status_names_what_is_wrong() -> None:

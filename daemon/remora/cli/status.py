@@ -154,8 +154,9 @@ def destination_lines(destinations: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _counted(each: dict[str, Any]) -> str:
-    events = "?" if each["entries"] is None else each["entries"]
-    return f"{several(each['topics'], 'topic')}, {events} {'event' if events == 1 else 'events'}"
+    events = "? events" if each["entries"] is None else several(each["entries"], "event")
+    at_least = "at least " if each.get("entries_at_least") else ""  # a daemon of an earlier release does not say
+    return f"{several(each['topics'], 'topic')}, {at_least}{events}"
 
 
 def _next(each: dict[str, Any]) -> str:
@@ -185,13 +186,14 @@ def _row(endpoints: str, said: str, members: Sequence[dict[str, Any]]) -> tuple[
     assert found is not None
     waiting = [each["backlog_entries"] for each in members if each["backlog_entries"] is not None]
     tilde = "" if all(each["backlog_exact"] for each in members) else "~"
+    at_least = "at least " if len(waiting) < len(members) else ""
     return (
         some(each["topic"] for each in members),
         found.text,
         duration(found.since_s),
         "-" if found.next_attempt_s is None else when(found.next_attempt_s).removeprefix("in "),
         str(sum(each["queues"] for each in members)),
-        f"{tilde}{sum(waiting)}" if waiting else "-",
+        f"{at_least}{tilde}{sum(waiting)}" if waiting else "-",
         endpoints,
         said,
     )

@@ -157,6 +157,7 @@ def destination_shown(outage: Outage) -> dict[str, Any]:
         "topics": len(outage.topics),
         "named": outage.named,
         "entries": outage.entries,
+        "entries_at_least": outage.is_at_least,
     }
 
 

@@ -228,7 +228,8 @@ function drawSummary(status, all) {
     Workers: `${status.workers.filter((each) => each.ready).length} of ${status.workers.length} ready`,
     Queues: `${count(status.shards.length)} held`,
     Waiting: looked.length || !all.length
-      ? `${looked.some(({ figures }) => figures.backlog_exact === false) ? "~" : ""}${count(sum("backlog_entries"))}`
+      ? (looked.length < all.filter(({ state }) => state).length ? "at least " : "")
+        + (looked.some(({ figures }) => figures.backlog_exact === false) ? "~" : "") + count(sum("backlog_entries"))
       : NONE,
     "Oldest event": ages.length ? duration(Math.max(...ages)) : NONE,
     "Delivered per second": view.rates.size ? count(rate) : NONE,
@@ -259,7 +260,8 @@ const spillLines = (all) => all.filter(({ figures }) => figures.spilled_entries)
 function drawProblems(status, all) {
   const lines = status.store.damaged.map((each) => `damaged: ${each}`);
   for (const each of status.destinations ?? []) {
-    const events = `${each.entries === null ? "?" : count(each.entries)} ${each.entries === 1 ? "event" : "events"}`;
+    const events = (each.entries_at_least ? "at least " : "")
+      + (each.entries === null ? "? events" : several(each.entries, "event"));
     const next = each.next_attempt_seconds === null ? "" : `, next attempt in ${duration(each.next_attempt_seconds)}`;
     const [place, age] = [each.destination || "unknown", duration(each.since_seconds)];
     lines.push(`${place}: ${each.cause}: ${several(each.topics, "topic")}, ${events}, `
