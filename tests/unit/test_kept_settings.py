@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,73 +12,9 @@ from remora.config import Settings, load
 from remora.model.exits import Exit
 from remora.process import kept_settings
 from support.commands import Run, config, remora
+from support.scripted_daemon import scripted_daemon
 
 __all__ = ["config", "remora"]
-
-STATUS = {
-    "version": "1", "ready": True, "reasons": [], "draining": False, "workers": [], "topics": [], "shards": [],
-    "left": [], "ingest": "", "store": {"description": "d", "connected": True, "state": "", "damaged": []},
-}  # fmt: skip
-SHAPING = {
-    "scopes": [], "default_class": "standard", "changed": False, "remarks": [], "flows": [], "ticks": 0,
-    "late_ticks": 0,
-}  # fmt: skip
-
-
-class UnixServer(HTTPServer):
-    """An HTTP server on a Unix socket."""
-
-    address_family = socket.AF_UNIX
-
-    def server_bind(self) -> None:
-        self.socket.bind(str(self.server_address))
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connected, _ = super().get_request()
-        return connected, ("", 0)
-
-
-@contextmanager
-def daemon(control_socket: Path | None = None) -> Iterator[str]:
-    """Something that answers as a daemon's admin port does, or its control socket; yields the port's address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(SHAPING if self.path == "/-/shaping" else STATUS)
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.answer({"ok": True, "reasons": [], "lines": []})
-
-        def answer(self, said: object) -> None:
-            body = json.dumps(said).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ExitStack() as servers:
-        server = servers.enter_context(served(HTTPServer(("127.0.0.1", 0), Handler)))
-        if control_socket is not None:
-            servers.enter_context(served(UnixServer(str(control_socket), Handler)))  # type: ignore[arg-type]  # a path
-        yield f"127.0.0.1:{server.server_port}"
-
-
-@contextmanager
-def served(server: HTTPServer) -> Iterator[HTTPServer]:
-    """The server, which answers in a thread while the block runs."""
-    with server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture
@@ -108,7 +37,7 @@ def test_settings_are_recalled_as_they_were(of_running: Settings, config: Path, 
 @pytest.mark.parametrize("spoilt", ['[log]\nlevel = "loud"\n', "no toml ["])
 def test_a_refused_file_does_not_blind_status(remora: Run, of_running: Settings, config: Path, spoilt: str) -> None:
     """The daemon that runs is asked where it listens, and standard error says what is wrong with the file."""
-    with daemon() as address:
+    with scripted_daemon() as address:
         kept_settings.remember(replace(of_running, admin=replace(of_running.admin, listen=address)), config)
         config.write_text(f"{config.read_text()}\n{spoilt}")
 
@@ -135,7 +64,7 @@ def test_a_refused_file_takes_no_command_of_the_daemon_away(
     store, run = {"directory": f"{folder}/queues", "files": 1}, {"run_directory": str(folder)}
     write_config(config, {"store": {"kind": "sqlite"}, "sqlite": store, "supervisor": run})
     assert remora("topic", "create", "orders", "--endpoint", "http://h", "-c", config).code == Exit.OK
-    with daemon(folder / "control.sock") as address:
+    with scripted_daemon(folder / "control.sock") as address:
         settings = load(config)
         kept_settings.remember(replace(settings, admin=replace(settings.admin, listen=address)), config)
         config.write_text(f'{config.read_text()}\n[log]\nlevel = "loud"\n')
@@ -170,6 +99,6 @@ def test_without_a_daemon_the_refusal_stands(remora: Run, config: Path) -> None:
 def test_the_address_can_be_given(remora: Run, config: Path) -> None:
     """`--admin` says where the daemon listens, whatever the file says."""
     config.write_text('[admin]\nlisten = "127.0.0.1:1"')
-    with daemon() as address:
+    with scripted_daemon() as address:
         assert remora("status", "-c", config, "--admin", address).code == Exit.OK
     assert remora("status", "-c", config, "--admin", "nonsense").code == Exit.USAGE

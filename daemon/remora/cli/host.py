@@ -14,6 +14,7 @@ from remora.cli.options import daemon_option, seconds, token_file_option
 from remora.cli.output import run_async
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
+from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.words import several
 
@@ -34,7 +35,8 @@ def drain(settings: Settings, timeout_s: float, undo: bool, token_file: Path | N
     The daemon goes on running and takes events in, but holds no queue; /-/ready says no. That lasts until --undo, or
     until the daemon is started again. Where there is no other host, what is in the queues waits.
 
-    Exits with 3 when queues are still held at the end of the time; they are given away all the same. Only root, the
+    Exits with 3 when queues are still held at the end of the time; they are given away all the same. With 69 no daemon
+    was reached, or none answered in time: then the message says whether the host may drain nevertheless. Only root, the
     daemon's user and members of its group may ask for it: for all others the exit code is 77.
 
     \b
@@ -57,11 +59,14 @@ async def _drained(daemon: DaemonControl, timeout_s: float, *, on: bool) -> str:
     """Say it to the daemon; what is left when the time is over."""
     await daemon.drain(on)
     until = asyncio.get_running_loop().time() + timeout_s
-    while on and (left := _held(await fetch_status(daemon.settings.admin))):
-        left_s = until - asyncio.get_running_loop().time()
-        if left_s <= 0:
-            return left
-        await asyncio.sleep(min(LOOK_INTERVAL_S, left_s))
+    try:
+        while on and (left := _held(await fetch_status(daemon.settings.admin))):
+            left_s = until - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return left
+            await asyncio.sleep(min(LOOK_INTERVAL_S, left_s))
+    except DaemonNotReachable as exc:
+        raise DaemonNotReachable(f"{exc}; this host drains nevertheless, until `remora drain --undo`") from exc
     return ""
 
 
