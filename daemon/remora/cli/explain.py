@@ -30,6 +30,7 @@ from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, run_async
 from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
+from remora.cli.status import silence_lines
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
@@ -134,6 +135,8 @@ async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: Dae
         answer.queues += await _views(store, settings, row, shards, said, released)
     if said.status is None and answer.queues:
         answer.unknown.append(f"what the workers are doing: {said.silence}")
+    elif said.status is not None:
+        answer.unknown += silence_lines(said.status, "queues and failures")
     if not answer.is_found:
         answer.unknown += await not_known(store, asked, meant, answer)
     return answer

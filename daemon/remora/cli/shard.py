@@ -179,7 +179,7 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
     The queue rests for a moment, and nothing is sent twice. It stays there: evening out the numbers does not take it
     back, and balance by load leaves it alone for balance.grace.
 
-    
+    \b
     Example:
       remora shard move orders.3 --to 5f0c
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -37,7 +37,7 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     Example, the queues that something keeps from being delivered:
       remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
 
-    
+    \b
     Example, for a script or a monitor: 0 when the daemon is ready and delivers all that it holds
       remora status --check || echo "look at remora"
     """
@@ -53,9 +53,28 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     for line in (*status_lines(shown), *destinations, *rooms, *slo_lines(shown["topics"])):
         click.echo(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
-    print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
+    print_table(heads, status_rows(shown["topics"], shown["shards"]), _none_held(shown))
     for queues, reason in left_rows(shown["left"]):
         click.echo(f"not held: {queues}: {reason}")
+
+
+def silence_lines(shown: Mapping[str, Any], what: str) -> list[str]:
+    """That workers do not answer, and `what` of theirs is therefore not known; nothing where all answer."""
+    workers = shown["workers"]
+    silent = [each for each in workers if not each["answers"]]
+    if not silent:
+        return []
+    if len(silent) == len(workers):
+        return [f"no worker answers: {what} are not known"]
+    do, their = ("does", "its") if len(silent) == 1 else ("do", "their")
+    return [f"{len(silent)} of {len(workers)} workers {do} not answer: {their} {what} are not known"]
+
+
+def _none_held(shown: Mapping[str, Any]) -> str:
+    answer = [each["answers"] for each in shown["workers"]]
+    if answer and not any(answer):
+        return "which queues are held is not known"
+    return "no queue is held" if all(answer) else "no worker that answers holds a queue"
 
 
 def status_lines(shown: dict[str, Any]) -> list[str]:
@@ -66,7 +85,8 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"remora {shown['version']}{where}, {health}",
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
-        f"ingest: {shown['ingest'] or 'off'}",
+        f"ingest: {'not known' if shown['ingest'] is None else shown['ingest'] or 'off'}",
+        *(f"workers: {each}" for each in silence_lines(shown, "queues, topics and failures")),
         *(f"held: topic {each['topic']} is {each['text']}" for each in shown.get("holds", ())),
         *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
