@@ -14,6 +14,7 @@ import click
 
 from remora import __version__
 from remora.cli.groups import CommandGroup
+from remora.cli.output import print_line
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import Exit, exit_code
 from remora.process.exit import end_at_once
@@ -144,12 +145,12 @@ def main() -> None:
         group(standalone_mode=True)
     except RemoraError as exc:
         for each in exc.problems if isinstance(exc, ConfigError) else (exc,):
-            click.echo(f"remora: {each}", err=True)
+            print_line(f"remora: {each}", err=True)
         _leave(exit_code(exc))
     except OSError as exc:
         if exc.errno not in NO_ROOM:
             raise
-        click.echo(f"remora: cannot write {exc.filename or 'what is printed'}: {exc.strerror}", err=True)
+        print_line(f"remora: cannot write {exc.filename or 'what is printed'}: {exc.strerror}", err=True)
         _leave(Exit.FAILURE)
     except SystemExit as exc:
         _leave(exc.code)

@@ -11,7 +11,7 @@ from remora import app
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
 from remora.cli.options import json_option, running_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.rows import complain
 from remora.cli.status import silence_lines
 from remora.config import Settings
@@ -70,7 +70,7 @@ def show_command(settings: Settings, as_json: bool) -> None:
             "no worker announces itself",
         )
         for line in (*_moves(workers), *_limits(workers)):
-            click.echo(line)
+            print_line(line)
     complain({each: each for each in silence_lines(status, "resources and moves")})
 
 

@@ -28,7 +28,7 @@ from remora.cli.explained import (
 from remora.cli.hold import hold_of
 from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
-from remora.cli.output import print_json, run_async
+from remora.cli.output import print_json, print_line, run_async
 from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
 from remora.cli.status import silence_lines
 from remora.cli.steps import SILENT_S, told
@@ -205,7 +205,7 @@ def print_findings(asked: Asked, answer: EventFindings) -> None:
             lines.append(f"  found nowhere: {name}it waits in none of these queues and is no dead letter")
     lines += [f"  slow: {each}" for each in answer.slow]
     for line in [*lines, *(f"not known: {each}" for each in answer.unknown)]:
-        click.echo(line)
+        print_line(line)
 
 
 def _as_json(answer: EventFindings) -> dict[str, object]:

@@ -11,7 +11,7 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.options import daemon_option, seconds, token_file_option
-from remora.cli.output import run_async
+from remora.cli.output import print_line, run_async
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
@@ -47,11 +47,11 @@ def drain(settings: Settings, timeout_s: float, undo: bool, token_file: Path | N
         tell(f"waiting until this host holds no queue, for up to {timeout_s:g} s")
         left = run_async(_drained(DaemonControl(settings, token_file), timeout_s, on=not undo))
     if undo:
-        click.echo("this host takes part again")
+        print_line("this host takes part again")
     elif not left:
-        click.echo("this host holds no queues any more")
+        print_line("this host holds no queues any more")
     else:
-        click.echo(f"remora: {left} after {timeout_s:g} s; `remora status` says more", err=True)
+        print_line(f"remora: {left} after {timeout_s:g} s; `remora status` says more", err=True)
         sys.exit(Exit.DRAIN_TIMEOUT)
 
 

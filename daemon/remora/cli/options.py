@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from remora import config
+from remora.cli.output import print_line
 from remora.model.errors import ConfigError
 
 CONFIG_FILE = click.Path(dir_okay=False, readable=False, path_type=Path)
@@ -96,8 +97,8 @@ def _of_running(file: Path | None) -> config.Settings:
         if known is None:
             raise
         for each in exc.problems:
-            click.echo(f"remora: {each}", err=True)
-        click.echo("remora: what follows is of the daemon that runs, by the settings that it runs with", err=True)
+            print_line(f"remora: {each}", err=True)
+        print_line("remora: what follows is of the daemon that runs, by the settings that it runs with", err=True)
         return known
 
 

@@ -11,7 +11,7 @@ import click
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.groups import CommandGroup
 from remora.cli.options import daemon_option, json_option, running_option, token_file_option
-from remora.cli.output import print_json, print_table, run_async
+from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.cli.rows import complain
 from remora.cli.status import silence_lines
 from remora.config import Settings
@@ -85,9 +85,9 @@ def release_command(settings: Settings, destination: str | None, every: bool, to
 
     released, unknown = run_async(work())
     for each in released:
-        click.echo(f"{each} is used again")
+        print_line(f"{each} is used again")
     if not released and not unknown:
-        click.echo("no destination was in quarantine")
+        print_line("no destination was in quarantine")
     complain(unknown)
 
 

@@ -12,7 +12,7 @@ import click
 
 from remora.cli.admin_client import fetch_shaping
 from remora.cli.options import running_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.config import Settings
 from remora.model.credit_flow import COUNTED
 from remora.policy.classes import scope_of
@@ -70,7 +70,7 @@ def stats(
         if as_json:
             print_json({**came, "flows": rows})
         else:
-            click.echo(f"ticks: {came['ticks']}, late by one or more: {came['late_ticks']}")
+            print_line(f"ticks: {came['ticks']}, late by one or more: {came['late_ticks']}")
             firsts = {each["group"]: each["priority"] for each in reversed(rows)}
             print_table(
                 COLUMNS, [_row(each, is_first=firsts[each["group"]] == each["priority"]) for each in rows], "no request"

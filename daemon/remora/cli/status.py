@@ -11,7 +11,7 @@ import click
 
 from remora.cli import admin_client
 from remora.cli.options import running_option
-from remora.cli.output import print_json, print_table, run_async
+from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.words import duration, several, when
@@ -51,11 +51,11 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     destinations = destination_lines(shown.get("destinations", ()))
     rooms = (*room_lines(shown["topics"]), *spill_lines(shown["topics"]))
     for line in (*status_lines(shown), *destinations, *rooms, *slo_lines(shown["topics"])):
-        click.echo(line)
+        print_line(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
     print_table(heads, status_rows(shown["topics"], shown["shards"]), _none_held(shown))
     for queues, reason in left_rows(shown["left"]):
-        click.echo(f"not held: {queues}: {reason}")
+        print_line(f"not held: {queues}: {reason}")
 
 
 def silence_lines(shown: Mapping[str, Any], what: str) -> list[str]:
@@ -110,12 +110,12 @@ def what_is_wrong(shown: dict[str, Any]) -> list[str]:
 def _check(shown: dict[str, Any]) -> None:
     wrong = what_is_wrong(shown)
     for line in wrong:
-        click.echo(line)
+        print_line(line)
     if wrong:
         sys.exit(Exit.FAILURE)
     letters = _letter_lines(shown)  # stored, so that nothing is lost, and an operator's to look at
     said = f"{'nothing fails' if letters else 'all is well'}: {several(len(shown['shards']), 'queue')}"
-    click.echo("; ".join([said, *letters]))
+    print_line("; ".join([said, *letters]))
 
 
 def _letter_lines(shown: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import config_option, gathered_into, json_option, running_option, seconds
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
@@ -153,7 +153,7 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
         print_json(shown)
         return
     for key, value in shown.items():
-        click.echo(f"{key}: {_line(value)}")
+        print_line(f"{key}: {_line(value)}")
 
 
 async def _standing(topic: Topic, settings: Settings) -> list[str]:
@@ -289,15 +289,15 @@ def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None
             for shard in (await row_named(store, name, origin)).shards:
                 try:
                     async for position, data in store.inspection.dump(shard):
-                        click.echo(dump_line(shard.queue, position, data, raw=raw))
+                        print_json(_dumped(shard.queue, position, data, raw=raw), indent=None)
                 except ShardGone:
                     continue
 
     run_async(dump())
 
 
-def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
-    """One pending entry as a JSON line; what is corrupt or cannot be decoded is given raw, with the reason."""
+def _dumped(queue: str, position: str, data: bytes, *, raw: bool) -> dict[str, object]:
+    """One pending entry; what is corrupt or cannot be decoded is given raw, with the reason."""
     line: dict[str, object] = {"queue": queue, "position": position}
     if isinstance(data, CorruptBytes):
         line |= {"error": data.why, "raw": base64.b64encode(data).decode()}
@@ -308,7 +308,7 @@ def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
             line["notification"] = json.loads(body(decode(data)).decode(errors="surrogateescape"))
         except (CodecError, ValueError) as exc:
             line |= {"error": str(exc), "raw": base64.b64encode(data).decode()}
-    return json.dumps(line)
+    return line
 
 
 def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
