@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
 from remora.model.words import duration, several
-from remora.policy.holds import hold_text
+from remora.policy.holds import hold_text, in_force
 from remora.ports.store import ShardStore
 
 
@@ -72,26 +73,31 @@ for command in (
 @config_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
-    """List topics, who made each, and who delivers it.
+    """List topics, who made each, and who delivers it, or holds it back.
 
     \b
     Example:
       remora topic list --json | jq -r '.[] | select(.delivered_by == "remora") | .topic'
     """
 
-    async def rows() -> tuple[list[Row], Mapping[str, str]]:
+    async def rows() -> tuple[list[Row], dict[str, str], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            return await rows_of(store), store.damaged
+            found = await rows_of(store)
+            topics = {each.topic.first_shard: each.topic for each in found if each.topic}
+            holds = in_force(await store.holds.held(), topics, time.time())
+            held = {topics[shard].label: hold_text(hold) for shard, hold in holds.items() if shard in topics}
+            return found, held, store.damaged
 
-    found, damaged = run_async(rows())
+    found, held, damaged = run_async(rows())
     if as_json:
-        print_json([_as_json(row, settings) for row in found])
+        said = ({"held": held[row.label]} if row.label in held else {} for row in found)
+        print_json([_as_json(row, settings) | each for row, each in zip(found, said, strict=True)])
     else:
-        _print_rows(found, settings)
+        _print_rows(found, held, settings)
     complain(damaged)
 
 
-def _print_rows(found: Sequence[Row], settings: Settings) -> None:
+def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Settings) -> None:
     print_table(
         ("TOPIC", "MADE BY", "SHARDS", "QUEUE", "ENDPOINT", "DELIVERY", "DELIVERED BY"),
         [
@@ -102,7 +108,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
                 (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
-                _delivered_by(row, settings),
+                _delivered_by(row, held.get(row.label, ""), settings),
             )
             for row in found
         ],
@@ -110,11 +116,12 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
     )
 
 
-def _delivered_by(row: Row, settings: Settings) -> str:
+def _delivered_by(row: Row, held: str, settings: Settings) -> str:
     schemes = app.schemes(settings)
     if reason := row.reason(schemes):
         return f"{row.delivered_by(schemes)}: {reason}"
-    return "remora; closed for new events" if row.topic and row.topic.closed else "remora"
+    closed = "closed for new events" if row.topic and row.topic.closed else ""
+    return "; ".join(filter(None, ["remora", closed, held]))
 
 
 @topic.command("show")
