@@ -41,6 +41,8 @@ from remora.model.shard import LockHolder, Shard, ShardStats
 from remora.model.words import duration, several
 from remora.policy.hosts import owner_text
 from support.commands import Run, config, remora, subcommands
+from support.scripted_daemon import STATUS, scripted_daemon
+from support.scripted_daemon import answer as scripted
 
 COMMANDS = [Path(__file__).parents[2] / each / "cli" for each in ("daemon/remora", "pipeline/remora_pipeline")]
 
@@ -343,10 +345,25 @@ def test_a_status_of_a_destination_that_fails() -> None:
         "entries": 600, "since_seconds": 273.0, "next_attempt_seconds": 2.0,
     }  # fmt: skip
 
-    assert destination_lines([one, one | {"topics": 1, "entries": None, "next_attempt_seconds": None}]) == [
+    unknown = one | {"topics": 1, "entries": None, "next_attempt_seconds": None}
+    in_part = one | {"topics": 2, "entries": 1, "entries_at_least": True, "next_attempt_seconds": None}
+
+    assert destination_lines([one, unknown, in_part]) == [
         "retrying: 127.0.0.1:24617: Connection refused: 300 topics, 600 events, for 4m33s, the next attempt in 2.0s",
         "retrying: 127.0.0.1:24617: Connection refused: 1 topic, ? events, for 4m33s",
+        "retrying: 127.0.0.1:24617: Connection refused: 2 topics, at least 1 event, for 4m33s",
     ]
+
+
+def test_a_row_of_topics_that_are_partly_unknown_has_a_lower_bound() -> None:
+    """Of topics that share a row, those whose number is not known may hold more than the sum of the others."""
+    topics = [
+        _topic(name, "retrying", reason="away", backlog_entries=entries) for name, entries in (("a", 2), ("b", None))
+    ]
+
+    ((name, *_, waiting, _, _),) = status_rows(topics, [_shard(name) for name in "ab"])
+
+    assert (name, waiting) == ("a +1", "at least 2")
 
 
 def test_a_check_of_the_status_names_what_is_wrong() -> None:
@@ -410,9 +427,48 @@ def test_a_status_of_a_damaged_store() -> None:
     """The lines before the table name the store, what of it is damaged, and where events are taken in."""
     store = {"description": "16 files", "connected": True, "state": "16 files", "damaged": ["x.db is damaged"]}
 
-    lines = status_lines({"version": "1", "ready": False, "reasons": ["a", "b"], "store": store, "ingest": ""})
+    said = {"version": "1", "ready": False, "reasons": ["a", "b"], "store": store, "ingest": "", "workers": []}
 
-    assert lines == ["remora 1, not ready: a; b", "store: 16 files", "damaged: x.db is damaged", "ingest: off"]
+    assert status_lines(said) == [
+        "remora 1, not ready: a; b", "store: 16 files", "damaged: x.db is damaged", "ingest: off",
+    ]  # fmt: skip
+
+
+UNKNOWN = "queues, topics and failures are not known"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([True, True], []),
+        ([True, False], [f"workers: 1 of 2 workers does not answer: its {UNKNOWN}"]),
+        ([False, True, False], [f"workers: 2 of 3 workers do not answer: their {UNKNOWN}"]),
+        ([False, False], [f"workers: no worker answers: {UNKNOWN}"]),
+    ],
+)
+def test_a_status_of_workers_that_do_not_answer(answer: list[bool], said: list[str]) -> None:
+    """It says what is not known because of them, and shows nothing of theirs as if it were not there."""
+    workers = [{"number": number, "answers": each} for number, each in enumerate(answer)]
+    store = {"description": "", "connected": False, "state": "no worker answers", "damaged": []}
+    shown = {"version": "1", "ready": False, "reasons": ["r"], "store": store, "ingest": None, "workers": workers}
+
+    assert [each for each in status_lines(shown) if each.startswith("workers: ")] == said
+    assert "ingest: not known" in status_lines(shown)
+
+
+def test_a_status_without_queues_says_whether_there_are_none(remora: Run, config: Path) -> None:
+    """No queue is held where all workers say so; where some or all are silent that is not known."""
+    config.write_text("")
+    for answer, said in (
+        ([True], "no queue is held"),
+        ([True, False], "no worker that answers holds a queue"),
+        ([False, False], "which queues are held is not known"),
+    ):
+        workers = [{"number": number, "answers": each} for number, each in enumerate(answer)]
+        with scripted_daemon(answers={"/-/status": scripted({**STATUS, "workers": workers})}) as address:
+            done = remora("status", "-c", config, "--admin", address)
+
+        assert done.out.decode().splitlines()[-1] == said
 
 
 @pytest.mark.parametrize(

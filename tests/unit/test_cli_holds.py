@@ -87,12 +87,15 @@ def test_a_topic_is_held_and_resumed(topic: Callable[..., Any]) -> None:
     assert room.startswith("room: not known, since no daemon answers on this host")
     assert expiry == "remark: entries that are older than 2h00m become dead letters meanwhile"
     assert shown(topic) == "held by an operator until it is resumed: a rebuild"
+    assert topic("list").out.decode().endswith("  remora; held by an operator until it is resumed: a rebuild\n")
+    assert json.loads(topic("list", "--json").out)[0]["held"] == shown(topic)
 
     assert topic("hold", "orders", "--until", "2100-01-01T00:00:00+01:00").code == Exit.OK
     assert shown(topic) == "held by an operator until 2099-12-31 23:00:00Z"
 
     assert "topic orders is resumed after" in topic("resume", "orders").out.decode()
     assert shown(topic) == ""
+    assert topic("list").out.decode().endswith("  remora\n")
 
 
 @pytest.mark.parametrize(

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from devkit.processes.daemon import write_config
 from remora.config import Settings, load
 from remora.model.exits import Exit
 from remora.process import kept_settings
 from support.commands import Run, config, remora
+from support.scripted_daemon import scripted_daemon
 
 __all__ = ["config", "remora"]
-
-STATUS = {
-    "version": "1", "ready": True, "reasons": [], "draining": False, "workers": [], "topics": [], "shards": [],
-    "left": [], "ingest": "", "store": {"description": "d", "connected": True, "state": "", "damaged": []},
-}  # fmt: skip
-
-
-@contextmanager
-def daemon() -> Iterator[str]:
-    """Something that answers as a daemon's admin port does; yields its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(STATUS).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture
@@ -72,7 +37,7 @@ def test_settings_are_recalled_as_they_were(of_running: Settings, config: Path, 
 @pytest.mark.parametrize("spoilt", ['[log]\nlevel = "loud"\n', "no toml ["])
 def test_a_refused_file_does_not_blind_status(remora: Run, of_running: Settings, config: Path, spoilt: str) -> None:
     """The daemon that runs is asked where it listens, and standard error says what is wrong with the file."""
-    with daemon() as address:
+    with scripted_daemon() as address:
         kept_settings.remember(replace(of_running, admin=replace(of_running.admin, listen=address)), config)
         config.write_text(f"{config.read_text()}\n{spoilt}")
 
@@ -82,6 +47,46 @@ def test_a_refused_file_does_not_blind_status(remora: Run, of_running: Settings,
     assert done.out.startswith(b"remora 1, ready\n")
     assert "log.level" in done.err or "is not TOML" in done.err
     assert "by the settings that it runs with" in done.err
+
+
+ASKING = (
+    "shaping show", "shaping stats", "quarantine list", "topic stats", "balance show", "slo rules",
+    "drain", "drain --undo", "quarantine release --all", "shaping reset",
+    "shaping set --scope ALL --disable", "topic hold orders", "topic resume orders",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_a_refused_file_takes_no_command_of_the_daemon_away(
+    remora: Run, config: Path, folder: Path, command: str
+) -> None:
+    """Each command that asks the running daemon, or changes what it does, goes by the settings that it runs with."""
+    store, run = {"directory": f"{folder}/queues", "files": 1}, {"run_directory": str(folder)}
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": store, "supervisor": run})
+    assert remora("topic", "create", "orders", "--endpoint", "http://h", "-c", config).code == Exit.OK
+    with scripted_daemon(folder / "control.sock") as address:
+        settings = load(config)
+        kept_settings.remember(replace(settings, admin=replace(settings.admin, listen=address)), config)
+        config.write_text(f'{config.read_text()}\n[log]\nlevel = "loud"\n')
+
+        done = remora(*command.split(), "-c", config)
+
+    assert done.code == Exit.OK, done.err
+    assert "by the settings that it runs with" in done.err
+
+
+def test_a_refused_file_does_not_keep_events_out(remora: Run, config: Path, folder: Path) -> None:
+    """`send` goes where the running daemon takes events in, not where the refused file says."""
+    config.write_text(f'[supervisor]\nrun_directory = "{folder}"\n[ingest]\nlisten = "unix:{folder}/in"\n')
+    kept_settings.remember(load(config), config)
+    config.write_text(config.read_text().replace("/in", "/other") + '[log]\nlevel = "loud"\n')
+    records = folder / "records"
+    records.write_text("")
+
+    done = remora("send", "orders", records, "--timeout", "0.1s", "-c", config)
+
+    assert done.code == Exit.UNAVAILABLE
+    assert f"unix:{folder}/in: cannot connect" in done.err
 
 
 def test_without_a_daemon_the_refusal_stands(remora: Run, config: Path) -> None:
@@ -94,6 +99,6 @@ def test_without_a_daemon_the_refusal_stands(remora: Run, config: Path) -> None:
 def test_the_address_can_be_given(remora: Run, config: Path) -> None:
     """`--admin` says where the daemon listens, whatever the file says."""
     config.write_text('[admin]\nlisten = "127.0.0.1:1"')
-    with daemon() as address:
+    with scripted_daemon() as address:
         assert remora("status", "-c", config, "--admin", address).code == Exit.OK
     assert remora("status", "-c", config, "--admin", "nonsense").code == Exit.USAGE

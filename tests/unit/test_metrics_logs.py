@@ -88,7 +88,8 @@ def test_the_journal_gets_a_level_and_no_time(formatter: logging.Formatter) -> N
 
 
 @given(
-    text=st.text('ab \n\r\t\x00\x1b\x85\u2028"\\=é', max_size=30), value=st.text('ab \n\x1b\u2028"\\=é', max_size=30)
+    text=st.text('ab \n\r\t\x00\x1b\x7f\x85\u2028\u202e\udc80"\\=é', max_size=30),
+    value=st.text('ab \n\x1b\x7f\u2028\u202e\udc80"\\=é', max_size=30),
 )
 def test_an_event_is_one_line_whatever_it_says(text: str, value: str) -> None:
     """Nothing in a text or a field begins a new line or reaches a terminal as a control character."""

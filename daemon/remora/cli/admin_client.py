@@ -6,31 +6,30 @@ A change goes over `admin.listen` where the command was given a control token.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
 from remora.config import AdminSettings, Settings, UnixAddress
-from remora.model.errors import ChangeNotAllowed, ConfigError, ConfigErrors, DaemonNotReachable
+from remora.config.checked import refuse
+from remora.model.errors import ChangeNotAllowed, ConfigError, DaemonNotReachable
+
+T = TypeVar("T")
 
 
 async def fetch_status(admin: AdminSettings) -> Any:
     """/-/status of the daemon that these settings belong to; DaemonNotReachable when there is none."""
-    way = _to_read(admin)
-    status = await _ask(way, "GET", "/-/status")
-    if not (isinstance(status, dict) and status.keys() >= _OF_STATUS):
-        raise DaemonNotReachable(f"what answers on {way.shown} is no remora that delivers")
-    return status
+    return await _read(_to_read(admin), "/-/status", _OF_STATUS)
 
 
 async def fetch_shaping(admin: AdminSettings) -> Any:
     """How that daemon shapes its traffic; DaemonNotReachable when there is none."""
-    return await _ask(_to_read(admin), "GET", "/-/shaping")
+    return await _read(_to_read(admin), "/-/shaping", _OF_SHAPING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,8 @@ class DaemonControl:
     """What the daemon that these settings belong to can be asked to change.
 
     With a `token_file` the token in it is shown on `admin.listen`. Each method raises ChangeNotAllowed for a user whom
-    the daemon lets change nothing, and DaemonNotReachable where none runs.
+    the daemon lets change nothing, and DaemonNotReachable where none runs, or where none has answered: that says how to
+    see whether the change is made nevertheless.
     """
 
     settings: Settings
@@ -46,26 +46,36 @@ class DaemonControl:
 
     async def drain(self, on: bool) -> None:
         """Give its queues to other hosts, or take part again."""
-        await self._ask("/-/drain" if on else "/-/undrain")
+        await self._ask("/-/drain" if on else "/-/undrain", "`remora status` says whether the host is draining")
 
     async def release(self, destination: str | None) -> None:
         """Use a destination again that is in quarantine, or all."""
-        await self._ask("/-/release", {} if destination is None else {"destination": destination})
+        query = {} if destination is None else {"destination": destination}
+        await self._ask("/-/release", "`remora quarantine list` shows what is left", query)
 
     async def reshape(self, change: msgspec.Struct) -> list[str]:
         """Shape otherwise until the next reload; what was changed, a line each. Raises ConfigError for a refusal."""
-        answer = await self._ask("/-/shaping", body=msgspec.json.encode(change))
-        lines: list[str] = answer["lines"]
-        return lines
+        return await self._ask("/-/shaping", "`remora shaping show` shows what holds", body=msgspec.json.encode(change))
 
-    async def _ask(self, path: str, query: Mapping[str, str] | None = None, body: bytes | None = None) -> Any:
+    async def _ask(
+        self, path: str, shows: str, query: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> list[str]:
+        """The lines of the answer. `shows` is for a change that was sent and not answered."""
         way, headers = self._way(), dict(_AS_LOOPBACK)
         if self.token_file is not None:
             try:
                 headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
             except (OSError, ValueError) as exc:
                 raise ChangeNotAllowed(f"cannot read a token from {self.token_file}: {exc}") from exc
-        return await _ask(way, "POST", path, query, body, headers)
+        try:
+            status, said = await _ask(way, "POST", path, query, body, headers)
+            if status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                refuse(ConfigError(key, reason) for key, reason in _decoded(way, status, said, _Problems).problems)
+            if status == HTTPStatus.FORBIDDEN:
+                raise ChangeNotAllowed("; ".join(_decoded(way, status, said, _Reasons).reasons))
+            return _decoded(way, status, said, _Lines).lines
+        except Unanswered as exc:
+            raise DaemonNotReachable(f"{exc}; the change may be made nevertheless: {shows}") from exc
 
     def _way(self) -> _Way:
         if self.token_file is not None:
@@ -78,7 +88,25 @@ ANSWER_S = 10.0
 """How long an answer may take: a supervisor itself waits 3 s for a worker that is silent."""
 
 _OF_STATUS = frozenset({"version", "draining", "workers", "topics", "shards", "left"})
-"""Some of what the status of a daemon has, and that of a sequencer or of another program has not."""
+_OF_SHAPING = frozenset({"scopes"})
+"""Some of what a daemon says of itself, and a sequencer or another program does not."""
+
+
+class Unanswered(DaemonNotReachable):
+    """The daemon was asked, or may have been, and gave no answer, or that it failed."""
+
+
+class _Problems(msgspec.Struct):
+    problems: list[tuple[str, str]]
+
+
+class _Reasons(msgspec.Struct):
+    reasons: list[str]
+
+
+class _Lines(msgspec.Struct):
+    lines: list[str]
+
 
 _AS_LOOPBACK: Mapping[str, str] = {"Host": "localhost"}
 """Whatever the address is called: a change is only taken from who asks for this host as such."""
@@ -103,6 +131,30 @@ def _to_read(admin: AdminSettings) -> _Way:
     return _Way(aiohttp.TCPConnector(), f"http://{host}:{address.port}", shown)
 
 
+async def _read(way: _Way, path: str, keys: Set[str]) -> dict[str, Any]:
+    """What the daemon says of itself under a path, an object with these keys among others."""
+    status, said = await _ask(way, "GET", path)
+    found = _decoded(way, status, said, dict[str, Any])
+    if not found.keys() >= keys:
+        raise _stranger(way, status)
+    return found
+
+
+def _decoded(way: _Way, status: int, said: bytes, form: type[T]) -> T:
+    """An answer in the form that a daemon gives it. Raises DaemonNotReachable for any other, and for a failure."""
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise Unanswered(f"the daemon on {way.shown} answers with HTTP status {status}; its log says why")
+    try:
+        return msgspec.json.decode(said, type=form)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        raise _stranger(way, status) from exc
+
+
+def _stranger(way: _Way, status: int) -> DaemonNotReachable:
+    code = "" if status == HTTPStatus.OK else f": HTTP status {status}"
+    return DaemonNotReachable(f"what answers on {way.shown} is no remora that delivers{code}")
+
+
 async def _ask(
     way: _Way,
     method: str,
@@ -110,19 +162,14 @@ async def _ask(
     query: Mapping[str, str] | None = None,
     body: bytes | None = None,
     headers: Mapping[str, str] = _AS_LOOPBACK,
-) -> Any:
+) -> tuple[int, bytes]:
+    """The answer's status and body. Raises Unanswered where the question was sent, or may have been."""
     try:
         async with (
             aiohttp.ClientSession(connector=way.connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
             session.request(method, way.url + path, params=query, data=body, headers=headers) as response,
         ):
-            if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                problems = tuple(ConfigError(*each) for each in (await response.json())["problems"])
-                raise problems[0] if len(problems) == 1 else ConfigErrors(problems)
-            if response.status == HTTPStatus.FORBIDDEN:
-                raise ChangeNotAllowed("; ".join((await response.json())["reasons"]))
-            response.raise_for_status()
-            return await response.json()
+            return response.status, await response.read()
     except aiohttp.ClientConnectorError as exc:
         if isinstance(exc.os_error, PermissionError):
             problem = f"only root, the daemon's user and its group may use {way.shown}; see also --token-file"
@@ -130,6 +177,6 @@ async def _ask(
         number = exc.os_error.errno or 0
         why = os.strerror(number) if number > 0 else str(exc.os_error)  # a name that does not resolve has no number
         raise DaemonNotReachable(f"no daemon answers on {way.shown}: {why}") from exc
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as exc:  # the last for no such JSON
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:
         why = str(exc) or "no answer in time"
-        raise DaemonNotReachable(f"no daemon answers on {way.shown}: {why}") from exc
+        raise Unanswered(f"no daemon answers on {way.shown}: {why}") from exc

@@ -14,7 +14,7 @@ from remora.cli.apply_notifications import NotificationStep, planned_notificatio
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, DeclaredFile, load_declared
 from remora.cli.options import FILE, config_option
-from remora.cli.output import run_async
+from remora.cli.output import print_line, run_async
 from remora.cli.topic_test import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings, show_size
@@ -163,15 +163,15 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
         _print_steps(planned.steps)
         _print_steps(planned.notifications)
     for name in planned.others:
-        click.echo(f"  {name}: not in the file, stays (--prune removes it)")
+        print_line(f"  {name}: not in the file, stays (--prune removes it)")
     for each in declared.topics:
         for remark in each.remarks:
-            click.echo(f"remark on {each.topic.name}: {remark}")
+            print_line(f"remark on {each.topic.name}: {remark}")
     for remark in overlaps([each.notification for each in declared.notifications]):
-        click.echo(f"remark: {remark}")
-    click.echo(_summary(planned, len(failures), dry_run=dry_run))
+        print_line(f"remark: {remark}")
+    print_line(_summary(planned, len(failures), dry_run=dry_run))
     for failure in failures:
-        click.echo(f"remora: {failure}", err=True)
+        print_line(f"remora: {failure}", err=True)
     if failures:
         sys.exit(exit_code(failures[0]))
     if dry_run and (planned.steps or planned.notifications):
@@ -202,7 +202,7 @@ async def _applied(
     except StoreMissing as exc:
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
-        click.echo(f"remark: {exc}")
+        print_line(f"remark: {exc}")
         return _whole_plan([], (), declared, prune=prune), []
 
 
@@ -273,7 +273,7 @@ async def _remove(store: ShardStore, topic: Topic) -> None:
 def _print_steps(steps: Sequence[TopicChange | NotificationStep]) -> None:
     for step in steps:
         for line in step.lines():
-            click.echo(line)
+            print_line(line)
 
 
 def _summary(planned: ApplyPlan, failed: int, *, dry_run: bool) -> str:

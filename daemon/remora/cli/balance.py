@@ -10,8 +10,10 @@ import click
 from remora import app
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.options import json_option, running_option
+from remora.cli.output import print_json, print_line, print_table, run_async, size
+from remora.cli.rows import complain
+from remora.cli.status import silence_lines
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
 from remora.model.member import COMMAND_COOKIE, Member
@@ -35,39 +37,41 @@ def balance() -> None:
 
 
 @balance.command("show")
-@config_option
+@running_option
 @json_option
 def show_command(settings: Settings, as_json: bool) -> None:
     """Show what a round of balance by load would do now, and change nothing.
 
     Asks the daemon of this host what each of its workers would do; of workers on other hosts it shows what they
     announce. USAGE is that of a worker's busiest resource, MOVED the queues that it received for their load without
-    those that it gave. Below stands what memory and network of this host are measured by.
+    those that it gave. Below stands what memory and network of this host are measured by. Exit code 1 where a worker of
+    this host does not answer.
 
-    
+    \b
     Example, the resources of each worker of this host:
       remora balance show --json | jq '.workers[] | {worker, resources}'
     """
 
-    async def figures() -> tuple[list[Member], dict[str, dict[str, Any]]]:
+    async def figures() -> tuple[list[Member], dict[str, Any]]:
         status = await admin_client.fetch_status(settings.admin)
         async with app.store_of(settings) as store:
             rows = await store.members.live()
-        own = {each["cookie"]: each.get("balance", {}) for each in status["workers"]}
-        return [each for each in rows if not each.cookie.startswith(COMMAND_COOKIE)], own
+        return [each for each in rows if not each.cookie.startswith(COMMAND_COOKIE)], status
 
-    rows, own = run_async(figures())
+    rows, status = run_async(figures())
+    own = {each["cookie"]: each.get("balance", {}) for each in status["workers"]}
     workers = [as_json_row(each, own.get(each.cookie, {})) for each in rows]
     if as_json:
         print_json({"workers": workers})
-        return
-    print_table(
-        ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"),
-        map(_row, workers),
-        "no worker announces itself",
-    )
-    for line in (*_moves(workers), *_limits(workers)):
-        click.echo(line)
+    else:
+        print_table(
+            ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"),
+            map(_row, workers),
+            "no worker announces itself",
+        )
+        for line in (*_moves(workers), *_limits(workers)):
+            print_line(line)
+    complain({each: each for each in silence_lines(status, "resources and moves")})
 
 
 def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import click
 from aiohttp import web
 
 from remora.cli.admin_client import fetch_status
-from remora.cli.output import run_async
+from remora.cli.output import print_line, run_async
 from remora.client import IngestClient
 from remora.config import AdminSettings
 
@@ -72,7 +72,7 @@ class DemoReceiver:
             key = record["s3"]["object"]["key"]
             self.arrived[key] += 1
             again = " once more" if self.arrived[key] > 1 else ""
-            click.echo(f"  arrived{again}: {record['eventName']} {record['s3']['bucket']['name']}/{key}")
+            print_line(f"  arrived{again}: {record['eventName']} {record['s3']['bucket']['name']}/{key}")
         self.news.set()
         return web.Response()
 
@@ -104,12 +104,12 @@ async def _show(folder: Path, pause_s: float, keep: bool) -> int:
         with contextlib.suppress(TimeoutError):
             await _deliver(folder, receiver, url, admin, pause_s)
         doubled = sum(receiver.arrived.values()) - len(receiver.arrived)
-        click.echo(
+        print_line(
             f"{len(receiver.arrived)} of {EVENTS} events arrived, {doubled} of them twice,"
             f" in {time.monotonic() - began:.0f} s"
         )
         if keep:
-            click.echo(
+            print_line(
                 f"Look around: remora status -c {folder}/remora.toml; the page: http://{admin.listen}/. Ctrl-C ends."
             )
             pressed = asyncio.Event()
@@ -119,11 +119,11 @@ async def _show(folder: Path, pause_s: float, keep: bool) -> int:
 
 
 async def _deliver(folder: Path, receiver: DemoReceiver, url: str, admin: AdminSettings, pause_s: float) -> None:
-    click.echo(f"Starting a daemon with {WORKERS} workers and its queues in {folder}.")
+    print_line(f"Starting a daemon with {WORKERS} workers and its queues in {folder}.")
     await asyncio.wait_for(_until_ready(admin), LONGEST_S)
-    click.echo(f"It runs. Its page: http://{admin.listen}/")
+    print_line(f"It runs. Its page: http://{admin.listen}/")
     await _command("topic", "create", "photos", "--endpoint", url, "--shards", str(WORKERS), folder=folder)
-    click.echo(f"Topic photos goes to {url}. Sending {EVENTS} events:")
+    print_line(f"Topic photos goes to {url}. Sending {EVENTS} events:")
     async with IngestClient(f"unix:{folder}/ingest.sock", deadline_s=LONGEST_S) as client:
         for number in range(1, EVENTS + 1):
             s3 = {"bucket": {"name": "album"}, "object": {"key": f"cat-{number}.jpg", "size": number}}
@@ -132,7 +132,7 @@ async def _deliver(folder: Path, receiver: DemoReceiver, url: str, admin: AdminS
                 await asyncio.wait_for(receiver.until(number), LONGEST_S)
                 worker = max((await fetch_status(admin))["workers"], key=lambda each: each["shards"])
                 os.kill(worker["pid"], signal.SIGKILL)
-                click.echo(f"Killed worker {worker['number']} (pid {worker['pid']}); the others take its queues over.")
+                print_line(f"Killed worker {worker['number']} (pid {worker['pid']}); the others take its queues over.")
             await asyncio.sleep(pause_s)
     await asyncio.wait_for(receiver.until(EVENTS), LONGEST_S)
 
@@ -156,12 +156,13 @@ async def _daemon(folder: Path) -> AsyncIterator[AdminSettings]:
         if process.returncode is None:
             process.terminate()
         if await process.wait():
-            click.echo((folder / "log").read_text(), err=True)
+            for line in (folder / "log").read_text(errors="replace").splitlines():
+                print_line(line, err=True)
 
 
 async def _command(*words: str, folder: Path) -> None:
     """Run a command as a user would, and show it."""
-    click.echo(f"$ remora {' '.join(words)}")
+    print_line(f"$ remora {' '.join(words)}")
     process = await asyncio.create_subprocess_exec(
         *COMMAND, *words, "-c", folder / "remora.toml", stdout=asyncio.subprocess.DEVNULL, env=_environment()
     )

@@ -15,7 +15,7 @@ from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.options import config_option, gathered_into, json_option
-from remora.cli.output import LETTERS, ask, print_json, print_table, run_async, size
+from remora.cli.output import LETTERS, ask, print_json, print_line, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -229,7 +229,7 @@ def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) 
             }
         )
     else:
-        click.echo(f"{several(planned.letters, *LETTERS)} would be re-driven" if asked.dry_run else f"{done} re-driven")
+        print_line(f"{several(planned.letters, *LETTERS)} would be re-driven" if asked.dry_run else f"{done} re-driven")
     _complain(planned.undecodable, "without an entry that can be decoded: re-drive as it is with --raw, or drop")
     _complain(planned.homeless, "without a queue by now: make the topic again, or drop")
     _complain(planned.ambiguous, "of a queue that radosgw and remora both have: say which with --origin")
@@ -245,7 +245,7 @@ async def _redrive(store: ShardStore, planned: RedrivePlan, rate: float) -> int:
         async for count in carry_out(store, planned.portions, rate):
             done += count
     except RemoraError:
-        click.echo(f"remora: {done} of {several(planned.letters, *LETTERS)} were re-driven, then:", err=True)
+        print_line(f"remora: {done} of {several(planned.letters, *LETTERS)} were re-driven, then:", err=True)
         raise
     return done
 
@@ -284,7 +284,7 @@ def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, a
     if as_json:
         print_json({"planned": found, "dropped": done, "standing": len(standing), "dry_run": dry_run})
     else:
-        click.echo(f"{several(found, *LETTERS)} would be dropped" if dry_run else f"{done} dropped")
+        print_line(f"{several(found, *LETTERS)} would be dropped" if dry_run else f"{done} dropped")
     _complain(standing, STANDING)
     if standing:
         sys.exit(Exit.FAILURE)
@@ -308,7 +308,7 @@ def _queues(planned: RedrivePlan) -> str:
 
 def _complain(letters: Sequence[DeadLetter], why: str) -> None:
     if letters:
-        click.echo(f"remora: {several(len(letters), *LETTERS)} {why}", err=True)
+        print_line(f"remora: {several(len(letters), *LETTERS)} {why}", err=True)
 
 
 def _complain_of_corrupt(letters: Sequence[DeadLetter]) -> None:

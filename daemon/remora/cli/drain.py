@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import click
-
+from remora.cli.output import print_line
 from remora.cli.steps import SILENT_S, told
 from remora.model.errors import TopicRefused
 from remora.model.ingest import Removed
@@ -26,10 +25,10 @@ async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed 
         removed = await _emptied(store, closed, timeout_s)
         if removed is None:
             why = await _what_waits(store, topic)
-            click.echo(f"remora: topic {topic.name} was not empty within {timeout_s:g} s: {why}", err=True)
+            print_line(f"remora: topic {topic.name} was not empty within {timeout_s:g} s: {why}", err=True)
     finally:
         if removed is None:
-            click.echo(
+            print_line(
                 f"remora: topic {topic.name} stays closed for new events; `remora topic set {topic.name} --open`"
                 " opens it again",
                 err=True,

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import click
 
 from remora.cli.groups import CommandGroup
+from remora.cli.output import print_line
 from remora.codec.event_entry import decode, explain
 from remora.codec.rendering_plain import body
 from remora.model.errors import CodecError
@@ -42,19 +43,22 @@ def decode_command(file: BinaryIO, explained: bool) -> None:
       remora topic dump orders --raw | head -n1 | jq -r .raw | base64 -d | remora entry decode
     """
     name = getattr(file, "name", "-")
-    raw = file.read(MOST_BYTES + 1)
+    try:
+        raw = file.read(MOST_BYTES + 1)
+    except OSError as exc:
+        raise click.FileError(name, exc.strerror) from exc
     problem: CodecError | None = None
     if explained:
         fields, problem = explain(raw)
         for each in fields:
-            click.echo(f"{each.offset:>6}  {each.path}  ({each.type})  {_shown(each.value)}")
+            print_line(f"{each.offset:>6}  {each.path}  ({each.type})  {_shown(each.value)}")
     else:
         try:
             sys.stdout.buffer.write(body(decode(raw)) + b"\n")  # may hold bytes that are no UTF-8
         except CodecError as exc:
             problem = exc
     if problem is not None:
-        click.echo(f"remora: {'standard input' if name == '<stdin>' else name}: {problem}", err=True)
+        print_line(f"remora: {'standard input' if name == '<stdin>' else name}: {problem}", err=True)
         sys.exit(Exit.FAILURE)
 
 

@@ -28,8 +28,9 @@ from remora.cli.explained import (
 from remora.cli.hold import hold_of
 from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
-from remora.cli.output import print_json, run_async
+from remora.cli.output import print_json, print_line, run_async
 from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
+from remora.cli.status import silence_lines
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable
@@ -134,6 +135,8 @@ async def _answer(store: ShardStore, settings: Settings, asked: Asked, said: Dae
         answer.queues += await _views(store, settings, row, shards, said, released)
     if said.status is None and answer.queues:
         answer.unknown.append(f"what the workers are doing: {said.silence}")
+    elif said.status is not None:
+        answer.unknown += silence_lines(said.status, "queues and failures")
     if not answer.is_found:
         answer.unknown += await not_known(store, asked, meant, answer)
     return answer
@@ -202,7 +205,7 @@ def print_findings(asked: Asked, answer: EventFindings) -> None:
             lines.append(f"  found nowhere: {name}it waits in none of these queues and is no dead letter")
     lines += [f"  slow: {each}" for each in answer.slow]
     for line in [*lines, *(f"not known: {each}" for each in answer.unknown)]:
-        click.echo(line)
+        print_line(line)
 
 
 def _as_json(answer: EventFindings) -> dict[str, object]:

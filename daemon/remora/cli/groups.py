@@ -6,6 +6,8 @@ from difflib import get_close_matches
 
 import click
 
+from remora.model.words import printable
+
 _NO_LIMIT = 1000
 
 
@@ -23,6 +25,15 @@ class CommandGroup(click.Group):
             if not close:
                 raise
             raise click.UsageError(f"{exc.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run what the arguments name. An error of theirs is shown with no character that a terminal obeys."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as exc:
+            if not isinstance(exc, click.exceptions.NoArgsIsHelpError):  # whose message is the whole help
+                exc.message = printable(exc.message)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with what they do."""

@@ -11,8 +11,8 @@ import click
 
 from remora import app
 from remora.cli import admin_client
-from remora.cli.options import config_option, gathered_into, instant, seconds
-from remora.cli.output import run_async
+from remora.cli.options import daemon_option, gathered_into, instant, seconds
+from remora.cli.output import print_line, run_async
 from remora.cli.rows import UnknownTopic, origin_option, row_named
 from remora.cli.trace import myself, trace
 from remora.config import Settings
@@ -55,7 +55,7 @@ class HoldAsked:
 @click.option("--for", "length", callback=seconds, metavar="DURATION", help="How long it lasts, such as 2h.")
 @click.option("--reason", default="", help="Why, for those who look at the topic.")
 @origin_option
-@config_option
+@daemon_option
 @gathered_into(HoldAsked)
 def hold_command(settings: Settings, name: str, asked: HoldAsked, origin: Origin | None) -> None:
     """Stop delivering topic NAME, remora's own or radosgw's, on all hosts within 3 s; its events are taken in.
@@ -83,13 +83,13 @@ def hold_command(settings: Settings, name: str, asked: HoldAsked, origin: Origin
         return said + [f"remark: {each}" for each in _remarks(topic, settings, deaf)]
 
     for line in run_async(work()):
-        click.echo(line)
+        print_line(line)
 
 
 @click.command("resume")
 @click.argument("name")
 @origin_option
-@config_option
+@daemon_option
 def resume_command(settings: Settings, name: str, origin: Origin | None) -> None:
     """Deliver topic NAME again, which `topic hold` has stopped, on all hosts within 3 s.
 
@@ -108,7 +108,7 @@ def resume_command(settings: Settings, name: str, origin: Origin | None) -> None
             trace("topic_resume", "a topic is resumed", topic=topic.label, was=hold_text(was), **myself(settings).known)
             return f"topic {topic.label} is resumed after {duration(time.time() - was.since)}"
 
-    click.echo(run_async(work()))
+    print_line(run_async(work()))
 
 
 async def hold_of(store: ShardStore, topic: Topic) -> TopicHold | None:

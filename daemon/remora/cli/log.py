@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO, TypeVar
@@ -12,7 +11,7 @@ import click
 from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import run_async
+from remora.cli.output import print_json, print_line, run_async
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import Settings
 from remora.log import Log, LogTimes, NotAppended, open_log
@@ -82,8 +81,8 @@ def create(settings: Settings, name: str, pool: str, kind: str, width: int) -> N
       remora log create orders --kind counter
     """
     which = _log(settings, pool, name)
-    _in_store(settings, lambda logs: logs.create(which, LogKind(kind), width))
-    click.echo(f"log {which} is made: a {kind}")
+    _in_store(settings, lambda logs: logs.create(which, LogKind(kind), width), make=True)
+    print_line(f"log {which} is made: a {kind}")
 
 
 @log.command("list")
@@ -99,15 +98,15 @@ def list_command(settings: Settings, as_json: bool) -> None:
     found = _in_store(settings, lambda logs: logs.all())
     rows = [_shown(each, projection) for each, projection in found]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     if not rows:
-        click.echo("there is no log")
+        print_line("there is no log")
     for row in rows:
         served = (
             f"epoch {row['epoch']} at {row['address']}" if row["address"] else f"epoch {row['epoch']}, no sequencer"
         )
-        click.echo(f"{row['pool']}/{row['name']}  {row['kind']}  {served}")
+        print_line(f"{row['pool']}/{row['name']}  {row['kind']}  {served}")
 
 
 @log.command("show")
@@ -150,12 +149,12 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
 
     row = _in_store(settings, look)
     if row["remark"]:
-        click.echo(f"remora: {row['remark']}", err=True)
+        print_line(f"remora: {row['remark']}", err=True)
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        print_json(row)
         return
     for key, value in row.items():
-        click.echo(f"{key:12} {'-' if value is None else value}")
+        print_line(f"{key:12} {'-' if value in (None, '') else value}")
 
 
 @log.command("rm")
@@ -170,7 +169,7 @@ def rm(settings: Settings, name: str, pool: str) -> None:
     """
     which = _log(settings, pool, name)
     _in_store(settings, lambda logs: logs.remove(which))
-    click.echo(f"log {which} is deleted")
+    print_line(f"log {which} is deleted")
 
 
 @log.command("next")
@@ -192,7 +191,8 @@ def next_command(settings: Settings, name: str, pool: str, wanted: int) -> None:
         left = wanted
         while left:
             token, granted = await client.next_range(which, min(left, 4096))
-            click.echo("\n".join(str(token.position + i) for i in range(granted)))
+            for place in range(granted):
+                print_line(str(token.position + place))
             left -= granted
 
     _at_sequencer(settings, ask)
@@ -209,7 +209,7 @@ def tail(settings: Settings, name: str, pool: str) -> None:
       remora log tail orders
     """
     which = _log(settings, pool, name)
-    click.echo(_at_sequencer(settings, lambda client: client.tail(which)).position)
+    print_line(str(_at_sequencer(settings, lambda client: client.tail(which)).position))
 
 
 @log.command("append")
@@ -236,7 +236,7 @@ def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: i
     else:
         token = Token(epoch, position)
         _in_store(settings, lambda logs: logs.append(which, token.epoch, token.position, data))
-    click.echo(position)
+    print_line(str(position))
 
 
 @log.command("read")
@@ -257,7 +257,7 @@ def read(settings: Settings, name: str, pool: str, position: int) -> None:
     if cell is Cell.DATA:
         sys.stdout.buffer.write(data)
     else:
-        click.echo(str(cell), err=True)
+        print_line(str(cell), err=True)
     sys.exit(READ_CODES[cell])
 
 
@@ -301,14 +301,15 @@ def seal(settings: Settings, name: str, pool: str) -> None:
       remora log seal orders
     """
     which = _log(settings, pool, name)
-    click.echo(f"epoch {_in_store(settings, lambda logs: logs.seal(which))}")
+    print_line(f"epoch {_in_store(settings, lambda logs: logs.seal(which))}")
 
 
 # --------------------------------------------------------------------------------------------- helpers
 
 
 def _log(settings: Settings, pool: str, name: str) -> LogName:
-    return LogName((pool or run_async(app.default_log_pool(settings))).encode(), name.encode())
+    named_pool = pool or run_async(app.default_log_pool(settings))
+    return LogName(named_pool.encode(errors="surrogateescape"), name.encode(errors="surrogateescape"))
 
 
 def _shown(log: LogName, projection: Projection) -> dict[str, object]:
@@ -324,9 +325,9 @@ def _shown(log: LogName, projection: Projection) -> dict[str, object]:
     }
 
 
-def _in_store(settings: Settings, work: Callable[[Logs], Awaitable[T]]) -> T:
+def _in_store(settings: Settings, work: Callable[[Logs], Awaitable[T]], *, make: bool = False) -> T:
     async def run() -> T:
-        async with app.open_logs(settings, waits=False) as logs:
+        async with app.open_logs(settings, waits=False, make=make) as logs:
             return await work(logs)
 
     return run_async(run())

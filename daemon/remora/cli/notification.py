@@ -13,7 +13,7 @@ from remora.cli.declared_notifications import named, size_of
 from remora.cli.groups import CommandGroup
 from remora.cli.notification_lines import shown, shown_filter
 from remora.cli.options import config_option, gathered_into, json_option
-from remora.cli.output import print_json, print_table, run_async
+from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.config import Settings
 from remora.model.errors import NotificationRefused
 from remora.model.notification import Definitions, EventFilter, Happening, Notification
@@ -136,9 +136,9 @@ def create_command(
             return await store.notifications.definitions()
 
     present = run_async(work()).notifications
-    click.echo(f"notification {name} sends to {', '.join(topics)}")
+    print_line(f"notification {name} sends to {', '.join(topics)}")
     for remark in overlaps(present, name):
-        click.echo(f"remark: {remark}")
+        print_line(f"remark: {remark}")
 
 
 @notification.command("list")
@@ -188,7 +188,7 @@ def show_command(settings: Settings, name: str, as_json: bool) -> None:
         return
     for key, text in shown(found).items():
         if text or key in ("buckets", "events"):
-            click.echo(f"{key}: {text or 'all'}")
+            print_line(f"{key}: {text or 'all'}")
 
 
 @notification.command("rm")
@@ -207,7 +207,7 @@ def rm_command(settings: Settings, name: str) -> None:
             await store.notifications.change(_known(await store.notifications.definitions(), name), None)
 
     run_async(work())
-    click.echo(f"notification {name} is removed")
+    print_line(f"notification {name} is removed")
 
 
 @notification.command("test")
@@ -233,7 +233,14 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
     metadata, tags = (
         tuple((name.encode(), value.encode()) for name, value in each) for each in (asked.metadata, asked.tags)
     )
-    event = Happening(bucket.encode(), asked.event.encode(), key.encode(), asked.size or 0, metadata, tags)
+    event = Happening(
+        bucket.encode(errors="surrogateescape"),
+        asked.event.encode(),
+        key.encode(errors="surrogateescape"),
+        asked.size or 0,
+        metadata,
+        tags,
+    )
     refused = Matcher(found).refusals(event)
     if as_json:
         rows = zip(found, refused, strict=True)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from remora import config
+from remora.cli.output import print_line
 from remora.model.errors import ConfigError
 
 CONFIG_FILE = click.Path(dir_okay=False, readable=False, path_type=Path)
@@ -44,14 +45,29 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def running_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-c FILE` and `--admin ADDRESS`; the command gets the settings that the running daemon works by.
+def daemon_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-c FILE`; the command gets the settings that the running daemon works by.
 
-    Those are the file's, unless that is refused: then they are what the daemon was last started or reloaded with, since
-    a mistake in the file must not blind the commands that show what runs.
+    Every command has it that asks the daemon or changes what it does. The settings are the file's, unless that is
+    refused: then they are what the daemon was last started or reloaded with, since a mistake in the file must not take
+    away the commands that an operator needs then.
     """
 
     @config_file_option("Configuration file.")
+    @functools.wraps(function)
+    def wrapper(*args: Any, config_file: Path | None, **kwargs: Any) -> Any:
+        return function(*args, settings=_of_running(config_file), **kwargs)
+
+    return wrapper
+
+
+def running_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-c FILE` as `daemon_option` does, and `--admin ADDRESS`, for commands that only show something.
+
+    A command that changes the daemon has no `--admin`: it would watch one daemon and change another.
+    """
+
+    @daemon_option
     @click.option(
         "--admin",
         "address",
@@ -59,8 +75,7 @@ def running_option(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Where the daemon listens, HOST:PORT or unix:PATH.  [default: admin.listen]",
     )
     @functools.wraps(function)
-    def wrapper(*args: Any, config_file: Path | None, address: str | None, **kwargs: Any) -> Any:
-        settings = _of_running(config_file)
+    def wrapper(*args: Any, settings: config.Settings, address: str | None, **kwargs: Any) -> Any:
         if address is not None:
             try:
                 settings = replace(settings, admin=replace(settings.admin, listen=address))
@@ -82,8 +97,8 @@ def _of_running(file: Path | None) -> config.Settings:
         if known is None:
             raise
         for each in exc.problems:
-            click.echo(f"remora: {each}", err=True)
-        click.echo("remora: what follows is of the daemon that runs, by the settings that it runs with", err=True)
+            print_line(f"remora: {each}", err=True)
+        print_line("remora: what follows is of the daemon that runs, by the settings that it runs with", err=True)
         return known
 
 

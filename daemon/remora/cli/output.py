@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from remora.cluster_answer import notice
+from remora.model.words import printable
 
 T = TypeVar("T")
 
@@ -49,9 +50,21 @@ def ask(question: str) -> None:
         raise click.Abort
 
 
-def print_json(value: object) -> None:
-    """One JSON document on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+def print_line(text: str = "", *, err: bool = False) -> None:
+    """One line on standard output or standard error, whatever is in the text."""
+    click.echo(printable(text), err=err)
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """One JSON document on standard output, whatever is in its texts."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    lines = text.split("\n")
+    click.echo("\n".join(each if each.isprintable() else "".join(map(_escaped, each)) for each in lines))
+
+
+def _escaped(character: str) -> str:
+    """A character as JSON escapes it, unless it can be shown; `json` itself leaves one that terminals obey."""
+    return character if character.isprintable() else json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: str = "there are none") -> None:
@@ -61,9 +74,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: 
     """
     rows = list(rows)
     if not rows:
-        click.echo(none)
+        print_line(none)
         return
-    lines = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    lines = [list(columns), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -29,7 +29,7 @@ from remora.cli.drain import drained
 from remora.cli.hold import hold_of
 from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
-from remora.cli.output import run_async
+from remora.cli.output import print_line, run_async
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.cli.topic_test import check_option, require_ways
 from remora.config import DeliverySettings, Settings
@@ -125,7 +125,7 @@ def create_command(
     of_kafka = f"Kafka topic {topic.target.topic} at " if topic.target.scheme == "kafka" else ""
     numbered = ", numbered" if topic.is_sequenced else ""
     where = f"{several(topic.shards, 'shard')}{numbered}, to {of_kafka}{topic.target.redacted}"
-    click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
+    print_line(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
 
 
@@ -214,7 +214,7 @@ def set_command(
             return True, moved, remarks
 
     is_changed, moved, remarks = run_async(work())
-    click.echo(moved or f"topic {name} is {'changed' if is_changed else 'just so already'}")
+    print_line(moved or f"topic {name} is {'changed' if is_changed else 'just so already'}")
     _print_remarks(remarks)
 
 
@@ -260,7 +260,7 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
     if removed is None:
         sys.exit(Exit.DRAIN_TIMEOUT)
     given_up = f"; {several(removed.entries, 'entry was', 'entries were')} given up" if discard else ""
-    click.echo(f"topic {name} is removed with {several(removed.shards, 'shard')}{given_up}")
+    print_line(f"topic {name} is removed with {several(removed.shards, 'shard')}{given_up}")
 
 
 def checked_target(target: Target, settings: Settings) -> list[str]:
@@ -270,7 +270,7 @@ def checked_target(target: Target, settings: Settings) -> list[str]:
 
 def _print_remarks(remarks: Sequence[str]) -> None:
     for each in remarks:
-        click.echo(f"remark: {each}")
+        print_line(f"remark: {each}")
 
 
 async def _own(store: ShardStore, name: str, instead: str) -> Topic:

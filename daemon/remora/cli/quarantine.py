@@ -10,8 +10,10 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_status
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, json_option, token_file_option
-from remora.cli.output import print_json, print_table, run_async
+from remora.cli.options import daemon_option, json_option, running_option, token_file_option
+from remora.cli.output import print_json, print_line, print_table, run_async
+from remora.cli.rows import complain
+from remora.cli.status import silence_lines
 from remora.config import Settings
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
@@ -29,33 +31,35 @@ def quarantine() -> None:
 
 
 @quarantine.command("list")
-@config_option
+@running_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List the destinations in quarantine, each with the workers of this host that have it, and how long it lasts.
 
-    DESTINATION#TOPIC is one topic whose endpoint there refuses its events.
+    DESTINATION#TOPIC is one topic whose endpoint there refuses its events. Exit code 1 where a worker does not answer.
 
     \b
     Example:
       remora quarantine list --json | jq -r '.[].destination' | sort -u
     """
-    rows = _rows(run_async(fetch_status(settings.admin)))
+    status = run_async(fetch_status(settings.admin))
+    rows, unknown = _rows(status), _unknown(status)
     if as_json:
         print_json(rows)
-        return
-    print_table(
-        ("DESTINATION", "WORKER", "LEFT"),
-        [(each["destination"], each["worker"], duration(each["left_seconds"])) for each in rows],
-        "no destination is in quarantine",
-    )
+    elif rows or not unknown:
+        print_table(
+            ("DESTINATION", "WORKER", "LEFT"),
+            [(each["destination"], each["worker"], duration(each["left_seconds"])) for each in rows],
+            "no destination is in quarantine",
+        )
+    complain(unknown)
 
 
 @quarantine.command("release")
 @click.argument("destination", required=False)
 @click.option("--all", "every", is_flag=True, help="All destinations.")
 @token_file_option
-@config_option
+@daemon_option
 def release_command(settings: Settings, destination: str | None, every: bool, token_file: Path | None) -> None:
     """Have all workers of this host use DESTINATION again at once, as `remora quarantine list` names it.
 
@@ -70,19 +74,26 @@ def release_command(settings: Settings, destination: str | None, every: bool, to
     if (destination is not None) == every:
         raise click.UsageError("name one DESTINATION, or give --all")
 
-    async def work() -> list[str]:
-        rows = _rows(await fetch_status(settings.admin))
+    async def work() -> tuple[list[str], Mapping[str, str]]:
+        status = await fetch_status(settings.admin)
+        rows, unknown = _rows(status), _unknown(status)
         names = sorted({each["destination"] for each in rows if is_meant(each["destination"], destination)})
-        if destination is not None and not names:
+        if destination is not None and not names and not unknown:
             raise NotQuarantined(f"{destination} is not in quarantine; `remora quarantine list` shows what is")
         await DaemonControl(settings, token_file).release(destination)
-        return names
+        return names, unknown
 
-    released = run_async(work())
+    released, unknown = run_async(work())
     for each in released:
-        click.echo(f"{each} is used again")
-    if not released:
-        click.echo("no destination was in quarantine")
+        print_line(f"{each} is used again")
+    if not released and not unknown:
+        print_line("no destination was in quarantine")
+    complain(unknown)
+
+
+def _unknown(status: Mapping[str, Any]) -> dict[str, str]:
+    """That workers do not answer, for `complain`; empty where all do."""
+    return {each: each for each in silence_lines(status, "quarantines")}
 
 
 def _rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:

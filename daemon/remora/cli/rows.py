@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from remora.cli.output import print_line
 from remora.engine.catalogue import topic_among
 from remora.model.errors import RemoraError, ShardGone, StoreDamaged
 from remora.model.exits import Exit
@@ -140,6 +141,6 @@ async def look_at(store: ShardStore, shards: Iterable[Shard], *, exact: bool = F
 def complain(damaged: Mapping[str, str]) -> None:
     """Say what is damaged, and end with a failure then: what was printed is not everything."""
     for reason in damaged.values():
-        click.echo(f"remora: {reason}", err=True)
+        print_line(f"remora: {reason}", err=True)
     if damaged:
         sys.exit(Exit.FAILURE)

@@ -15,7 +15,7 @@ import click
 
 from remora import config, supervisor
 from remora.cli.options import CONFIG_FILE, config_file_option
-from remora.cli.output import run_async
+from remora.cli.output import print_line, run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
 from remora.supervisor.cores import default_workers
@@ -95,15 +95,15 @@ def check_config(file: Path | None, config_file: Path | None, asks_store: bool, 
     overrides = config.from_environment(os.environ)
     if overrides:
         said += f"; from the environment: {', '.join(overrides)}"
-    click.echo(said)
+    print_line(said)
     if asks_store:
-        click.echo(f"store: {run_async(_description(settings))}")
+        print_line(f"store: {run_async(_description(settings))}")
     for remark in retired:
-        click.echo(f"remark: {remark}")
+        print_line(f"remark: {remark}")
     for variable, why in config.strangers(os.environ):
-        click.echo(f"remark: {variable} is passed over: {why}")
+        print_line(f"remark: {variable} is passed over: {why}")
     for remark in settings.shaping.remarks(settings.supervisor.workers or default_workers()):
-        click.echo(f"remark: {remark}")
+        print_line(f"remark: {remark}")
     _look_at_files(settings, user)
 
 
@@ -119,5 +119,5 @@ def _look_at_files(settings: Settings, user: str | None) -> None:
     if settings.store.kind == "sqlite":
         found += local_files.shared(settings.sqlite.directories)
     for problem in found:
-        click.echo(f"remark: {problem}")
-    click.echo(local_files.NOT_LOOKED_AT)
+        print_line(f"remark: {problem}")
+    print_line(local_files.NOT_LOOKED_AT)

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
 from rich.text import Text
 
-from remora.cli.options import FILE, config_option, gathered_into, json_option, seconds
-from remora.cli.output import print_json
+from remora.cli.options import FILE, daemon_option, gathered_into, json_option, seconds
+from remora.cli.output import print_json, print_line
 from remora.cli.record_sender import Counts, Outcome, RecordSender, SendPlan, reservable
 from remora.cli.records import Bad, GivenRecord, Piece, read_records
 from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
@@ -88,7 +88,7 @@ class _Options:
     help="Begins the idempotency keys: the same input sent again, with the same options, is recognised.",
 )
 @json_option
-@config_option
+@daemon_option
 @gathered_into(_Options)
 def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> None:
     """Send the records in FILE, or on standard input, to TOPIC of a running daemon.
@@ -157,7 +157,7 @@ class WaitNotice:
         """An attempt failed, and is made again. Requests that wait side by side wait for the same."""
         if self._clock() - self._said_at >= WAITING_EVERY_S:
             self._said_at = self._clock()
-            click.echo(f"remora: waiting, {why} ({elapsed_s:.0f} s of {self._timeout_s:g} s)", err=True)
+            print_line(f"remora: waiting, {why} ({elapsed_s:.0f} s of {self._timeout_s:g} s)", err=True)
 
 
 def _configured(settings: IngestSettings) -> str:
@@ -307,26 +307,26 @@ def _progress(fd: int, counts: Counts) -> Iterator[Callable[[int], None]]:
 def _report(outcome: Outcome, name: str, *, as_json: bool, matching: bool) -> None:
     counts = outcome.counts
     for bad in outcome.refusals:
-        click.echo(f"{name}:{bad.line}: {bad.reason}", err=True)
+        print_line(f"{name}:{bad.line}: {bad.reason}", err=True)
     if counts.refused > len(outcome.refusals):
-        click.echo(f"remora: {counts.refused - len(outcome.refusals)} more were refused", err=True)
+        print_line(f"remora: {counts.refused - len(outcome.refusals)} more were refused", err=True)
     if outcome.failure is not None:
-        click.echo(f"remora: {outcome.failure}", err=True)
+        print_line(f"remora: {outcome.failure}", err=True)
     if outcome.interrupted:
-        click.echo("remora: interrupted", err=True)
+        print_line("remora: interrupted", err=True)
     if as_json:
         said = dataclasses.asdict(counts) | {"not_stored": counts.not_stored}
         print_json(said | ({"copies": dict(sorted(outcome.copies.items()))} if matching else {}))
         return
     if matching:
-        click.echo(
+        print_line(
             f"read {counts.read}, stored {counts.stored}, unmatched {counts.unmatched}, refused {counts.refused},"
             f" not stored {counts.not_stored}, unknown {counts.unknown}"
         )
         for topic, copies in sorted(outcome.copies.items()):
-            click.echo(f"  {topic}: {copies} stored")
+            print_line(f"  {topic}: {copies} stored")
         return
-    click.echo(
+    print_line(
         f"read {counts.read}, stored {counts.stored}, repeated {counts.repeated}, refused {counts.refused},"
         f" not stored {counts.not_stored}, unknown {counts.unknown}; fields dropped {counts.dropped_fields}"
     )

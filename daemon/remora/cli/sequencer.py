@@ -9,6 +9,7 @@ import click
 
 from remora.cli.attributes import DURATION
 from remora.cli.options import config_option
+from remora.cli.output import print_line
 from remora.config import Settings
 
 
@@ -40,7 +41,7 @@ def sequencer(settings: Settings, listen: str | None, report_s: int) -> None:
     from remora import sequencer as process
 
     def report(line: str) -> None:
-        click.echo(line)
+        print_line(line)
         sys.stdout.flush()
 
     sys.exit(process.run(settings, report_s, report))

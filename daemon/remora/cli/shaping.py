@@ -10,8 +10,8 @@ import click
 
 from remora.cli.admin_client import DaemonControl, fetch_shaping
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, token_file_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.options import daemon_option, running_option, token_file_option
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.shaping_stats import stats
 from remora.config import Settings, parse_size, show_size
 from remora.model.words import several
@@ -64,7 +64,7 @@ shaping.add_command(stats)
 
 
 @shaping.command()
-@config_option
+@running_option
 @click.option("--scope", "only", metavar="NAME", help="This scope alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with each group.")
 def show(settings: Settings, only: str | None, as_json: bool) -> None:
@@ -81,18 +81,18 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
     if as_json:
         print_json(shown)
         return
-    click.echo(f"default class: {shown['default_class']}" + (", changed by command" if shown["changed"] else ""))
+    print_line(f"default class: {shown['default_class']}" + (", changed by command" if shown["changed"] else ""))
     for each in shown["scopes"]:
         state = "enabled" if each["enabled"] else "disabled: everything passes"
         number = len(each["groups"])
-        click.echo(
+        print_line(
             f"{each['name']} of {each['of']}, {state}; limit {show_size(each['limit'])} per second,"
             f" burst {show_size(each['burst'])}, {number} group{'' if number == 1 else 's'}, {size(each['lost'])} lost"
         )
         for line in _shares(each):
-            click.echo(line)
+            print_line(line)
     for remark in shown["remarks"]:
-        click.echo(f"remark: {remark}")
+        print_line(f"remark: {remark}")
     print_table(
         COLUMNS,
         [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]],
@@ -124,7 +124,7 @@ def _row(scope: str, meter: dict[str, Any]) -> tuple[str, ...]:
 
 
 @shaping.command("set")
-@config_option
+@daemon_option
 @click.option("--scope", metavar="NAME|ALL", help="The scope to change.")
 @click.option("--enable", is_flag=True, help="Shape it.")
 @click.option("--disable", is_flag=True, help="Let everything pass, at once; its credit is forgotten.")
@@ -145,7 +145,7 @@ def set_(settings: Settings, token_file: Path | None, **given: Any) -> None:
       remora shaping set --scope ALL --disable
     """
     for line in run_async(DaemonControl(settings, token_file).reshape(change_of(given))):
-        click.echo(line)
+        print_line(line)
 
 
 def change_of(given: Mapping[str, Any]) -> Change:
@@ -177,7 +177,7 @@ def change_of(given: Mapping[str, Any]) -> Change:
 
 
 @shaping.command()
-@config_option
+@daemon_option
 @token_file_option
 def reset(settings: Settings, token_file: Path | None) -> None:
     """Go back to what the configuration file said when the daemon last read it.
@@ -187,4 +187,4 @@ def reset(settings: Settings, token_file: Path | None) -> None:
       remora shaping reset
     """
     for line in run_async(DaemonControl(settings, token_file).reshape(Change(reset=True))):
-        click.echo(line)
+        print_line(line)

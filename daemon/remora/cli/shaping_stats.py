@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from remora.cli.admin_client import fetch_shaping
-from remora.cli.options import config_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.options import running_option
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.config import Settings
 from remora.model.credit_flow import COUNTED
 from remora.policy.classes import scope_of
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 @click.command()
-@config_option
+@running_option
 @click.option("--scope", "only", metavar="NAME", help="This scope alone.")
 @click.option("--summary", is_flag=True, help="A line for each scope, of all its groups and priorities together.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with the waits by bucket.")
@@ -70,7 +70,7 @@ def stats(
         if as_json:
             print_json({**came, "flows": rows})
         else:
-            click.echo(f"ticks: {came['ticks']}, late by one or more: {came['late_ticks']}")
+            print_line(f"ticks: {came['ticks']}, late by one or more: {came['late_ticks']}")
             firsts = {each["group"]: each["priority"] for each in reversed(rows)}
             print_table(
                 COLUMNS, [_row(each, is_first=firsts[each["group"]] == each["priority"]) for each in rows], "no request"

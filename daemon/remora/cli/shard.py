@@ -12,7 +12,7 @@ from remora.cli.groups import CommandGroup
 from remora.cli.heal import heal_command
 from remora.cli.hold import hold_of
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.cli.steps import SILENT_S, told
 from remora.cli.trace import myself, trace
@@ -179,7 +179,7 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
     The queue rests for a moment, and nothing is sent twice. It stays there: evening out the numbers does not take it
     back, and balance by load leaves it alone for balance.grace.
 
-    
+    \b
     Example:
       remora shard move orders.3 --to 5f0c
     """
@@ -195,7 +195,7 @@ def move_command(settings: Settings, queue: str, worker: str, origin: Origin | N
     with told(after_s=SILENT_S) as tell:
         tell(f"waiting for {queue} to be handed over")
         said = run_async(work())
-    click.echo(said)
+    print_line(said)
 
 
 def _released_text(shard: Shard, was: LockHolder | None) -> str:

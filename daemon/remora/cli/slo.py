@@ -14,8 +14,8 @@ from prometheus_client.utils import floatToGoString
 from remora import app
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option
-from remora.cli.output import run_async
+from remora.cli.options import running_option
+from remora.cli.output import print_line, run_async
 from remora.cli.rows import rows_of
 from remora.codec.topic import SLO, parse_args
 from remora.config import Settings
@@ -43,7 +43,7 @@ def slo() -> None:
 
 
 @slo.command("rules")
-@config_option
+@running_option
 def rules_command(settings: Settings) -> None:
     """Print rules of Prometheus for the service levels of all topics that remora delivers.
 
@@ -67,9 +67,9 @@ def rules_command(settings: Settings) -> None:
 
     found = run_async(agreed())
     for line in rule_lines(found.measured):
-        click.echo(line)
+        print_line(line)
     for problem in found.problems:
-        click.echo(f"remora: {problem}", err=True)
+        print_line(f"remora: {problem}", err=True)
     if found.problems:
         sys.exit(Exit.FAILURE)
 

@@ -16,7 +16,7 @@ import msgspec
 from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import ask, print_json, print_table, run_async, size
+from remora.cli.output import ask, print_json, print_line, print_table, run_async, size
 from remora.cli.rows import look_at, origin_option
 from remora.cli.trace import myself, trace
 from remora.cli.which import find_queue
@@ -153,7 +153,7 @@ def export_command(settings: Settings, queue: str, file: Path, origin: Origin | 
 
     count = run_async(work())
     written = several(count, f"spilled entry of {queue} is", f"spilled entries of {queue} are")
-    click.echo(f"{written} in {file}" if count else f"no entry of {queue} is spilled")
+    print_line(f"{written} in {file}" if count else f"no entry of {queue} is spilled")
 
 
 async def _before(store: ShardStore, shard: Shard, end: Position) -> AsyncIterator[tuple[str, bytes]]:
@@ -215,7 +215,7 @@ def drop_command(settings: Settings, queue: str, yes: bool, origin: Origin | Non
         ask(f"Give up the exported entries of {queue} for good?")
     count = run_async(work())
     given_up = several(count, f"exported entry of {queue} was", f"exported entries of {queue} were")
-    click.echo(f"{given_up} given up" if count else f"nothing of {queue} was exported")
+    print_line(f"{given_up} given up" if count else f"nothing of {queue} was exported")
 
 
 def _as_json(stats: ShardStats) -> dict[str, object]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from remora.cli import admin_client
 from remora.cli.options import running_option
-from remora.cli.output import print_json, print_table, run_async
+from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.words import duration, several, when
@@ -37,7 +37,7 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     Example, the queues that something keeps from being delivered:
       remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
 
-    
+    \b
     Example, for a script or a monitor: 0 when the daemon is ready and delivers all that it holds
       remora status --check || echo "look at remora"
     """
@@ -51,11 +51,30 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     destinations = destination_lines(shown.get("destinations", ()))
     rooms = (*room_lines(shown["topics"]), *spill_lines(shown["topics"]))
     for line in (*status_lines(shown), *destinations, *rooms, *slo_lines(shown["topics"])):
-        click.echo(line)
+        print_line(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
-    print_table(heads, status_rows(shown["topics"], shown["shards"]), "no queue is held")
+    print_table(heads, status_rows(shown["topics"], shown["shards"]), _none_held(shown))
     for queues, reason in left_rows(shown["left"]):
-        click.echo(f"not held: {queues}: {reason}")
+        print_line(f"not held: {queues}: {reason}")
+
+
+def silence_lines(shown: Mapping[str, Any], what: str) -> list[str]:
+    """That workers do not answer, and `what` of theirs is therefore not known; nothing where all answer."""
+    workers = shown["workers"]
+    silent = [each for each in workers if not each["answers"]]
+    if not silent:
+        return []
+    if len(silent) == len(workers):
+        return [f"no worker answers: {what} are not known"]
+    do, their = ("does", "its") if len(silent) == 1 else ("do", "their")
+    return [f"{len(silent)} of {len(workers)} workers {do} not answer: {their} {what} are not known"]
+
+
+def _none_held(shown: Mapping[str, Any]) -> str:
+    answer = [each["answers"] for each in shown["workers"]]
+    if answer and not any(answer):
+        return "which queues are held is not known"
+    return "no queue is held" if all(answer) else "no worker that answers holds a queue"
 
 
 def status_lines(shown: dict[str, Any]) -> list[str]:
@@ -66,7 +85,8 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"remora {shown['version']}{where}, {health}",
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
-        f"ingest: {shown['ingest'] or 'off'}",
+        f"ingest: {'not known' if shown['ingest'] is None else shown['ingest'] or 'off'}",
+        *(f"workers: {each}" for each in silence_lines(shown, "queues, topics and failures")),
         *(f"held: topic {each['topic']} is {each['text']}" for each in shown.get("holds", ())),
         *_letter_lines(shown),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
@@ -90,12 +110,12 @@ def what_is_wrong(shown: dict[str, Any]) -> list[str]:
 def _check(shown: dict[str, Any]) -> None:
     wrong = what_is_wrong(shown)
     for line in wrong:
-        click.echo(line)
+        print_line(line)
     if wrong:
         sys.exit(Exit.FAILURE)
     letters = _letter_lines(shown)  # stored, so that nothing is lost, and an operator's to look at
     said = f"{'nothing fails' if letters else 'all is well'}: {several(len(shown['shards']), 'queue')}"
-    click.echo("; ".join([said, *letters]))
+    print_line("; ".join([said, *letters]))
 
 
 def _letter_lines(shown: dict[str, Any]) -> list[str]:
@@ -154,8 +174,9 @@ def destination_lines(destinations: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _counted(each: dict[str, Any]) -> str:
-    events = "?" if each["entries"] is None else each["entries"]
-    return f"{several(each['topics'], 'topic')}, {events} {'event' if events == 1 else 'events'}"
+    events = "? events" if each["entries"] is None else several(each["entries"], "event")
+    at_least = "at least " if each.get("entries_at_least") else ""  # a daemon of an earlier release does not say
+    return f"{several(each['topics'], 'topic')}, {at_least}{events}"
 
 
 def _next(each: dict[str, Any]) -> str:
@@ -185,13 +206,14 @@ def _row(endpoints: str, said: str, members: Sequence[dict[str, Any]]) -> tuple[
     assert found is not None
     waiting = [each["backlog_entries"] for each in members if each["backlog_entries"] is not None]
     tilde = "" if all(each["backlog_exact"] for each in members) else "~"
+    at_least = "at least " if len(waiting) < len(members) else ""
     return (
         some(each["topic"] for each in members),
         found.text,
         duration(found.since_s),
         "-" if found.next_attempt_s is None else when(found.next_attempt_s).removeprefix("in "),
         str(sum(each["queues"] for each in members)),
-        f"{tilde}{sum(waiting)}" if waiting else "-",
+        f"{at_least}{tilde}{sum(waiting)}" if waiting else "-",
         endpoints,
         said,
     )

@@ -13,6 +13,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from remora.model.words import printable
+
 EVERY_S = 10.0
 _LOOK_S = 1.0
 SILENT_S = 1.0
@@ -71,7 +73,7 @@ def _on_terminal(stream: TextIO, far: Callable[[], str]) -> Iterator[Callable[[s
 
         def tell(step: str) -> None:
             current[0] = step
-            progress.update(task, description=step)
+            progress.update(task, description=printable(step))
 
         _shown.append((tell, current))
         try:
@@ -127,4 +129,4 @@ def again_and_again(every_s: float, what: Callable[[], None], after_s: float = 0
 
 
 def _line(step: str, far: str) -> str:
-    return f"{step} ({far})" if far else step
+    return printable(f"{step} ({far})" if far else step)

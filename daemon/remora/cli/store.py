@@ -11,7 +11,7 @@ import click
 from remora import embedded_files
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import LETTERS, print_json
+from remora.cli.output import LETTERS, print_json, print_line
 from remora.cli.steps import SILENT_S, told
 from remora.cli.store_directory import DIRECTORY, directory_group
 from remora.config import Settings
@@ -74,9 +74,9 @@ def _tell(reports: Sequence[FileReport], as_json: bool) -> None:
             found = several(len(each.problems), "problem") if each.problems else "good"
             counts = f"{several(each.topics, 'topic')}, {several(each.queues, 'queue')}"
             counts += f", {several(each.entries, 'entry', 'entries')}, {several(each.letters, *LETTERS)}"
-            click.echo(f"{each.path}: {found}; {counts}{unproven}")
+            print_line(f"{each.path}: {found}; {counts}{unproven}")
             for problem in each.problems:
-                click.echo(f"  {problem.what}: {problem.text}")
+                print_line(f"  {problem.what}: {problem.text}")
     if any(each.problems for each in reports):
         sys.exit(Exit.FAILURE)
 
@@ -110,9 +110,9 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
     else:
         unproven = f" ({found.unproven} of them unproven)" if found.unproven else ""
         copied = f"{several(found.entries, 'entry', 'entries')}{unproven}, {several(found.rows, 'other row')}"
-        click.echo(f"{new}: {copied}; {several(len(found.lost), 'is', 'are')} lost")
+        print_line(f"{new}: {copied}; {several(len(found.lost), 'is', 'are')} lost")
         for each in found.lost:
-            click.echo(f"  lost: {each}")
+            print_line(f"  lost: {each}")
     if found.lost:
         sys.exit(Exit.FAILURE)
 

@@ -10,7 +10,7 @@ import click
 from remora import embedded_files
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json, print_table
+from remora.cli.output import print_json, print_line, print_table
 from remora.config import Settings
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -63,7 +63,7 @@ def add_command(settings: Settings, path: Path) -> None:
       remora store directory add /srv/disk2/remora
     """
     is_new = embedded_files.add_directory(settings, path.absolute())
-    click.echo(f"{path.absolute()} {'is used' if is_new else 'is in use already'}")
+    print_line(f"{path.absolute()} {'is used' if is_new else 'is in use already'}")
 
 
 @directory_group.command("rm")
@@ -81,4 +81,4 @@ def rm_command(settings: Settings, path: Path, discard: bool) -> None:
       remora store directory rm /srv/disk2/remora
     """
     found = embedded_files.remove_directory(settings, path.absolute(), discard=discard)
-    click.echo(f"{found.path} is used no longer; it had {found.text}")
+    print_line(f"{found.path} is used no longer; it had {found.text}")

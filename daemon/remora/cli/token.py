@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from remora.cli.options import json_option
-from remora.cli.output import print_json
+from remora.cli.output import print_json, print_line
 from remora.model.errors import RemoraError
 from remora.servers import tokens
 
@@ -65,9 +65,10 @@ def token(name: str, topics: str | None, buckets: Sequence[str], file: Path | No
     if as_json:
         print_json({"token": made, "line": line})
     elif file is not None:
-        click.echo(made)
+        print_line(made)
     else:
-        click.echo(f"token: {made}\nline:  {line}")
+        print_line(f"token: {made}")
+        print_line(f"line:  {line}")
 
 
 def _append(file: Path, line: str) -> None:

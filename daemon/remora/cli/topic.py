@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,8 @@ from remora.cli.attributes import shown_arguments
 from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.layouts import ended_json, layouts_json
-from remora.cli.options import config_option, gathered_into, json_option, seconds
-from remora.cli.output import print_json, print_table, run_async, size
+from remora.cli.options import config_option, gathered_into, json_option, running_option, seconds
+from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
@@ -31,7 +32,7 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
 from remora.model.words import duration, several
-from remora.policy.holds import hold_text
+from remora.policy.holds import hold_text, in_force
 from remora.ports.store import ShardStore
 
 
@@ -72,26 +73,31 @@ for command in (
 @config_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
-    """List topics, who made each, and who delivers it.
+    """List topics, who made each, and who delivers it, or holds it back.
 
     \b
     Example:
       remora topic list --json | jq -r '.[] | select(.delivered_by == "remora") | .topic'
     """
 
-    async def rows() -> tuple[list[Row], Mapping[str, str]]:
+    async def rows() -> tuple[list[Row], dict[str, str], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            return await rows_of(store), store.damaged
+            found = await rows_of(store)
+            topics = {each.topic.first_shard: each.topic for each in found if each.topic}
+            holds = in_force(await store.holds.held(), topics, time.time())
+            held = {topics[shard].label: hold_text(hold) for shard, hold in holds.items() if shard in topics}
+            return found, held, store.damaged
 
-    found, damaged = run_async(rows())
+    found, held, damaged = run_async(rows())
     if as_json:
-        print_json([_as_json(row, settings) for row in found])
+        said = ({"held": held[row.label]} if row.label in held else {} for row in found)
+        print_json([_as_json(row, settings) | each for row, each in zip(found, said, strict=True)])
     else:
-        _print_rows(found, settings)
+        _print_rows(found, held, settings)
     complain(damaged)
 
 
-def _print_rows(found: Sequence[Row], settings: Settings) -> None:
+def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Settings) -> None:
     print_table(
         ("TOPIC", "MADE BY", "SHARDS", "QUEUE", "ENDPOINT", "DELIVERY", "DELIVERED BY"),
         [
@@ -102,7 +108,7 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
                 (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
-                _delivered_by(row, settings),
+                _delivered_by(row, held.get(row.label, ""), settings),
             )
             for row in found
         ],
@@ -110,11 +116,12 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
     )
 
 
-def _delivered_by(row: Row, settings: Settings) -> str:
+def _delivered_by(row: Row, held: str, settings: Settings) -> str:
     schemes = app.schemes(settings)
     if reason := row.reason(schemes):
         return f"{row.delivered_by(schemes)}: {reason}"
-    return "remora; closed for new events" if row.topic and row.topic.closed else "remora"
+    closed = "closed for new events" if row.topic and row.topic.closed else ""
+    return "; ".join(filter(None, ["remora", closed, held]))
 
 
 @topic.command("show")
@@ -153,7 +160,7 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
         print_json(shown)
         return
     for key, value in shown.items():
-        click.echo(f"{key}: {_line(value)}")
+        print_line(f"{key}: {_line(value)}")
 
 
 async def _standing(topic: Topic, settings: Settings) -> list[str]:
@@ -192,7 +199,7 @@ def _line(value: object) -> object:
 @click.option("--advice", is_flag=True, help="Say how many shards what comes in would take, now and by the last days.")
 @click.option("--watch", callback=seconds, default="1m", show_default=True, help="How long --advice watches.")
 @origin_option
-@config_option
+@running_option
 @json_option
 @gathered_into(StatsAsked)
 def stats_command(
@@ -289,15 +296,15 @@ def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None
             for shard in (await row_named(store, name, origin)).shards:
                 try:
                     async for position, data in store.inspection.dump(shard):
-                        click.echo(dump_line(shard.queue, position, data, raw=raw))
+                        print_json(_dumped(shard.queue, position, data, raw=raw), indent=None)
                 except ShardGone:
                     continue
 
     run_async(dump())
 
 
-def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
-    """One pending entry as a JSON line; what is corrupt or cannot be decoded is given raw, with the reason."""
+def _dumped(queue: str, position: str, data: bytes, *, raw: bool) -> dict[str, object]:
+    """One pending entry; what is corrupt or cannot be decoded is given raw, with the reason."""
     line: dict[str, object] = {"queue": queue, "position": position}
     if isinstance(data, CorruptBytes):
         line |= {"error": data.why, "raw": base64.b64encode(data).decode()}
@@ -308,7 +315,7 @@ def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
             line["notification"] = json.loads(body(decode(data)).decode(errors="surrogateescape"))
         except (CodecError, ValueError) as exc:
             line |= {"error": str(exc), "raw": base64.b64encode(data).decode()}
-    return json.dumps(line)
+    return line
 
 
 def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from remora import app
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json, run_async
+from remora.cli.output import print_json, print_line, run_async
 from remora.cli.rows import UnknownTopic, origin_option, row_named
 from remora.config import Settings
 from remora.model.errors import RemoraError
@@ -70,7 +70,7 @@ async def steps_of(
     async for each in app.probe(topic, settings, sends_test=sends_test):
         steps.append(each)
         if shows:
-            click.echo(step_line(each))
+            print_line(step_line(each))
     return steps
 
 
@@ -91,7 +91,7 @@ def require_ways(topics: Sequence[Topic], settings: Settings) -> None:
     failed = []
     for topic in topics:
         if len(topics) > 1:
-            click.echo(f"{topic.name}:")
+            print_line(f"{topic.name}:")
         if not is_well(run_async(steps_of(topic, settings))):
             failed.append(topic.name)
     if failed:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import click
 
 from remora import app
-from remora.cli.output import run_async
+from remora.cli.output import print_line, run_async
 from remora.cli.rows import AT_ONCE, Row, origin_option, row_named, rows_of
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
@@ -122,10 +122,10 @@ def for_each(settings: Settings, find: Find, act: Callable[[ShardStore, Shard], 
         said = run_async(work())
     for each in said:
         if isinstance(each, str):
-            click.echo(each)
+            print_line(each)
     failures = [each for each in said if isinstance(each, RemoraError)]
     for failure in failures[1:]:
-        click.echo(f"remora: {failure}", err=True)
+        print_line(f"remora: {failure}", err=True)
     if failures:
         raise failures[0]
 

@@ -192,7 +192,7 @@ class DeliveryEvents(EventGroup):
             "an operator must act" if shown.state is State.STOPPED else "deliveries fail and are tried again",
             destination=outage.place or "unknown", reason=outage.cause, state=str(shown.state),
             since_s=round(shown.since_s), topics=len(outage.topics), named=outage.named,
-            events="unknown" if outage.entries is None else outage.entries,
+            events="unknown" if outage.entries is None else outage.entries, events_at_least=outage.is_at_least,
         )  # fmt: skip
 
     def dead_lettered(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:

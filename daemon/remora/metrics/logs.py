@@ -17,8 +17,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
+from remora.model.words import printable
+
 _CREDENTIALS = re.compile(r"([a-z][a-z0-9+.-]*://)\S*@", re.IGNORECASE)
-_PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_PLAIN = re.compile(r"[^\s\"=\\]+")
 _SYSLOG = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _MOST_KEYS = 10_000
 
@@ -89,7 +91,7 @@ class TextFormatter(logging.Formatter):
         """The record as a line, without its end."""
         fields = "".join(f" {key}={_quoted(str(value))}" for key, value in _fields(record).items())
         start = _journal_level(record) if self._journal else f"{_rfc3339(record)} "
-        return f"{start}{record.levelname} {_event(record)}: {_one_line(_message(record))}{fields}"
+        return f"{start}{record.levelname} {_event(record)}: {printable(_message(record))}{fields}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -105,7 +107,7 @@ class JsonFormatter(logging.Formatter):
         line |= {"level": record.levelname.lower(), "event": _event(record), "message": _message(record)}
         for key, value in _fields(record).items():
             line.setdefault(key, value)
-        return (_journal_level(record) if self._journal else "") + json.dumps(line, ensure_ascii=True)
+        return (_journal_level(record) if self._journal else "") + _in_ascii(line)
 
 
 def configure_logging(settings: LogOptions, stream: TextIO | None = None) -> None:
@@ -144,12 +146,15 @@ def _message(record: logging.LogRecord) -> str:
     return redacted(text)
 
 
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=True)[1:-1].replace('\\"', '"')
-
-
 def _quoted(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())
+    if text.isprintable():
+        return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return _in_ascii(text)
+
+
+def _in_ascii(value: object) -> str:
+    """JSON with nothing that a terminal obeys; its own escapes leave one such character."""
+    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
 def _rfc3339(record: logging.LogRecord) -> str:

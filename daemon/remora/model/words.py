@@ -1,4 +1,4 @@
-"""Times and counts as a person reads them, the same in every sentence and table."""
+"""Times, counts and names as a person reads them, the same in every sentence and table."""
 
 from __future__ import annotations
 
@@ -35,3 +35,10 @@ def several(count: int, one: str, more: str = "") -> str:
 def agreeing(count: int, sentence: str) -> str:
     """`{n} [record is|records are] new` with the number, and of each pair what agrees with it."""
     return re.sub(r"\[([^|\]]*)\|([^\]]*)\]", r"\1" if count == 1 else r"\2", sentence).replace("{n}", f"{count:,}")
+
+
+def printable(text: str) -> str:
+    """Text on one line, with what a terminal would obey or not show as escapes: names and answers come from outside."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

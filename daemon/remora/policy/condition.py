@@ -172,13 +172,18 @@ class FailingShard:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A destination that fails topics for one cause: how it does, which topics, and how many entries wait in them."""
+    """A destination that fails topics for one cause: how it does, which topics, and how many entries wait in them.
+
+    `entries` are those of the topics whose number is known, None where that is none of them.
+    """
 
     place: str
     cause: str
     condition: Condition
     topics: Sequence[str]
     entries: int | None
+    is_at_least: bool = False
+    """Whether more may wait: in topics whose number is not known."""
 
     @property
     def named(self) -> str:
@@ -203,5 +208,6 @@ def outages(shards: Iterable[FailingShard], waiting: Mapping[str, int | None]) -
         assert condition is not None
         topics = sorted({each.topic for each in members})
         known = [count for topic in topics if (count := waiting.get(topic))]
-        found.append(Outage(place, cause, condition, topics, sum(known) if known else None))
+        is_part = 0 < len(known) < len(topics)
+        found.append(Outage(place, cause, condition, topics, sum(known) if known else None, is_part))
     return sorted(found, key=lambda each: (-len(each.topics), each.place, each.cause))

@@ -33,7 +33,10 @@ class WorkerAnswer:
 
 
 def merged_status(answers: Sequence[WorkerAnswer]) -> dict[str, Any]:
-    """The status of a host: that of its workers together, in which each shard names its worker by number."""
+    """The status of a host: that of its workers together, in which each shard names its worker by number.
+
+    Where no worker answers, `ingest` and `dead_letters` are None, since they are not known.
+    """
     statuses = [each.status for each in answers if each.status is not None]
     shards, figures = _shards(answers), _figures(answers)
     timed = [row for status in statuses for row in status["stages"]]
@@ -42,10 +45,10 @@ def merged_status(answers: Sequence[WorkerAnswer]) -> dict[str, Any]:
     return {
         "host": _host(answers),
         "store": _store([status["store"] for status in statuses]),
-        "ingest": next((status["ingest"] for status in statuses if status["ingest"]), ""),
+        "ingest": next((status["ingest"] for status in statuses if status["ingest"]), "") if statuses else None,
         "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
         "workers": [_worker(each) for each in answers],
-        "dead_letters": sum(each.dead_letters for each in figures),
+        "dead_letters": sum(each.dead_letters for each in figures) if statuses else None,
         "topics": topics_shown(figures, shards, holds),
         "holds": list(holds.values()),
         "destinations": [destination_shown(each) for each in failing_destinations(shards, figures)],
@@ -157,6 +160,7 @@ def destination_shown(outage: Outage) -> dict[str, Any]:
         "topics": len(outage.topics),
         "named": outage.named,
         "entries": outage.entries,
+        "entries_at_least": outage.is_at_least,
     }
 
 

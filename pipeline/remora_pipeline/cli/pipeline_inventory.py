@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from remora.cli.options import FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, memory_option
-from remora.cli.output import print_json
+from remora.cli.output import print_json, print_line
 from remora.cli.steps import told
 from remora.model.words import several
 from remora_pipeline.cli.lake import lake_options
@@ -77,7 +77,7 @@ def inventory(asked: _InventoryOptions, lake: LakeAddress | None) -> None:
     if asked.is_dry:
         commit = LandedDirectory(asked.landed).commit()
         chosen = f" of {', '.join(asked.buckets)}" if asked.buckets else ""
-        click.echo(
+        print_line(
             f"{asked.landed}: would read the events{chosen} up to batch {commit.whole}; {commit.events:,} in all"
         )
         return
@@ -88,7 +88,7 @@ def inventory(asked: _InventoryOptions, lake: LakeAddress | None) -> None:
         print_json(msgspec.to_builtins(found) | {"new": is_new})
         return
     what = f"{several(found.objects, 'object')} by the events up to batch {found.batch}"
-    click.echo(f"{asked.out}: {what}" if is_new else f"{asked.out}: nothing has landed since; {what}")
+    print_line(f"{asked.out}: {what}" if is_new else f"{asked.out}: nothing has landed since; {what}")
 
 
 def _take_in_lake(asked: _InventoryOptions, lake: LakeAddress) -> None:
@@ -101,7 +101,7 @@ def _take_in_lake(asked: _InventoryOptions, lake: LakeAddress) -> None:
     if asked.is_dry:
         _, landed = journal(lake)
         what = f"would read the events of {lake.named('events')} up to batch {landed.batch}; {landed.events:,} in all"
-        click.echo(f"{lake.named('inventory')}: {what}")
+        print_line(f"{lake.named('inventory')}: {what}")
         return
     found = take_in_lake(lake, whole=asked.whole, memory=asked.memory, master=asked.master)
     if asked.as_json:
@@ -110,4 +110,4 @@ def _take_in_lake(asked: _InventoryOptions, lake: LakeAddress) -> None:
     how = "nothing has landed since"
     if found.is_new:
         how = "from all events" if found.changed is None else f"{several(found.changed, 'object')} looked up"
-    click.echo(f"{lake.named('inventory')}: {several(found.objects, 'object')}; {how}")
+    print_line(f"{lake.named('inventory')}: {several(found.objects, 'object')}; {how}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from remora.cli.options import NEW_FOLDER, gathered_into, json_option, kafka_config_option, master_option
-from remora.cli.output import print_json
+from remora.cli.output import print_json, print_line
 from remora.cli.steps import told
 from remora.config import parse_duration
 from remora.model.exits import Exit
@@ -192,7 +192,7 @@ class _Telling:
     def landed(self, commit: _Totals) -> None:
         """A batch has landed."""
         if self._asked.interval_s is not None:
-            click.echo(
+            print_line(
                 f"batch {commit.batch}: {several(commit.events, 'event')} and {_bad(commit.bad)} in all",
                 err=True,
             )
@@ -202,7 +202,7 @@ class _Telling:
         """Nothing more lands. Ends the command with a failure where a landing of what is there was interrupted."""
         self._export()
         if self.stop.is_set() and self._asked.interval_s is None:
-            click.echo("remora: interrupted; what is missing lands next time", err=True)
+            print_line("remora: interrupted; what is missing lands next time", err=True)
             sys.exit(Exit.FAILURE)
 
     def _export(self) -> None:
@@ -242,9 +242,9 @@ def _say_what_would_land(state: LandingState, *, as_json: bool) -> None:
     if as_json:
         print_json({"topic": state.topic, "records": state.lag, "offsets": spans})
         return
-    click.echo(f"{state.topic}: {several(state.lag, 'record')} would land")
+    print_line(f"{state.topic}: {several(state.lag, 'record')} would land")
     for number, (first, end) in spans.items():
-        click.echo(f"  partition {number}: offsets {first} to {end - 1}")
+        print_line(f"  partition {number}: offsets {first} to {end - 1}")
 
 
 def _bad(count: int) -> str:
@@ -252,7 +252,7 @@ def _bad(count: int) -> str:
 
 
 def _note(text: str) -> None:
-    click.echo(f"remora: {text}", err=True)
+    print_line(f"remora: {text}", err=True)
 
 
 def _report(out: str, before: _Totals, after: _Totals, *, as_json: bool) -> None:
@@ -264,7 +264,7 @@ def _report(out: str, before: _Totals, after: _Totals, *, as_json: bool) -> None
     if as_json:
         print_json(new | {"events_in_all": after.events, "bad_in_all": after.bad, "last_batch": after.batch})
         return
-    click.echo(
+    print_line(
         f"{out}: landed {several(new['events'], 'event')} and {_bad(new['bad'])} in"
         f" {several(new['batches'], 'batch', 'batches')};"
         f" {after.events:,} and {after.bad:,} in all"

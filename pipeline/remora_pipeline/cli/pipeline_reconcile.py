@@ -25,7 +25,7 @@ from remora.cli.options import (
     region_option,
     seconds,
 )
-from remora.cli.output import print_json, print_table
+from remora.cli.output import print_json, print_line, print_table
 from remora.cli.steps import told
 from remora.client import IngestClient
 from remora.model.exits import Exit
@@ -149,7 +149,7 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
         where = lake.named("inventory") if lake is not None else plan.inventory
         events = "no events (--backfill)" if where is None else f"the inventory in {where}"
         listing = plan.listing or plan.manifest or asked.s3
-        click.echo(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
+        print_line(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
         return
     with told(far=running_stage) as tell:
         found = run(plan, master=asked.master, tell=tell)
@@ -212,12 +212,12 @@ def _report(found: Reconcile, sent: EmitProgress | None, asked: _ReconcileOption
     if asked.as_json:
         print_json(msgspec.to_builtins(found) | ({"emitted": msgspec.to_builtins(sent)} if sent else {}))
         return
-    click.echo(f"{'PASS' if found.is_clean else 'FAIL'}  {found.bucket}: {sentence(found)}")
+    print_line(f"{'PASS' if found.is_clean else 'FAIL'}  {found.bucket}: {sentence(found)}")
     print_table(
         ["", "keys"],
         [["in the bucket", f"{found.listed:,}"], ["by the events", f"{found.told:,}"]]
         + [["left out, as changing" if kind == "changing" else kind, f"{n:,}"] for kind, n in found.counts.items()],
     )
     if sent is not None:
-        click.echo(f"sent {several(sent.sent, 'event')} to {asked.topic}; left out as changed: {sent.changed:,}")
-    click.echo(f"page: {asked.out / 'index.html'}")
+        print_line(f"sent {several(sent.sent, 'event')} to {asked.topic}; left out as changed: {sent.changed:,}")
+    print_line(f"page: {asked.out / 'index.html'}")

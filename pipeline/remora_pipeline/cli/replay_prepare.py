@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from remora.cli.options import gathered_into, json_option, length_of_time, master_option
-from remora.cli.output import print_json, print_table, size
+from remora.cli.output import print_json, print_line, print_table, size
 from remora.cli.steps import told
 from remora.model.words import duration, several
 from remora_pipeline.replay.layout import Trace
@@ -24,7 +24,6 @@ from remora_pipeline.replay.prepare.formats import FORMATS
 from remora_pipeline.replay.prepare.inspect import inspect
 from remora_pipeline.replay.prepare.job import Prepared, prepare
 from remora_pipeline.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
-from remora_pipeline.replay.prepare.task import printable
 from remora_pipeline.replay.session import session
 from remora_pipeline.replay.shape import WRITES
 from remora_pipeline.replay.spark_stages import running_stage
@@ -226,7 +225,7 @@ def prepare_command(files: tuple[Path, ...], asked: _PrepareAsked) -> None:
         given = inspect(files, asked.out, options)
         if asked.is_dry:
             nbytes = size(sum(each.nbytes for each in given.files))
-            click.echo(
+            print_line(
                 f"{given.name}: would read {several(len(given.files), 'file')}, {nbytes}, as {given.format.title}"
             )
             _print_unread({str(each.path): each.reason for each in given.unread})
@@ -243,15 +242,15 @@ def prepare_command(files: tuple[Path, ...], asked: _PrepareAsked) -> None:
 def _print(prepared: Prepared, out: Path) -> None:
     trace = prepared.trace
     length_s = (trace.last_us - trace.first_us) / 1e6
-    click.echo(
+    print_line(
         f"{out}: {several(trace.events, 'event')} of {several(trace.keys, 'key')} in "
         f"{several(trace.buckets, 'bucket')} ({prepared.title})"
     )
-    click.echo(f"{_time(trace.first_us)} to {_time(trace.last_us)}, {duration(length_s)}")
+    print_line(f"{_time(trace.first_us)} to {_time(trace.last_us)}, {duration(length_s)}")
     operations = ", ".join(f"{count:,} {op}" for op, count in sorted(trace.operations.items(), key=lambda o: -o[1]))
     unknown = f"; the size of {prepared.without_size:,} is not known" if prepared.without_size else ""
-    click.echo(f"{operations}; {size(trace.bytes)}{unknown}")
-    click.echo(f"times within a second: {_spread(trace)}")
+    print_line(f"{operations}; {size(trace.bytes)}{unknown}")
+    print_line(f"times within a second: {_spread(trace)}")
     _print_dropped(prepared)
     _print_unread(trace.unread)
     _print_rates(trace, length_s)
@@ -274,29 +273,33 @@ def _spread(trace: Trace) -> str:
 def _print_dropped(prepared: Prepared) -> None:
     dropped = prepared.trace.dropped
     if not dropped:
-        click.echo("\nNothing was dropped.")
+        print_line()
+        print_line("Nothing was dropped.")
         return
-    click.echo(f"\nDropped {sum(dropped.values()):,}:")
+    print_line()
+    print_line(f"Dropped {sum(dropped.values()):,}:")
     for reason, count in sorted(dropped.items(), key=lambda each: (-each[1], each[0])):
-        click.echo(f"  {count:,} {reason}")
+        print_line(f"  {count:,} {reason}")
         for example in prepared.examples.get(reason, ()):
             text = example.text if len(example.text) <= _SHOWN_CHARS else example.text[: _SHOWN_CHARS - 3] + "..."
-            click.echo(f"      {example.where}  {text}".rstrip())
+            print_line(f"      {example.where}  {text}".rstrip())
 
 
 def _print_unread(unread: dict[str, str]) -> None:
     if not unread:
         return
-    click.echo(f"\nNot read, or not to the end, {len(unread):,} of the files:")
+    print_line()
+    print_line(f"Not read, or not to the end, {len(unread):,} of the files:")
     for path, reason in islice(unread.items(), _SHOWN_FILES):
-        click.echo(f"  {path}  {printable(reason)}")
+        print_line(f"  {path}  {reason}")
     if len(unread) > _SHOWN_FILES:
-        click.echo(f"  and {len(unread) - _SHOWN_FILES:,} more, which are in trace.json")
+        print_line(f"  and {len(unread) - _SHOWN_FILES:,} more, which are in trace.json")
 
 
 def _print_rates(trace: Trace, length_s: float) -> None:
-    click.echo(f"\nAt speed 1 a server must take {_mean(trace, length_s)}, {trace.peak_per_s:,} in the busiest second.")
-    click.echo("A key's events go one after the other, so the hottest key bounds the speed:")
+    print_line()
+    print_line(f"At speed 1 a server must take {_mean(trace, length_s)}, {trace.peak_per_s:,} in the busiest second.")
+    print_line("A key's events go one after the other, so the hottest key bounds the speed:")
     print_table(
         ("  EVENTS", "IN A SECOND", "ANSWER WITHIN", "BUCKET", "KEY"),
         [
@@ -305,7 +308,7 @@ def _print_rates(trace: Trace, length_s: float) -> None:
                 hot.peak_per_s,
                 f"{_digits(1000 / hot.peak_per_s)}ms",
                 hot.bucket,
-                printable(hot.key) if len(hot.key) <= _SHOWN_CHARS else printable(hot.key[: _SHOWN_CHARS - 3]) + "...",
+                hot.key if len(hot.key) <= _SHOWN_CHARS else f"{hot.key[: _SHOWN_CHARS - 3]}...",
             )
             for hot in trace.hottest
         ],

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from remora.cli.options import FOLDER, json_option
-from remora.cli.output import print_json
+from remora.cli.output import print_json, print_line
 from remora.cli.steps import SILENT_S, told
 from remora_pipeline.replay.layout import RunDirectory
 from remora_pipeline.replay.report.job import report as make
@@ -57,4 +57,5 @@ def report(run: Path, against: Path | None, noise: Path | None, as_json: bool) -
         print_json(msgspec.to_builtins(summary))
         return
     page = RunDirectory(run).report / "index.html"
-    click.echo(f"{summary.verdict}  {'; '.join(summary.reasons) or summary.name}\n{page}")
+    print_line(f"{summary.verdict}  {'; '.join(summary.reasons) or summary.name}")
+    print_line(str(page))

@@ -25,7 +25,7 @@ from remora.cli.options import (
     region_option,
     seconds,
 )
-from remora.cli.output import print_json
+from remora.cli.output import print_json, print_line
 from remora.cli.steps import told
 from remora.model.words import several
 from remora_pipeline.replay.errors import ReplayError
@@ -230,7 +230,7 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
         job.refuse_used(run)
     if asked.is_dry:
         where = " ".join(filter(None, (target, address)))
-        click.echo(
+        print_line(
             f"{prepared}: would send {several(trace.events, 'event')} of {several(trace.keys, 'key')} to {where}"
         )
         return
@@ -311,9 +311,9 @@ def _report(run_id: str, trace: Trace, reading: Reading, punctuality: job.Punctu
         figures += (
             f"; waited {several(counts.limited, 'time')} for a rate limit, {_milliseconds(counts.limited_us)} in all"
         )
-    click.echo(f"run {run_id}: {offered:,} of {several(trace.events, 'event')} offered: {figures}")
+    print_line(f"run {run_id}: {offered:,} of {several(trace.events, 'event')} offered: {figures}")
     if punctuality is not None and punctuality.p50_us is not None and punctuality.p99_us is not None:
-        click.echo(
+        print_line(
             f"{counts.rate:,.0f} events/s, {several(counts.repetitions, 'request')} repeated,"
             f" lateness p50 {_milliseconds(punctuality.p50_us)}, p99 {_milliseconds(punctuality.p99_us)}"
         )

@@ -26,7 +26,7 @@ from remora.cli.options import (
     memory_option,
     seconds,
 )
-from remora.cli.output import print_json, print_table
+from remora.cli.output import print_json, print_line, print_table
 from remora.cli.steps import SILENT_S, told
 from remora.model.exits import Exit
 from remora.model.words import several
@@ -236,10 +236,10 @@ def _say_what_would_be_read(question: Question, run: Path | None) -> None:
         tell(f"looking for topic {source.topic} at {source.bootstrap}")
         offsets = (question.recalled or frozen_now(source, window.opened_by(since_us))).offsets
     count = sum(end - first for first, end in offsets.values())
-    click.echo(f"{source.topic}: would read {several(count, 'record')}")
+    print_line(f"{source.topic}: would read {several(count, 'record')}")
     for number, (first, end) in sorted(offsets.items()):
         if first < end:
-            click.echo(f"  partition {number}: offsets {first} to {end - 1}")
+            print_line(f"  partition {number}: offsets {first} to {end - 1}")
 
 
 @contextmanager
@@ -293,22 +293,22 @@ def _show(found: Findings, *, as_json: bool) -> None:
     verdict = found.verdict
     if not found.is_quiet:
         late = "is not judged" if verdict.run_id is None else "is missing below"
-        click.echo(f"remora: records still came when the ends were fixed, and what came later {late}", err=True)
+        print_line(f"remora: records still came when the ends were fixed, and what came later {late}", err=True)
     if as_json:
         print_json(msgspec.to_builtins(verdict))
         return
-    click.echo(f"{verdict.verdict}: {_headline(verdict)}")
+    print_line(f"{verdict.verdict}: {_headline(verdict)}")
     for reason in verdict.reasons:
-        click.echo(f"  {reason}")
+        print_line(f"  {reason}")
     if verdict.loop is not None:
-        click.echo(f"  (loop: {ReplayLoop(verdict.loop, verdict.requests)})")
+        print_line(f"  (loop: {ReplayLoop(verdict.loop, verdict.requests)})")
     for caveat in verdict.caveats:
-        click.echo(f"  (not known: {caveat})")
-    click.echo()
+        print_line(f"  (not known: {caveat})")
+    print_line()
     names = [name for name in _COUNTED_FIRST if name in verdict.counts]
     names += [name for name in verdict.counts if name not in names]
     print_table(("COUNT", "NUMBER"), [(name.replace("_", " "), f"{verdict.counts[name]:,}") for name in names])
-    click.echo()
+    print_line()
     if verdict.latencies:
         print_table(
             ("LATENCY", "SAMPLES", "P50", "P90", "P99", "P99.9", "MAX", "CLOCK"),
@@ -318,12 +318,12 @@ def _show(found: Findings, *, as_json: bool) -> None:
                 for times in (msgspec.structs.astuple(each)[2:],)
             ],
         )
-        click.echo()
+        print_line()
     for name, examples in verdict.examples.items():
-        click.echo(f"{name.replace('_', ' ')}:")
+        print_line(f"{name.replace('_', ' ')}:")
         for example in examples:
             known = {key: value for key, value in msgspec.to_builtins(example).items() if value is not None}
-            click.echo(
+            print_line(
                 "  "
                 + ", ".join(
                     f"{key} {ascii(value)[1:-1] if isinstance(value, str) and not value.isprintable() else value}"

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from remora.cli.options import json_option
-from remora.cli.output import print_table
+from remora.cli.output import print_line, print_table
 from remora.model.exits import Exit
 from remora_pipeline.simulate.form import NoScript
 from remora_pipeline.simulate.models import FORMS
@@ -51,7 +51,7 @@ def simulate(file: BinaryIO, as_json: bool) -> None:
             for place, each in enumerate(scripts)
         ]
     except NoScript as exc:
-        click.echo(f"remora: {exc}", err=True)
+        print_line(f"remora: {exc}", err=True)
         sys.exit(Exit.USAGE)
     answers = [answer(each) for each in checked]
     if not as_json:
@@ -68,14 +68,14 @@ def simulate(file: BinaryIO, as_json: bool) -> None:
 def _print(script: Script, found: Mapping[str, Any]) -> None:
     """One answer: a row for each figure that is not 0, or why the script is refused."""
     if "refused" in found:
-        click.echo(f"{script.model}: refused: {_shown(found['refused'])}")
+        print_line(f"{script.model}: refused: {_shown(found['refused'])}")
         return
     rows = [
         (number, op, name, _shown(value))
         for number, ((op, _), result) in enumerate(zip(script.steps, found["results"], strict=True), 1)
         for name, value in list(_figures("", result)) or [("-", "nothing")]
     ]
-    click.echo(f"{script.model}:")
+    print_line(f"{script.model}:")
     print_table(("STEP", "OP", "RESULT", "VALUE"), rows, "the script has no steps")
 
 

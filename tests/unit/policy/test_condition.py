@@ -136,6 +136,7 @@ def test_three_hundred_topics_behind_one_broker_are_one_outage() -> None:
     assert first.condition == Condition(State.RETRYING, "b:9092: Connection refused", 299.0, 9.0)
     assert first.named == "t0, t1, t10, t100, t101, t102, t103, t104, t105, t106 and 290 more"
     assert (second.cause, second.topics, second.entries) == ("unknown", ["u"], None)
+    assert [first.is_at_least, second.is_at_least] == [False, False]
 
 
 def test_a_topic_that_fails_is_not_said_to_be_empty() -> None:
@@ -145,3 +146,14 @@ def test_a_topic_that_fails_is_not_said_to_be_empty() -> None:
     (found,) = outages([shard], {"t": 0})
 
     assert found.entries is None
+
+
+@pytest.mark.parametrize(("other", "is_at_least"), [(None, True), (0, True), (3, False)])
+def test_a_sum_over_topics_that_are_partly_unknown_is_a_lower_bound(other: int | None, is_at_least: bool) -> None:
+    """Where the number of one topic's entries is not known, at least those of the others wait."""
+    away = Condition(State.RETRYING, "away", 1.0)
+    shards = [FailingShard(topic, "kafka://b:9092", "", away) for topic in ("t", "u")]
+
+    (found,) = outages(shards, {"t": 2, "u": other})
+
+    assert (found.entries, found.is_at_least) == (2 + (other or 0), is_at_least)

@@ -42,7 +42,7 @@ def test_a_held_topic_is_held_whatever_its_queues_do(states: list[str], shown: s
 def test_the_status_has_a_line_for_each_held_topic() -> None:
     """Also one whose queues another host has is named, with until when and why; an older daemon's status names none."""
     shown = {
-        "version": "1", "ready": True, "reasons": [], "ingest": "", "topics": [],
+        "version": "1", "ready": True, "reasons": [], "ingest": "", "topics": [], "workers": [],
         "store": {"description": "files", "connected": True, "state": "", "damaged": []},
     }  # fmt: skip
 

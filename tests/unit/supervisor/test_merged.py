@@ -79,6 +79,18 @@ def test_a_silent_worker_is_named_with_what_it_last_held() -> None:
     }  # fmt: skip
 
 
+def test_what_only_workers_know_is_not_known_where_none_answers() -> None:
+    """Where events are taken in, and how many dead letters are stored, is None and not off or 0."""
+    silent, answers = WorkerAnswer(1, 11, "c", 7, None), WorkerAnswer(2, 12, "d", 0, status())
+
+    assert [(found["ingest"], found["dead_letters"]) for found in (merged_status([silent]), merged_status([]))] == [
+        (None, None),
+        (None, None),
+    ]
+    found = merged_status([silent, answers])
+    assert (found["ingest"], found["dead_letters"]) == ("unix:/i", 0)
+
+
 def test_what_one_worker_holds_no_other_leaves() -> None:
     """A queue is left by a host when none of its workers holds it, and the best reason is given once."""
     other, own = (

@@ -3,6 +3,7 @@
 const REFRESH_MS = 2000;
 const FAILING = new Set(["retrying", "quarantined", "stopped"]);
 const NONE = "\u2013";
+const UNKNOWN = "not known";
 
 const $ = (id) => document.getElementById(id);
 const view = { status: null, rates: new Map(), sort: "state", down: false, opened: new Set() };
@@ -222,18 +223,20 @@ function drawSummary(status, all) {
   const sum = (what) => all.reduce((total, { figures }) => total + (figures[what] ?? 0), 0);
   const looked = all.filter(({ figures }) => (figures.backlog_entries ?? null) !== null);
   const ages = all.map(({ figures }) => figures.oldest_age_seconds).filter((age) => age !== null && age !== undefined);
+  const silent = status.workers.length && !status.workers.some((each) => each.answers);
   const rate = [...view.rates.values()].reduce((total, each) => total + each, 0);
   const shown = {
     Store: status.store.connected ? status.store.description : status.store.state,
     Workers: `${status.workers.filter((each) => each.ready).length} of ${status.workers.length} ready`,
-    Queues: `${count(status.shards.length)} held`,
-    Waiting: looked.length || !all.length
-      ? `${looked.some(({ figures }) => figures.backlog_exact === false) ? "~" : ""}${count(sum("backlog_entries"))}`
+    Queues: silent ? UNKNOWN : `${count(status.shards.length)} held`,
+    Waiting: !silent && (looked.length || !all.length)
+      ? (looked.length < all.filter(({ state }) => state).length ? "at least " : "")
+        + (looked.some(({ figures }) => figures.backlog_exact === false) ? "~" : "") + count(sum("backlog_entries"))
       : NONE,
     "Oldest event": ages.length ? duration(Math.max(...ages)) : NONE,
     "Delivered per second": view.rates.size ? count(rate) : NONE,
     "Dead letters": count(status.dead_letters),
-    Ingest: status.ingest || "off",
+    Ingest: status.ingest === null ? UNKNOWN : status.ingest || "off",
   };
   const list = $("summary");
   Object.entries(shown).forEach(([term, value], at) => {
@@ -259,7 +262,8 @@ const spillLines = (all) => all.filter(({ figures }) => figures.spilled_entries)
 function drawProblems(status, all) {
   const lines = status.store.damaged.map((each) => `damaged: ${each}`);
   for (const each of status.destinations ?? []) {
-    const events = `${each.entries === null ? "?" : count(each.entries)} ${each.entries === 1 ? "event" : "events"}`;
+    const events = (each.entries_at_least ? "at least " : "")
+      + (each.entries === null ? "? events" : several(each.entries, "event"));
     const next = each.next_attempt_seconds === null ? "" : `, next attempt in ${duration(each.next_attempt_seconds)}`;
     const [place, age] = [each.destination || "unknown", duration(each.since_seconds)];
     lines.push(`${place}: ${each.cause}: ${several(each.topics, "topic")}, ${events}, `

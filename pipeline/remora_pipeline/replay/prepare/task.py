@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from remora.model.words import printable
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.prepare.column_map import Mapping
 from remora_pipeline.replay.prepare.entry import FormatContext, FoundLine, Write
@@ -130,8 +131,3 @@ class DropTally:
             for place, (line, text) in enumerate(examples):
                 count = self._counts[reason] if place == 0 else 0
                 yield _note(DROPPED, piece, line, printable(reason), count, printable(text))
-
-
-def printable(text: str) -> str:
-    """Text on one line, with what cannot be shown as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
