@@ -111,6 +111,21 @@ async def test_an_entry_that_is_too_long_leaves_no_hole(logs: FaultyLogs, folder
         assert await log.append(b"first") == 1
 
 
+async def test_a_trim_ends_at_the_tail(logs: FaultyLogs, folder: Path) -> None:
+    """Who trims further than a log goes deletes what there is, and the next append has the position behind it; so it
+    is where no server says how far that is."""
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        await log.append(b"1")
+        await log.trim(1_000_000)
+        assert await log.append(b"2") == 2
+    async with Log(logs, LOG, [], replace(PATIENT, ask_s=0.01)) as alone:
+        await alone.trim(1_000_000)
+
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        assert await log.append(b"3") == 3
+        assert [each.cell for each in await log.read_range(1, 3)] == [Cell.TRIMMED, Cell.TRIMMED, Cell.DATA]
+
+
 async def test_a_write_that_comes_late_lands_nowhere(logs: FaultyLogs, folder: Path) -> None:
     """A write that is carried out when its append has landed elsewhere meanwhile is refused."""
     late = Held()

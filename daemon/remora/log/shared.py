@@ -123,8 +123,16 @@ class Log:
             return
 
     async def trim(self, upto: int) -> None:
-        """Delete all entries up to this position for good, durably."""
-        await self._logs.trim(self.name, upto)
+        """Delete all entries up to this position for good, durably.
+
+        It ends at the tail: behind it nothing is handed out yet, and who appends there would be refused. Where no
+        sequencer says what the tail is, the last position that is written counts.
+        """
+        try:
+            last = (await self._servers.tail(self._times.ask_s)).position
+        except SequencerUnavailable:
+            last = (await self._logs.figures(self.name)).tail
+        await self._logs.trim(self.name, min(upto, last))
 
     # ---------------------------------------------------------------------------------------- reading
 
