@@ -17,7 +17,7 @@ from contract.test_store_logs import COUNTER, LOG, Opens, opens
 from devkit.waits import PATIENT_S
 from remora.client import SequencerClient
 from remora.log import AppendUnclear, Entry, Log, LogTimes, NotAppended, SyncLog
-from remora.model.log import Cell, LogKind, LogName, LogRefused, LogUnknown
+from remora.model.log import MOST_DATA_BYTES, Cell, LogKind, LogName, LogRefused, LogUnknown
 from support.log_servers import FaultyLogs, Held, answer_lost, serving, write_lost
 
 __all__ = ["opens"]
@@ -100,6 +100,30 @@ async def test_an_answer_that_is_lost_is_found_out(logs: FaultyLogs, folder: Pat
         assert await log.append(b"landed") == 1
         assert await log.append(b"lost first") == 3
         assert await written(logs, 9) == [b"landed", b"lost first"]
+
+
+async def test_an_entry_that_is_too_long_leaves_no_hole(logs: FaultyLogs, folder: Path) -> None:
+    """It is refused before a position is taken, so that the next entry has that one."""
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        with pytest.raises(LogRefused, match=f"at most {MOST_DATA_BYTES} bytes, not {MOST_DATA_BYTES + 1}"):
+            await log.append(bytes(MOST_DATA_BYTES + 1))
+
+        assert await log.append(b"first") == 1
+
+
+async def test_a_trim_ends_at_the_tail(logs: FaultyLogs, folder: Path) -> None:
+    """Who trims further than a log goes deletes what there is, and the next append has the position behind it; so it
+    is where no server says how far that is."""
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        await log.append(b"1")
+        await log.trim(1_000_000)
+        assert await log.append(b"2") == 2
+    async with Log(logs, LOG, [], replace(PATIENT, ask_s=0.01)) as alone:
+        await alone.trim(1_000_000)
+
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        assert await log.append(b"3") == 3
+        assert [each.cell for each in await log.read_range(1, 3)] == [Cell.TRIMMED, Cell.TRIMMED, Cell.DATA]
 
 
 async def test_a_write_that_comes_late_lands_nowhere(logs: FaultyLogs, folder: Path) -> None:

@@ -22,6 +22,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
 from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
 from support.stores import QUIET_S, by_shard, own_topic, renew, spread
 
 LONG_S = 120
@@ -112,6 +113,28 @@ async def read(store: SqliteStore, topic: Topic) -> None:
 
 async def write(store: SqliteStore, topic: Topic) -> None:
     await store.ingest.publish(topic, spread(topic, 2))
+
+
+async def test_a_look_that_fails_is_not_the_last_one(
+    settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look that fails in a way that nobody expected is logged once, and the store is found away and back all the
+    same."""
+    failures, look = iter([ValueError("a defect")] * 3), Files.look
+
+    async def failing(files: Files) -> None:
+        if failure := next(failures, None):
+            raise failure
+        await look(files)
+
+    async with in_use(settings) as (store, topic, states):
+        monkeypatch.setattr(Files, "look", failing)
+        take_away(settings)
+        assert "is gone" in await states.are(False)
+        bring_back(settings)
+        await states.are(True)
+        await assert_as_left(store, topic)
+    assert [each.levelname for each in caplog.records if each.name == watch.__name__] == ["ERROR"]
 
 
 @pytest.mark.parametrize(("doing", "code"), [("reading", errno.EIO), ("writing", errno.EIO), ("writing", errno.EROFS)])

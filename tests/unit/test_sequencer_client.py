@@ -14,9 +14,10 @@ import uvloop
 
 from devkit.waits import PATIENT_S
 from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
+from remora.client.sequencer_session import MOST_RANGE, request_frame
 from remora.codec import speedups
-from remora.codec.sequencer import INIT_LOG, Core, parse_request, reply
-from remora.model.log import LogName, Token
+from remora.codec.sequencer import INIT_LOG, MOST_FRAME_BYTES, Core, parse_request, reply
+from remora.model.log import LogName, LogRefused, Token
 from remora.servers.sequencer import Rounds
 from support.sequencer import FAR, LOG, OTHER, listening
 
@@ -260,8 +261,100 @@ async def test_another_address_is_tried(tmp_path: Path) -> None:
     async with served(tmp_path, a_core()) as address, SequencerClient([nobody, address]) as client:
         assert await client.next(LOG) == Token(3, 1)
     async with SequencerClient([nobody], timeout_s=0.05) as client:
-        with pytest.raises(SequencerUnavailable, match="no server answers"):
+        with pytest.raises(SequencerUnavailable, match=r"no server answers: unix:.*/nobody: No such file or directory"):
             await client.next(LOG)
+
+
+async def test_a_server_that_stands_still_is_left(tmp_path: Path) -> None:
+    """Callers get their answers from the next address when a server says nothing, whether it has served them or not."""
+    core, stands_still = a_core(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not stands_still.is_set():
+                writer.write(core.answer(data).replies)
+
+    async with scripted(tmp_path, serve) as still, served(tmp_path, core) as address:
+        async with SequencerClient([still, address], timeout_s=PATIENT_S) as client:
+            client._silent_s = 0.05
+            assert (await client.next(LOG)).epoch == 3
+            stands_still.set()
+            await asyncio.gather(*(client.next(LOG) for _ in range(5)))
+        async with SequencerClient([still, address], timeout_s=PATIENT_S) as client:
+            client._silent_s = 0.05
+            await asyncio.gather(client.next(LOG), client.next_range(LOG, 3), client.tail(OTHER))
+
+
+async def test_the_time_of_silence_is_counted_from_the_last_word(tmp_path: Path) -> None:
+    """A server that was idle for longer than a silent one is waited for is not left, nor is one that answers slowly."""
+    core, connections = a_core(), []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        while data := await reader.read(1 << 16):
+            for each in core.answer(data).replies.split(b"\0\0\0"):
+                writer.write(b"\0\0\0" * bool(each) + each)
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
+        await client.next(LOG)
+        assert client._connection
+        assert client._connection._owes_since > asyncio.get_running_loop().time()  # it owes nothing
+        client._connection._look_whether_silent()
+
+        await client.next(LOG)
+
+    assert len(connections) == 1
+
+
+async def test_an_address_that_takes_no_connection_in_time_is_left(tmp_path: Path) -> None:
+    """Where connecting takes as long as a silent server is waited for, the next address is tried."""
+    hangs = asyncio.Event()
+
+    class Slow(SequencerClient):
+        async def _connect(self, address: str, made: Any) -> None:
+            if address == "unix:hangs":
+                hangs.set()
+                await asyncio.Event().wait()
+            await super()._connect(address, made)
+
+    async with served(tmp_path, a_core()) as address, Slow(["unix:hangs", address], timeout_s=PATIENT_S) as client:
+        client._silent_s = 0.05
+        assert await client.next(LOG) == Token(3, 1)
+    assert hangs.is_set()
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":9000", "host:port", "host:65536", "unix:", ""])
+def test_an_address_of_another_form_is_refused(address: str) -> None:
+    """The client names the address, and what it expects, before anybody waits."""
+    with pytest.raises(ValueError, match=f'expected "host:port" or "unix:/path", not "{address}"'):
+        SequencerClient(["localhost:9000", address])
+
+
+async def test_a_host_that_cannot_be_one_is_named(tmp_path: Path) -> None:
+    """A name that no host can have is told from a server that does not answer, and the next address is tried."""
+    wrong = f"{'h' * 64}:9000"
+    async with SequencerClient([wrong], timeout_s=0.05) as client:
+        with pytest.raises(SequencerUnavailable, match=f"no server answers: {wrong}: "):
+            await client.next(LOG)
+    async with served(tmp_path, a_core()) as address, SequencerClient([wrong, address]) as client:
+        assert await client.next(LOG) == Token(3, 1)
+
+
+async def test_a_name_that_no_request_has_room_for_is_refused_at_once(tmp_path: Path) -> None:
+    """Servers close the connection of a longer request, and the client with the longest name sends none."""
+    longest = LogName(b"pool", b"n" * 994)
+    frame_bytes = len(request_frame(longest, 2**64 - 1, hands_out=True, wanted=MOST_RANGE, current=True))
+    assert frame_bytes == 4 + MOST_FRAME_BYTES
+    async with served(tmp_path, a_core()) as address, SequencerClient([address]) as client:
+        for ask in (client.next, client.tail):
+            with pytest.raises(LogRefused, match="998 bytes at most in a request, not 999"):
+                await ask(LogName(b"pool!", longest.name))
+
+
+async def test_a_range_is_as_long_as_a_request_can_say(tmp_path: Path) -> None:
+    """A range of 2**32 positions, which a server takes for no request, is asked for as one position less."""
+    async with served(tmp_path, a_core()) as address, SequencerClient([address]) as client:
+        assert await client.next_range(LOG, 2**32) == (Token(3, 1), 4096)
 
 
 async def test_replies_that_are_none_end_the_connection(tmp_path: Path) -> None:

@@ -280,14 +280,14 @@ def fill(settings: Settings, name: str, pool: str, position: int) -> None:
 @click.argument("position", type=POSITION)
 @config_option
 def trim(settings: Settings, name: str, pool: str, position: int) -> None:
-    """Delete all entries up to POSITION for good.
+    """Delete all entries up to POSITION for good. Nothing behind the log's tail is trimmed.
 
     \b
     Example:
       remora log trim orders 1000
     """
     which = _log(settings, pool, name)
-    _in_store(settings, lambda logs: logs.trim(which, position))
+    _with_log(settings, which, lambda log: log.trim(position))
 
 
 @log.command("seal")

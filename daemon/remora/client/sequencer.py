@@ -4,29 +4,42 @@
         token = await client.next(LogName(b"pool", b"log"))
 
 All that is asked for in one turn of the event loop travels in one write: as single requests, which any server knows, or
-as a range where the server has shown that it grants them. The frames are made and read here, apart from the daemon's
-codec, so that each is a test of the other.
+as a range where the server has shown that it grants them. The frames are made and read in `sequencer_session`, apart
+from the daemon's codec, so that each is a test of the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Literal, Self
 
+from remora.client.sequencer_session import (
+    INIT_LOG,
+    MOST_RANGE,
+    OK,
+    STALE_EPOCH,
+    Outcome,
+    PositionsAsked,
+    RequestSent,
+    SequencerReply,
+    SequencerSession,
+    check_name,
+    request_frame,
+)
 from remora.model.errors import RemoraError
 from remora.model.log import LogName, Token
 
 MOST_UNDER_WAY = 4096
 FIRST_PAUSE_S = 0.005
 LONGEST_PAUSE_S = 1.0
-MOST_REPLY_BYTES = 1 << 20
+ADDRESS = re.compile("unix:.+|.+:(?P<port>[0-9]{1,5})")
 
 
 class SequencerUnavailable(RemoraError):
@@ -39,145 +52,10 @@ class OutcomeUnknown(SequencerUnavailable):
     """The connection broke while a position was under way: it may have been handed out, and is a hole then."""
 
 
-# -------------------------------------------------------------------------------------------------- frames
-
-
-def _varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
-def _request(log: LogName, epoch: int, *, hands_out: bool, wanted: int = 0, current: bool = False) -> bytes:
-    body = b"\x08" + _varint(epoch) + b"\x12" + _varint(len(log.pool)) + log.pool
-    body += b"\x1a" + _varint(len(log.name)) + log.name + (b"\x20\x01" if hands_out else b"\x20\x00")
-    if wanted:
-        body += b"\x38" + _varint(wanted)
-    if current:
-        body += b"\x40\x01"
-    return len(body).to_bytes(4, "big") + body
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    position: int = 0
-    status: int = 0
-    granted: int = 0
-    epoch: int | None = None
-
-
-def _reply(body: bytes) -> _Reply:
-    """Returns a reply's fields. Raises ValueError for a field that is not a varint."""
-    values: dict[int, int] = {}
-    place = 0
-    while place < len(body):
-        tag, place = _read(body, place)
-        if tag & 7:
-            raise ValueError("a field of a reply is no number")
-        values[tag >> 3], place = _read(body, place)
-    return _Reply(values.get(1, 0), values.get(2, 0), values.get(4, 0), values.get(5))
-
-
-def _read(body: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70 and place < len(body):
-        byte = body[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-    raise ValueError("a number of a reply is cut short")
-
-
-OK, INIT_LOG, STALE_EPOCH = 0, 1, 2
 NO_ANSWER = "no server answers"
 
 _new = tuple.__new__
 """Makes a Token in half the time of its constructor."""
-
-
-# ------------------------------------------------------------------------------------------------- waiting
-
-
-_Outcome = asyncio.Future[Token | tuple[_Reply, int]]
-"""A position for a caller that wants one, else the reply and the epoch that was sent."""
-
-
-@dataclass(slots=True)
-class _Asked:
-    """Callers that want one position each, or one that wants several, the tail (0), or the epoch served ("current").
-
-    Those who ask in the same turn of the event loop share one. The first turn behind `ends` tells them that the time is
-    over.
-    """
-
-    log: LogName
-    wanted: int
-    asks: Literal["next", "tail", "current"]
-    outcomes: list[_Outcome]
-    ends: float = inf
-
-
-@dataclass(slots=True)
-class _Sent:
-    """One request under way, and whose it is: several callers' where it is a range that was made for them.
-
-    `tries_range`: the reply shows whether the server grants ranges.
-    """
-
-    asked: _Asked
-    outcomes: list[_Outcome]
-    epoch: int
-    tries_range: bool = False
-
-
-class _ClientSession(asyncio.Protocol):
-    """Replies in the order of the requests."""
-
-    def __init__(self, on_reply: Callable[[_Sent, _Reply], None], on_lost: Callable[[_ClientSession], None]) -> None:
-        self._on_reply = on_reply
-        self._on_lost = on_lost
-        self._rest = b""
-        self.sent: deque[_Sent] = deque()
-        self.transport: asyncio.WriteTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.WriteTransport", transport)  # uvloop's is no subclass of it
-
-    def data_received(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
-        place, end = 0, len(data)
-        while place + 4 <= end:
-            size = int.from_bytes(data[place : place + 4], "big")
-            if size > MOST_REPLY_BYTES:
-                self.close()
-                return
-            if place + 4 + size > end:
-                break
-            try:
-                reply = _reply(data[place + 4 : place + 4 + size])
-                sent = self.sent.popleft()
-            except (
-                ValueError,
-                IndexError,
-            ):  # no reply, or one without a request: the rest of the stream has no meaning
-                self.close()
-                return
-            self._on_reply(sent, reply)
-            place += 4 + size
-        self._rest = data[place:]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        self._on_lost(self)
-
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
 
 
 class SequencerClient:
@@ -196,23 +74,32 @@ class SequencerClient:
         reached over TLS.
 
         `projection` reads a log's epoch where it is kept; without it the server is asked, of which storage still checks
-        every write. With `repeats` a position whose reply was lost is asked for again, which costs a hole.
+        every write. A caller waits for `timeout_s`; a server that says nothing for as much of it as each address has is
+        left for the next one. With `repeats` a position whose reply was lost is asked for again, which costs a hole.
+
+        Raises ValueError where there is no address, or one of another form.
         """
         if not addresses:
             raise ValueError("a client needs an address")
+        for each in addresses:
+            if not (found := ADDRESS.fullmatch(each)) or int(found["port"] or 0) > 65535:
+                raise ValueError(f'expected "host:port" or "unix:/path", not "{each}"')
         self._addresses = list(addresses)
         self._timeout_s = timeout_s
+        self._silent_s = timeout_s / len(addresses)
         self._projection = projection
         self._repeats = repeats
         self._tls = tls
         self._next_address = 0
+        self._not_reached = ""
+        """Why the address that was tried last could not be reached."""
         self._epochs: dict[LogName, int] = {}
         self._grants_ranges: bool | None = None
-        self._waiting: deque[_Asked] = deque()
-        self._asking: _Asked | None = None  # what others may join until it is sent
-        self._make_outcome: Callable[[], _Outcome]
+        self._waiting: deque[PositionsAsked] = deque()
+        self._asking: PositionsAsked | None = None  # what others may join until it is sent
+        self._make_outcome: Callable[[], Outcome]
         self._timer: asyncio.TimerHandle | None = None
-        self._connection: _ClientSession | None = None
+        self._connection: SequencerSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_flush_due = False
         self._is_closed = False
@@ -236,7 +123,10 @@ class SequencerClient:
         await asyncio.sleep(0)  # the transport closes its socket in the next turn
 
     async def next(self, log: LogName) -> Token:
-        """A position that no other caller gets. Raises SequencerUnavailable, among them OutcomeUnknown."""
+        """A position that no other caller gets.
+
+        Raises SequencerUnavailable, among them OutcomeUnknown, and LogRefused for a name that no request has room for.
+        """
         asking = self._asking
         if asking is None or asking.log != log:
             asking = self._begin(log)
@@ -245,7 +135,7 @@ class SequencerClient:
             return Token(epoch, reply.position)
         outcome = self._make_outcome()
         asking.outcomes.append(outcome)
-        failed: _Reply | OutcomeUnknown
+        failed: SequencerReply | OutcomeUnknown
         try:
             found = await outcome
             if isinstance(found, Token):
@@ -265,11 +155,11 @@ class SequencerClient:
         """
         if wanted < 1:
             raise ValueError("a range has one position at least")
-        reply, epoch = await self._ask(log, "next", wanted)
+        reply, epoch = await self._ask(log, "next", min(wanted, MOST_RANGE))
         return Token(epoch, reply.position), reply.granted or 1
 
     async def tail(self, log: LogName) -> Token:
-        """The last position that was handed out; 0 where there was none. Raises SequencerUnavailable."""
+        """The last position that was handed out; 0 where there was none. Raises SequencerUnavailable and LogRefused."""
         reply, epoch = await self._ask(log, "tail", 0)
         return Token(epoch, reply.position)
 
@@ -283,13 +173,13 @@ class SequencerClient:
 
     # ------------------------------------------------------------------------------------------- asking
 
-    def _begin(self, log: LogName) -> _Asked | None:
+    def _begin(self, log: LogName) -> PositionsAsked | None:
         """What callers that want a position of this log in this turn share; none where its epoch is to be learnt."""
         if self._is_closed or log not in self._epochs:
             return None
         loop = asyncio.get_running_loop()
         self._make_outcome = loop.create_future
-        self._asking = asking = _Asked(log, 1, "next", [], loop.time() + self._timeout_s)
+        self._asking = asking = PositionsAsked(log, 1, "next", [], loop.time() + self._timeout_s)
         self._waiting.append(asking)
         if self._timer is None:
             self._timer = loop.call_at(asking.ends, self._end_late)
@@ -310,6 +200,7 @@ class SequencerClient:
         self._timer = loop.call_at(next_end, self._end_late) if next_end < inf else None
 
     def _late(self, why: str) -> SequencerUnavailable:
+        why += self._not_reached if why == NO_ANSWER else ""
         return SequencerUnavailable(f"no position within {self._timeout_s:g} s: {why}")
 
     async def _ask(
@@ -317,9 +208,9 @@ class SequencerClient:
         log: LogName,
         asks: Literal["next", "tail"],
         wanted: int,
-        failed: _Reply | OutcomeUnknown | None = None,
+        failed: SequencerReply | OutcomeUnknown | None = None,
         ends: float | None = None,
-    ) -> tuple[_Reply, int]:
+    ) -> tuple[SequencerReply, int]:
         """Ask until there is an answer, or the time is over. `failed` is what came of asking until now."""
         pause_s, last = FIRST_PAUSE_S, NO_ANSWER
         try:
@@ -327,12 +218,12 @@ class SequencerClient:
                 asyncio.get_running_loop().time() + self._timeout_s if ends is None else ends
             ):
                 while True:
-                    if isinstance(failed, _Reply):
+                    if isinstance(failed, SequencerReply):
                         self._epochs.pop(log, None)
                         last = "the log is not served now" if failed.status == INIT_LOG else "its epoch is over"
                     if failed is not None:
                         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
-                    if isinstance(failed, _Reply):
+                    if isinstance(failed, SequencerReply):
                         pause_s = FIRST_PAUSE_S if failed.status == STALE_EPOCH else min(2 * pause_s, LONGEST_PAUSE_S)
                     try:
                         if log not in self._epochs:
@@ -350,7 +241,8 @@ class SequencerClient:
             raise self._late(last) from None
 
     async def _learn(self, log: LogName) -> None:
-        """Learn which epoch a log is served in, from where it is kept or from the server."""
+        """Learn which epoch a log is served in, from where it is kept or from the server. Raises LogRefused."""
+        check_name(log)
         if self._projection is not None:
             epoch = await self._projection(log)
             if epoch is not None:
@@ -360,14 +252,16 @@ class SequencerClient:
         if reply.status == OK:
             self._epochs[log] = reply.epoch or 0
 
-    async def _once(self, log: LogName, asks: Literal["next", "tail", "current"], wanted: int) -> tuple[_Reply, int]:
+    async def _once(
+        self, log: LogName, asks: Literal["next", "tail", "current"], wanted: int
+    ) -> tuple[SequencerReply, int]:
         if self._is_closed:
             raise SequencerUnavailable("the client is closed")
-        outcome: _Outcome = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Asked(log, wanted, asks, [outcome]))
+        outcome: Outcome = asyncio.get_running_loop().create_future()
+        self._waiting.append(PositionsAsked(log, wanted, asks, [outcome]))
         self._flush_soon()
         found = await outcome
-        return (_Reply(found.position), found.epoch) if isinstance(found, Token) else found
+        return (SequencerReply(found.position), found.epoch) if isinstance(found, Token) else found
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
@@ -386,9 +280,9 @@ class SequencerClient:
             frames.append(self._send(self._waiting.popleft(), sent))
         data = b"".join(frames)
         if data:
-            self._connection.transport.write(data)
+            self._connection.write(data)
 
-    def _send(self, asked: _Asked, sent: deque[_Sent]) -> bytes:
+    def _send(self, asked: PositionsAsked, sent: deque[RequestSent]) -> bytes:
         """The requests for callers who have not given up, as far as there is room: a range where that is known to work,
         else one for each."""
         outcomes = [each for each in asked.outcomes if not each.done()]
@@ -396,22 +290,22 @@ class SequencerClient:
             return b""
         log, epoch = asked.log, self._epochs.get(asked.log, 0)
         if asked.asks != "next":
-            sent.append(_Sent(asked, outcomes, epoch))
-            return _request(log, epoch, hands_out=False, current=asked.asks == "current")
+            sent.append(RequestSent(asked, outcomes, epoch))
+            return request_frame(log, epoch, hands_out=False, current=asked.asks == "current")
         room = MOST_UNDER_WAY if self._grants_ranges else MOST_UNDER_WAY - len(sent)
         if len(outcomes) > room:
-            self._waiting.appendleft(_Asked(log, 1, "next", outcomes[room:], asked.ends))
+            self._waiting.appendleft(PositionsAsked(log, 1, "next", outcomes[room:], asked.ends))
             outcomes = outcomes[:room]
         if self._grants_ranges and len(outcomes) > 1:
-            sent.append(_Sent(asked, outcomes, epoch))
-            return _request(log, epoch, hands_out=True, wanted=len(outcomes))
+            sent.append(RequestSent(asked, outcomes, epoch))
+            return request_frame(log, epoch, hands_out=True, wanted=len(outcomes))
         tries = asked.wanted > 1 or self._grants_ranges is None
-        sent.extend([_Sent(asked, [each], epoch, tries) for each in outcomes])
-        return _request(log, epoch, hands_out=True, wanted=asked.wanted if tries else 0) * len(outcomes)
+        sent.extend([RequestSent(asked, [each], epoch, tries) for each in outcomes])
+        return request_frame(log, epoch, hands_out=True, wanted=asked.wanted if tries else 0) * len(outcomes)
 
     # ------------------------------------------------------------------------------------------ replies
 
-    def _on_reply(self, sent: _Sent, reply: _Reply) -> None:
+    def _on_reply(self, sent: RequestSent, reply: SequencerReply) -> None:
         """Gives each caller its position. A cancelled one leaves a hole: no other caller gets its position."""
         if sent.tries_range and reply.status == OK:
             self._grants_ranges = bool(reply.granted)
@@ -426,14 +320,15 @@ class SequencerClient:
                 if not outcome.done():
                     outcome.set_result(_new(Token, (epoch, position)))
             if granted < len(outcomes):
-                self._waiting.appendleft(_Asked(asked.log, 1, "next", outcomes[granted:], asked.ends))
+                self._waiting.appendleft(PositionsAsked(asked.log, 1, "next", outcomes[granted:], asked.ends))
         if self._waiting:
             self._flush_soon()
 
-    def _on_lost(self, connection: _ClientSession) -> None:
+    def _on_lost(self, connection: SequencerSession) -> None:
         if connection is not self._connection:
             return
         self._connection = None
+        self._next_address += connection.was_silent
         for sent in connection.sent:
             if sent.asked.asks == "next":
                 _fail(sent.outcomes, lambda: OutcomeUnknown("the connection to the sequencer broke"))
@@ -448,26 +343,27 @@ class SequencerClient:
 
     async def _open(self) -> None:
         """Connect to the first address that can be reached, the one that failed last being tried last."""
-        loop, pause_s, tls = asyncio.get_running_loop(), FIRST_PAUSE_S, self._tls
+        pause_s = FIRST_PAUSE_S
         try:
             while self._waiting and not self._is_closed:
                 address = self._addresses[self._next_address % len(self._addresses)]
                 self._next_address += 1
-                connection = _ClientSession(self._on_reply, self._on_lost)
+                connection = SequencerSession(self._on_reply, self._on_lost, self._silent_s)
                 try:
-                    if address.startswith("unix:"):
-                        await loop.create_unix_connection(lambda made=connection: made, address[5:])  # type: ignore[misc]  # mypy knows no lambda with a default
-                    else:
-                        host, _, port = address.rpartition(":")
-                        await loop.create_connection(lambda made=connection: made, host.strip("[]"), int(port), ssl=tls)
+                    async with asyncio.timeout(self._silent_s):
+                        await self._connect(address, connection)
                 except asyncio.CancelledError:
                     connection.close()  # it may be open already: made in the turn in which the cancellation came
                     raise
-                except OSError:
+                except (OSError, UnicodeError) as exc:  # the latter of what cannot be the name of a host
+                    connection.close()  # as above, where the time was over
+                    self._not_reached = (
+                        f": {address}: {getattr(exc, 'strerror', None) or str(exc) or 'it does not answer'}"
+                    )
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                     continue
-                self._connection = connection
+                self._connection, self._not_reached = connection, ""
                 self._next_address -= 1
                 return
         finally:
@@ -475,8 +371,16 @@ class SequencerClient:
             if self._connection is not None:
                 self._flush_soon()
 
+    async def _connect(self, address: str, made: SequencerSession) -> None:
+        loop = asyncio.get_running_loop()
+        if address.startswith("unix:"):
+            await loop.create_unix_connection(lambda: made, address[5:])
+        else:
+            host, _, port = address.rpartition(":")
+            await loop.create_connection(lambda: made, host.strip("[]"), int(port), ssl=self._tls)
 
-def _fail(outcomes: Sequence[_Outcome], why: Callable[[], Exception]) -> None:
+
+def _fail(outcomes: Sequence[Outcome], why: Callable[[], Exception]) -> None:
     for outcome in outcomes:
         if not outcome.done():
             outcome.set_exception(why())

@@ -18,7 +18,7 @@ from remora.log.errors import AppendUnclear, NotAppended
 from remora.log.follower import Follower
 from remora.log.servers import LogServers
 from remora.model.errors import StoreError
-from remora.model.log import LogName, PositionTaken, StaleEpoch, Token
+from remora.model.log import LogName, PositionTaken, StaleEpoch, Token, check_entry
 from remora.policy import appends
 from remora.policy.appends import Next
 from remora.ports.log import Logs
@@ -63,6 +63,7 @@ class Log:
         is not in the log and never will be, AppendUnclear where nobody could tell in time, and LogUnknown and
         LogRefused. A cancelled append may land, or leave a hole.
         """
+        check_entry(data)  # before a position is taken, which would be a hole
         ends, pause_s = self._now() + self._times.give_up_s, self._times.first_look_s
         while True:
             try:
@@ -122,8 +123,16 @@ class Log:
             return
 
     async def trim(self, upto: int) -> None:
-        """Delete all entries up to this position for good, durably."""
-        await self._logs.trim(self.name, upto)
+        """Delete all entries up to this position for good, durably.
+
+        It ends at the tail: behind it nothing is handed out yet, and who appends there would be refused. Where no
+        sequencer says what the tail is, the last position that is written counts.
+        """
+        try:
+            last = (await self._servers.tail(self._times.ask_s)).position
+        except SequencerUnavailable:
+            last = (await self._logs.figures(self.name)).tail
+        await self._logs.trim(self.name, min(upto, last))
 
     # ---------------------------------------------------------------------------------------- reading
 

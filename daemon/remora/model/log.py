@@ -140,3 +140,9 @@ def name_problem(log: LogName) -> str:
     if not text or len(log.name) > MOST_NAME_BYTES or not text.isprintable():
         return f"the name of a log has 1 to {MOST_NAME_BYTES} bytes of printable text"
     return ""
+
+
+def check_entry(data: bytes) -> None:
+    """Raises LogRefused for an entry that is too long for a log."""
+    if len(data) > MOST_DATA_BYTES:
+        raise LogRefused(f"an entry of a log has at most {MOST_DATA_BYTES} bytes, not {len(data)}")

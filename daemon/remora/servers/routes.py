@@ -58,7 +58,7 @@ class AskedOver:
 
     async def body(self) -> bytes:
         """Its body. Raises BodyBroken, and NotAnswered for one that is longer than `MOST_BODY`."""
-        if self.headers.get(b"expect").lower() == "100-continue":
+        if self.request.head.waits_to_go_on:
             self.request.tell(CONTINUE)
         body = bytearray()
         while piece := await self.request.content.read():

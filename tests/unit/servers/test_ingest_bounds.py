@@ -350,6 +350,16 @@ async def test_a_client_that_asks_first_is_told_to_go_on(store: ScriptedStore, t
         assert (await answer(reader))[0] == 200
 
 
+async def test_a_client_of_http_1_0_is_never_told_to_go_on(store: ScriptedStore, tmp_path: Path) -> None:
+    """Its expectation is ignored (RFC 9110, 10.1.1): what it gets first is the answer to its body."""
+    async with ingest_site(store, tmp_path), connected(tmp_path) as (reader, writer):
+        asked = head(EVENTS, f"Content-Length: {len(BODY)}", "Expect: 100-continue")
+        writer.write(asked.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        writer.write(BODY)
+
+        assert (await answer(reader))[0] == 200
+
+
 async def test_a_body_is_bounded_whose_length_is_not_told(store: ScriptedStore, tmp_path: Path) -> None:
     """In chunks, or compressed a thousandfold: more than the bound is never held."""
 

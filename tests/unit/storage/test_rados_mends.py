@@ -20,6 +20,7 @@ from remora.model.shard import LockToken, Shard
 from remora.policy.osd_releases import OsdReleases
 from remora.storage.librados import operations
 from remora.storage.librados.operations import ObjectBytes, ObjectOperation, WriteOp, Xattrs
+from remora.storage.rados import old_heads as old_heads_module
 from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.osds import Osds
@@ -231,6 +232,22 @@ async def test_a_queue_is_looked_at_again_when_its_osd_may_be_another(osd: Osd) 
         looks.append(osd.reads)
 
     assert looks == [1, 1, 2, 3, 3, 4, 4]
+
+
+@in_virtual_time
+async def test_a_bounded_number_of_old_heads_is_known(osd: Osd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more queues than are known the one that was looked at longest ago is looked at once more."""
+    monkeypatch.setattr(old_heads_module, "MOST_SETTLED", 2)
+    osd.osds.note(FIXED)
+    osd.head = queue_head(urgent_version=3)
+    old_heads, looks = heads(osd), []
+
+    for name in ("a", "b", "c", "b", "c", "a", "c"):
+        await old_heads.settle(Shard(name))
+        looks.append(osd.reads)
+
+    assert looks == [1, 2, 3, 3, 3, 4, 4]
+    assert len(old_heads._settled) == 2
 
 
 @in_virtual_time

@@ -86,6 +86,11 @@ class Head:
         """The target's path, decoded."""
         return path_of(self.target)
 
+    @property
+    def waits_to_go_on(self) -> bool:
+        """Whether the client sends its body only after 100; one of HTTP/1.0 knows no such answer (RFC 9110, 10.1.1)."""
+        return self.version != "1.0" and self.headers.get(b"expect").lower() == "100-continue"
+
 
 class HeadReader:
     """Reads one head after the other from the bytes of a connection.

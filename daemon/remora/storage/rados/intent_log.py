@@ -26,7 +26,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
-from remora.model.errors import StoreError
+from remora.model.errors import StoreDamaged, StoreError
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import generation_of, own_topic_name, shard_of
@@ -189,7 +189,10 @@ class IntentLog(RadosPart, Generic[L]):
         self._decoder = msgspec.msgpack.Decoder(kind)
 
     async def load(self, name: str) -> LoggedIntent[L] | None:
-        """The request of this name as it is now; None when there is none. Raises StoreError when it cannot be read."""
+        """The request of this name as it is now; None when there is none.
+
+        Raises StoreDamaged when nobody can read it, and StoreError when only a newer remora can.
+        """
         size = _FIRST_READ
         while True:
             operation = ReadOp().assert_exists()
@@ -228,7 +231,7 @@ class IntentLog(RadosPart, Generic[L]):
         try:
             found = LoggedIntent(self._decoder.decode(data), IntentState(state.decode("ascii", "replace")))
         except (msgspec.MsgspecError, ValueError) as exc:
-            raise StoreError(f"request {name} cannot be read: {exc}") from exc
+            raise StoreDamaged(f"request {name} cannot be read: {exc}") from exc
         if (version := found.intent.version) > self._kind.VERSION:
             raise StoreError(f"request {name} is a newer remora's: version {version}, not {self._kind.VERSION}")
         return found

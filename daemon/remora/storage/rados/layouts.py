@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.errors import ShardGone, StoreDamaged, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
@@ -211,7 +211,10 @@ async def _complete_committed(log: RequestLog[L], name: str, generation: int) ->
     for entry in entries:
         if not log.kind.OF_SEVERAL_TOPICS and own_topic_name(entry.name) != name:
             continue
-        known = await log.intents.load(entry.name)
+        try:
+            known = await log.intents.load(entry.name)
+        except StoreDamaged:  # nobody can complete it, however long the layouts are kept; recovery names it in the log
+            continue
         if known is not None and known.state is IntentState.COMMITTED:
             members = [intent for _, intent in known.intent.members if intent.topic_name == name]
             if any(intent.generation <= generation for intent in members):

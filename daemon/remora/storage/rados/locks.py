@@ -39,6 +39,7 @@ from remora.storage.rados.part import (
     held_write,
     lock_name,
 )
+from remora.storage.rados.queue import RadosQueue
 from remora.storage.rados.refusals import HELD, Refusals
 from remora.storage.rados.state import STATE, stored_state
 
@@ -75,14 +76,14 @@ class RadosLocks(RadosPart):
         catalog: RadosCatalog,
         old_heads: OldHeads,
         doorbells: Doorbells,
-        on_taken: Callable[[LockToken], None],
+        queue: RadosQueue,
         on_seam: OnSeam,
     ) -> None:
-        """`on_taken` is called with each lock that was acquired, before anything is done under it; `on_seam` with
-        those that have a seam, see `ports.spill`.
+        """`queue` is told of each lock that was acquired, before anything is done under it, and of each that is not
+        held any more; `on_seam` is called with those that have a seam, see `ports.spill`.
         """
         super().__init__(connection)
-        self._catalog, self._old_heads, self._on_taken, self._on_seam = catalog, old_heads, on_taken, on_seam
+        self._catalog, self._old_heads, self._queue, self._on_seam = catalog, old_heads, queue, on_seam
         self._doorbells = doorbells
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
@@ -94,7 +95,7 @@ class RadosLocks(RadosPart):
                 operation = WriteOp().assert_exists().call(LOCK_CLASS, "lock", request)
                 await self._run(operation, shard, f"locking {shard}", HELD)
                 token = LockToken(shard, cookie, await self._incarnation(shard, cookie))
-                self._on_taken(token)
+                self._queue.taken(token)
                 self._doorbells.hold(shard)
                 return token
             except OwnershipLost:
@@ -125,7 +126,7 @@ class RadosLocks(RadosPart):
                     await self._renew(token, lease_s)
             except StoreError as exc:
                 if isinstance(exc, OwnershipLost | ShardGone):
-                    self._doorbells.let_go(token.shard)
+                    self._let_go(token)
                 return exc
             return None
 
@@ -133,12 +134,16 @@ class RadosLocks(RadosPart):
 
     async def release(self, token: LockToken) -> None:
         """Release the lock; no error when it is not held any more."""
-        self._doorbells.let_go(token.shard)
+        self._let_go(token)
         request = encode_unlock(lock_name(token.shard), token.cookie)
         operation = WriteOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
         operation.call(LOCK_CLASS, "unlock", request)
         with suppress(ShardGone):
             await self._run(operation, token.shard, f"unlocking {token.shard}", _NOT_THERE)
+
+    def _let_go(self, token: LockToken) -> None:
+        self._doorbells.let_go(token.shard)
+        self._queue.let_go(token)
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
         """Break the lock of exactly this holder; no error when it is gone."""

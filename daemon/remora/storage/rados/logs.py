@@ -16,7 +16,6 @@ from typing import TypeVar
 from remora.codec.lock_ops import LockFlags
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.log import (
-    MOST_DATA_BYTES,
     MOST_POSITION,
     MOST_WIDTH,
     Cell,
@@ -30,6 +29,7 @@ from remora.model.log import (
     Projection,
     Registered,
     StaleEpoch,
+    check_entry,
     name_problem,
 )
 from remora.storage.rados.connection import ClusterConnection
@@ -238,8 +238,7 @@ class RadosLogs:
 
     async def append(self, log: LogName, epoch: int, position: int, data: bytes) -> None:
         """Write a position once."""
-        if len(data) > MOST_DATA_BYTES:
-            raise LogRefused(f"an entry of a log has at most {MOST_DATA_BYTES} bytes")
+        check_entry(data)
         await self._put(log, epoch, position, data)
 
     async def fill(self, log: LogName, epoch: int, position: int) -> None:

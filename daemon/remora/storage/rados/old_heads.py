@@ -39,6 +39,10 @@ _MIXED_S = 10.0
 """Where OSDs of both kinds are up, a queue may move between them at any time, and is looked at again after this."""
 
 
+MOST_SETTLED = 1 << 16
+"""Of so many queues it is known that nothing is to be done; queues come and go, and a daemon runs for years."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Settled:
     changes: int
@@ -67,7 +71,10 @@ class OldHeads(RadosPart):
         is_counted = head is not None and head.urgent_version >= COUNTED_VERSION
         if self._osds.releases.may_be_fixed and not is_counted:
             await self._have_it_counted(shard)
+        self._settled.pop(shard, None)
         self._settled[shard] = _Settled(changes, now)
+        if len(self._settled) > MOST_SETTLED:  # of the others, the one that was looked at longest ago
+            del self._settled[next(iter(self._settled))]
 
     async def _have_it_counted(self, shard: Shard) -> None:
         """Reserve and abort where the head is old. An OSD that leaks leaves it as old as it was, 10 bytes fuller."""

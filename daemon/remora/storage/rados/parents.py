@@ -8,7 +8,6 @@ parent in which no reservation is open: nobody else has to come by for that.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from remora.model.shard import Shard
 from remora.model.topic import generation_of, number_of, own_topic_name
 from remora.policy.layouts import parents, waits_for, waits_for_commits
 from remora.storage.rados.former_queues import FormerQueues
+from remora.storage.rados.keyed_locks import KeyedLocks
 from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.registry import Registry, StoredTopic, as_topic
 from remora.storage.rados.sealed_queues import SealedLook, SealedQueues
@@ -51,7 +51,7 @@ class Parents:
     def __init__(self, registry: Registry, sealed: SealedQueues, former: FormerQueues) -> None:
         self._registry, self._sealed, self._former = registry, sealed, former
         self._looks: dict[tuple[str, Shard], tuple[float, SealedLook]] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns: KeyedLocks[str] = KeyedLocks()
 
     async def before(self, shard: Shard) -> Precedence:
         """What comes before a shard of a re-sharded topic. Raises StoreError."""
@@ -61,7 +61,7 @@ class Parents:
             return NOTHING_BEFORE  # whoever reads the queue finds it gone
         if found.stored.generation < generation:
             return Precedence(f"waits for generation {generation} to be opened")
-        async with self._turns[name]:
+        async with self._turns.of(name):
             return await self._precedence(name, found.stored, shard, generation)
 
     async def _precedence(self, name: str, stored: StoredTopic, shard: Shard, generation: int) -> Precedence:

@@ -182,6 +182,13 @@ class RadosQueue(RadosPart):
         if (progress := self._progress.get(token)) is not None:
             progress.is_known, progress.stored = False, None
 
+    def let_go(self, token: LockToken) -> None:
+        """The lock is not held any more: nothing of what was known under it counts for whoever takes it next."""
+        self._progress.pop(token, None)
+        for each in self._companions:
+            each.let_go(token)
+        self._reserved.pop(token, None)
+
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
 
@@ -400,10 +407,7 @@ class RadosQueue(RadosPart):
         try:
             await self._connection.run(operation, token.shard.queue, what, refusals, self._locator(token.shard))
         except (OwnershipLost, ShardGone):
-            self._progress.pop(token, None)
-            for each in self._companions:
-                each.let_go(token)
-            self._reserved.pop(token, None)
+            self.let_go(token)
             raise
 
 

@@ -96,7 +96,7 @@ class RadosStore:
         guards = Guards(connection, self.releases, registry, guard_s)
         parts = QueueParts(old_heads, runs, guards, Parents(registry, sealed, former))
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
-        self.locks = RadosLocks(connection, self.catalog, old_heads, self._doorbells, self.queue.taken, on_seam)
+        self.locks = RadosLocks(connection, self.catalog, old_heads, self._doorbells, self.queue, on_seam)
         self.peaks = RadosPeaks(connection)
         requests, fan_outs = (
             request_log(connection, Intent, own_queues, registry),

@@ -24,6 +24,7 @@ from remora.model.shard import Shard
 from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.keyed_locks import KeyedLocks
 from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
@@ -48,7 +49,7 @@ class RadosTwoPhase(RadosPart):
     def __init__(self, connection: ClusterConnection, old_heads: OldHeads, reservation_age_s: float) -> None:
         super().__init__(connection)
         self._old_heads, self._age_s = old_heads, reservation_age_s
-        self._turns: dict[Shard, asyncio.Lock] = {}
+        self._turns: KeyedLocks[Shard] = KeyedLocks()
         self._in_the_way: dict[Shard, Sightings[QueueReservation]] = {}
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
@@ -64,7 +65,7 @@ class RadosTwoPhase(RadosPart):
         Librados' C interface discards the output of a writing class call, so the id is predicted: the head has the last
         id, and the reservation passes only while the object has the version at which the head was read.
         """
-        async with self._turns.setdefault(shard, asyncio.Lock()):
+        async with self._turns.of(shard):
             for attempt in range(_TRIES):
                 head, version = await self._head(shard)
                 if in_the_way := await self._with_next_id(shard, head):

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from remora.model.errors import OwnershipLost, StoreError
 from remora.model.log import (
-    MOST_DATA_BYTES,
     MOST_POSITION,
     MOST_WIDTH,
     Cell,
@@ -30,6 +29,7 @@ from remora.model.log import (
     Projection,
     Registered,
     StaleEpoch,
+    check_entry,
     name_problem,
 )
 from remora.storage.sqlite.clock import boot_id, now_ns
@@ -225,8 +225,7 @@ class SqliteLogs:
 
     async def append(self, log: LogName, epoch: int, position: int, data: bytes) -> None:
         """Write a position once."""
-        if len(data) > MOST_DATA_BYTES:
-            raise LogRefused(f"an entry of a log has at most {MOST_DATA_BYTES} bytes")
+        check_entry(data)
         await self._file(log).write(lambda connection: _put(connection, log, epoch, position, data))
 
     async def fill(self, log: LogName, epoch: int, position: int) -> None:

@@ -8,11 +8,14 @@ every second, since a daemon that gets no requests must not seem ready either.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from remora.model.errors import StoreError, StoreMisconfigured
 from remora.storage.sqlite.files import Files
+
+_log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 
@@ -41,10 +44,18 @@ class Watch:
                 await self._task
 
     async def _run(self) -> None:
+        told = ""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            with suppress(StoreError):
+            try:
                 await self.look()
+                told = ""
+            except StoreError:
+                pass  # which the state says
+            except Exception as exc:  # a defect costs one look: without looks a store that is away would stay so
+                if told != repr(exc):
+                    told = repr(exc)
+                    _log.exception("the look at the embedded store failed, and the next one follows")
 
     async def look(self) -> None:
         """Find out what cannot be used, and what can be used again. Other files in the place of ours are opened: they
