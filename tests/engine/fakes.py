@@ -34,6 +34,7 @@ from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
 from remora.ports.endpoint import ALL_LANES, Batch, ExactRoute, Route
 from remora.ports.spill import Spilling
+from remora.storage.catalogue_news import CatalogueNews
 
 FIRST = 24576
 
@@ -122,6 +123,7 @@ class FakeStore:
         self.ends: dict[str, bytes] = {}
         self.forgets: list[Topic] = []
         self.rooms: dict[str, QueueRoom] = {}
+        self._catalogue_news: defaultdict[object, CatalogueNews] = defaultdict(CatalogueNews)
         self._made = 0
         self._told: dict[str, None] = {}
         self._news: dict[object, dict[str, None]] = {}
@@ -186,6 +188,14 @@ class FakeStore:
     async def topics(self) -> Mapping[Shard, Topic]:
         async with self._call("topics"):
             return {Shard(queue): topic for queue, topic in self.metadata.items()}
+
+    async def changed(self) -> None:
+        await self._catalogue_news[asyncio.current_task()].wait()
+
+    def tell_changed(self) -> None:
+        """Tell each worker that reads the catalogue of a change."""
+        for each in self._catalogue_news.values():
+            each.tell()
 
     async def released(self) -> frozenset[Shard]:
         async with self._call("released"):

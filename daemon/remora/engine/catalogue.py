@@ -1,4 +1,5 @@
-"""What queues and topics there are, looked up every few seconds for all parts of this worker."""
+"""What queues and topics there are, for all parts of this worker: looked up every few seconds, and at once when the
+store tells of a change."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from remora.model.layout import GENERATION_MARK
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
+from remora.policy.discovery import EarlyReadings
 from remora.policy.holds import hold_text, in_force
 from remora.policy.objectives import Objective, parse_objective
 from remora.ports.delivery import DeliveryStore
@@ -36,6 +38,7 @@ class Catalogue:
         self._store = store
         self._telemetry = telemetry
         self._interval_s = interval_s
+        self._early = EarlyReadings()
         self._topics: Mapping[Shard, Topic] = {}
         self._read = asyncio.Event()
         self._changed = asyncio.Event()
@@ -71,7 +74,14 @@ class Catalogue:
         """Read again and again until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(self._interval_s)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait until the next reading is due: after a while, or since the store has told of a change."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._interval_s):
+                await self._store.catalog.changed()
+                await asyncio.sleep(self._early.wait_s(asyncio.get_running_loop().time()))
 
     async def refresh(self) -> None:
         """Read all of it once; on failure keep what is known and say so."""

@@ -41,6 +41,14 @@ class Catalog(Protocol):
         """
         ...
 
+    async def changed(self) -> None:
+        """Return when this process is told of a change of shards, topics or holds that it may not have read; called by
+        one task.
+
+        Nobody has to tell: what is not told is found by reading. It is told of more than there was, too.
+        """
+        ...
+
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without the lock, or None. Corrupt: CorruptBytes; no queue: ShardGone."""
         ...

@@ -1,4 +1,5 @@
-"""Which queues got new entries: notified at once by this and other processes, else found by polling."""
+"""Which queues got new entries, and that topics have changed: notified at once by this and other processes, else found
+by polling."""
 
 from __future__ import annotations
 
@@ -130,6 +131,8 @@ class SqliteArrivals(SqlitePart):
                 shard for number, shard in queues.shards if tails[number] != seen.tails.get(number, "0")
             )
             seen.tails = tails
+        if queues is not seen.queues:
+            self._files.catalogue_news.tell()
         seen.version, seen.queues, seen.text = version, queues, text
 
 

@@ -62,6 +62,10 @@ class SqliteCatalog(SqlitePart):
         await self._refresh()
         return self._holds
 
+    async def changed(self) -> None:
+        """Return when the looks for arrivals have found that the topics of a file were changed, by any process."""
+        await self._files.catalogue_news.wait()
+
     async def released(self) -> frozenset[Shard]:
         """None: no radosgw comes to the queues of this store."""
         return frozenset()

@@ -95,13 +95,19 @@ class File:
         return self._writer.stats
 
     async def write(
-        self, job: Job[T], *, durable: bool = True, upkeep: bool = False, arrived: Collection[Shard] = ()
+        self,
+        job: Job[T],
+        *,
+        durable: bool = True,
+        upkeep: bool = False,
+        arrived: Collection[Shard] = (),
+        changes_topics: bool = False,
     ) -> T:
         """What a job returns, once the transaction that it shares with others is committed; see `Job`.
 
         With `durable` it is synced too, else it may be undone by a power cut. `upkeep` is what delivery needs: it may
         use the room that is kept from all else. `arrived` are the queues that the job appends to: those that wait for
-        arrivals are notified.
+        arrivals are notified; so they are when it `changes_topics`.
         """
         self._check()
         try:
@@ -116,7 +122,7 @@ class File:
                 self._refused()
             raise
         self._well(_WRITING)
-        if arrived:
+        if arrived or changes_topics:
             self.ring(arrived)
         return result
 

@@ -16,6 +16,7 @@ from remora.policy.disk_room import Disk
 from remora.policy.store_directories import StoreDirectories, StoreDirectory
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.bell import Bell
+from remora.storage.catalogue_news import CatalogueNews
 from remora.storage.sqlite.directories import (
     PreparedFiles,
     anchored,
@@ -56,7 +57,7 @@ class Files:
         self._make = make
         self._waits = waits
         self._away: StoreError | None = None
-        self.bell = Bell()
+        self.bell, self.catalogue_news = Bell(), CatalogueNews()
         self._directory = Path(settings.first)
         self.placement = StoreDirectories()
         self._by_number: dict[int, File] = {}

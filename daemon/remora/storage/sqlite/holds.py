@@ -56,7 +56,7 @@ class TopicHolds(SqlitePart):
                 connection.execute(_KEEP, (HOLD + topic.name, value))
             connection.execute(CATALOGUE_CHANGED)
 
-        await self._files.file_of(topic.name).write(change, upkeep=True)
+        await self._files.file_of(topic.name).write(change, upkeep=True, changes_topics=True)
 
 
 def forget_hold(connection: sqlite3.Connection, name: str) -> None:

@@ -110,7 +110,7 @@ class Topics(SqlitePart):
             connection.execute(CATALOGUE_CHANGED)
 
         file = self._files.file_of(topic.name)
-        await file.write(create)
+        await file.write(create, changes_topics=True)
         return topic_of_row((topic.name, uid, topic.shards, topic.closed, topic.is_sequenced, 0, "[]", attributes))
 
     async def change(self, topic: Topic) -> None:
@@ -136,7 +136,9 @@ class Topics(SqlitePart):
             connection.execute(_CHANGE, (topic.closed, attributes, number))
             connection.execute(CATALOGUE_CHANGED)
 
-        await self._files.file_of(topic.name).write(change, upkeep=True)  # what mends a topic that fills the disk
+        await self._files.file_of(topic.name).write(
+            change, upkeep=True, changes_topics=True
+        )  # what mends a topic that fills the disk
 
     async def reshard(self, topic: Topic, shards: int) -> Topic:
         """Give a topic another number of shards, in one transaction that makes the new queues and shuts the old ones.
@@ -152,7 +154,7 @@ class Topics(SqlitePart):
             layouts.change(connection, number, shards, self._capacity(now))
             return topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
 
-        return await self._files.file_of(topic.name).write(reshard)
+        return await self._files.file_of(topic.name).write(reshard, changes_topics=True)
 
     async def forget_former(self, topic: Topic) -> bool:
         """Remove the former layouts of a topic where nothing is left in them; whether any went."""
@@ -163,7 +165,7 @@ class Topics(SqlitePart):
         file = self._files.file_of(topic.name)
         if await file.read(lambda connection: connection.execute(_FORMER_ENTRIES, (topic.name, topic.id)).fetchone()):
             return False
-        return await file.write(forget, upkeep=True)
+        return await file.write(forget, upkeep=True, changes_topics=True)
 
     async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
         """The queues that went with their layouts, oldest first."""
@@ -189,7 +191,7 @@ class Topics(SqlitePart):
             return Removed(shards, entries)
 
         file = self._files.file_of(topic.name)
-        removed = await file.write(remove, upkeep=True)
+        removed = await file.write(remove, upkeep=True, changes_topics=True)
         _sweep(file)
         return removed
 
