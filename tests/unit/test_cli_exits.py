@@ -107,8 +107,10 @@ def test_a_store_that_is_not_there_is_a_line(remora: Run, config: Path, folder: 
 
 @pytest.mark.parametrize(
     "command",
-    ["dlq list ODD", "topic hold orders --reason ODD", "topic rm ODD",
-     "send ODD /dev/null --to unix:/none --timeout 1s", "shaping set --scope ODD --enable", "topic create t --endpoint kafka://h --arg ca-location=ODD"],
+    [
+        "dlq list ODD", "topic hold orders --reason ODD", "topic rm ODD", "shaping set --scope ODD --enable",
+        "send ODD /dev/null --to unix:/none --timeout 1s", "topic create t --endpoint kafka://h --arg ca-location=ODD",
+    ],
 )  # fmt: skip
 def test_an_argument_that_is_no_text_is_wrong_usage(remora: Run, config: Path, tmp_path: Path, command: str) -> None:
     """Bytes that are no UTF-8 are named in one line with 2, where a command takes a text."""
