@@ -221,7 +221,7 @@ def test_an_ops_log_is_sorted_by_begin_and_ties_by_end(make: Make, tmp_path: Pat
 
 def test_the_command_tells_what_it_made(spark: SparkSession, tmp_path: Path) -> None:
     """The command prints counts, reasons with their first lines, and the hottest keys; names of folders and files may
-    have blanks, percents, brackets and other letters.
+    have blanks, percents, brackets and other letters. Standard error says what it does meanwhile.
     """
     odd = tmp_path / "a b+%20[x]{y}*ü"
     odd.mkdir()
@@ -235,6 +235,7 @@ def test_the_command_tells_what_it_made(spark: SparkSession, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert "3 events of 1 key in 1 bucket" in result.output
     assert "1 a read" in result.output
+    assert [each in result.stderr for each in ("00:00 looking at the files", "starting Spark")] == [True, True]
     assert f"{trace}:8  3,9,28,b,k,1" in result.output
     assert "hot\\nkey" in result.output
     assert [row["key"] for row in events(out)] == ["hot\nkey"] * 3
