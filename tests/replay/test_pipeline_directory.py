@@ -153,6 +153,16 @@ def test_an_older_checkpoint_is_refused(directory: LandedDirectory) -> None:
         directory.has(0)
 
 
+def test_a_folder_that_is_older_than_its_checkpoint_is_refused(directory: LandedDirectory) -> None:
+    """A checkpoint that goes on behind batches that the folder does not have would leave these out without a word."""
+    for batch in (0, 1):
+        directory.land(batch, staged(directory, FILES))
+
+    with pytest.raises(ReplayRefused, match="up to 1, and the checkpoint goes on with 3: the folder is an older copy"):
+        directory.has(3)
+    assert not directory.has(2)
+
+
 def test_one_process_at_a_time(directory: LandedDirectory) -> None:
     """While one process lands into a folder, another one is refused; afterwards it is not."""
     with directory.locked(), pytest.raises(ReplayRefused, match="another process"), directory.locked():

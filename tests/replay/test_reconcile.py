@@ -17,8 +17,9 @@ from pyarrow import orc
 from pyspark.sql import SparkSession
 
 from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.layout import write
 from remora_pipeline.replay.pipeline.columns import NOTIFICATION
-from remora_pipeline.replay.pipeline.directory import LandedDirectory
+from remora_pipeline.replay.pipeline.directory import Commit, LandedDirectory, Landing
 from remora_pipeline.replay.pipeline.emit import ObjectNow, record_of, sequencer_of
 from remora_pipeline.replay.pipeline.findings import FINDING
 from remora_pipeline.replay.pipeline.frames import current_objects
@@ -119,6 +120,58 @@ def test_a_bucket_beside_its_events(spark: SparkSession, landing: LandedDirector
     plan_emission(plan.out)
     to_send = pq.read_table(ReconciledDirectory(plan.out).emit / "plan")["key"].to_pylist()
     assert to_send == ["etag", "extra", "removed", "size", "version"]
+
+
+def test_events_behind_the_inventory_count(spark: SparkSession, landing: LandedDirectory, tmp_path: Path) -> None:
+    """An inventory that is older than the landing makes no findings: what was made, overwritten and removed since is
+    known from its events, and one that was lost is found all the same."""
+    land(spark, landing, 0, Told("old", PUT, 1), Told("gone", PUT, 2), Told("anew", PUT, 3), Told("lost", PUT, 4))
+    take(InventoryPlan(landing.path, tmp_path / "inventory"))
+    land(
+        spark, landing, 1,
+        Told("made", PUT, 5), Told("gone", DELETE, 6), Told("anew", PUT, 7, size=7), Told("lost", DELETE, 8),
+    )  # fmt: skip
+    objects = [(key, size, "e", "null", START) for key, size in (("old", 0), ("made", 0), ("anew", 7), ("lost", 9))]
+    plan = ReconcilePlan(
+        bucket="photos",
+        out=tmp_path / "out",
+        inventory=tmp_path / "inventory",
+        listing=listing(tmp_path / "listing.json", *objects),
+        listed_at_us=int((LISTED_AT + timedelta(days=1)).timestamp() * 1_000_000),
+        grace_s=GRACE_S,
+    )
+
+    found = reconcile(plan)
+
+    assert {key: each["kind"] for key, each in table(plan.out).items()} == {"lost": "missing"}
+    assert (found.told, found.counts["changing"]) == (3, 0)
+
+
+def test_another_landing_is_no_reason_to_send(spark: SparkSession, landing: LandedDirectory, tmp_path: Path) -> None:
+    """Nothing is sent where the landing that was compared is another one by now, or an older copy: what its events say
+    would be left out for the wrong keys, or not at all."""
+    land(spark, landing, 0, Told("a", PUT, 1))
+    take(InventoryPlan(landing.path, tmp_path / "inventory"))
+    land(spark, landing, 1, Told("a", PUT, 2))
+    plan = ReconcilePlan(
+        bucket="photos",
+        out=tmp_path / "out",
+        inventory=tmp_path / "inventory",
+        listing=listing(tmp_path / "listing.json", ("b", 0, "e", "null", START)),
+        listed_at_us=int((LISTED_AT + timedelta(days=1)).timestamp() * 1_000_000),
+        grace_s=GRACE_S,
+    )
+    reconcile(plan)
+    commit = landing.path / "_commit.json"
+    was = commit.read_bytes()
+
+    write(commit, Commit(batch=0, events=1))
+    with pytest.raises(ReplayRefused, match="events up to batch 1 were compared, and 0 is the last one now"):
+        plan_emission(plan.out)
+    commit.write_bytes(was)
+    write(landing.landing, Landing("other", "t", None, None))
+    with pytest.raises(ReplayRefused, match="is another landing than the one that was compared"):
+        plan_emission(plan.out)
 
 
 def test_a_backfill_finds_every_object(spark: SparkSession, tmp_path: Path) -> None:

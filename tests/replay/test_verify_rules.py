@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,23 @@ def test_wrong_usage_is_told(argv: list[str], told: str) -> None:
 
     assert found.exit_code == 2
     assert told in found.output
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"options": {}}, {"options": {"from_us": "x", "to_us": None, "edge_us": 1}}, {"offsets": {"x": [0, 5]}}]
+)
+def test_a_verdict_that_does_not_say_what_it_judged_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """A verdict that somebody has edited, or another program wrote, is named in one line before anything is started."""
+    times = {"from_us": None, "to_us": None, "edge_us": 1}
+    told = {
+        "verdict": PASS, "reasons": [], "topic": "t", "run_id": None, "isolation": "read_committed",
+        "timestamp_type": "CreateTime", "offsets": {"0": [0, 5]}, "options": times, "counts": {}, "examples": {},
+        "latencies": {}, "caveats": [], "undecided": {},
+    }  # fmt: skip
+    file = tmp_path / "verdict.json"
+    file.write_text(json.dumps(told | wrong))
+
+    done = CliRunner().invoke(group, ["replay", "verify", "--topic", "t", "--bootstrap", "h:1", "--offsets", str(file)])
+
+    assert isinstance(done.exception, ReplayRefused)
+    assert f"{file}: does not say what was judged" in str(done.exception)

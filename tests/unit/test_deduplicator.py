@@ -310,3 +310,28 @@ def test_memory_is_bounded_by_the_number_of_shards() -> None:
 
     assert first < 3_000 * 1000
     assert second < first * 1.02
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"remora-shard": b"t\xff", "remora-pos": b"i:0/9", "remora-next": b"i:0/10"},
+        {"remora-shard": b"t", "remora-pos": b"\xff:0/9", "remora-next": b"\xff:0/10"},
+        {"remora-shard": b"t", "remora-pos": b"other:0/9", "remora-next": b"i:0/10"},
+        {"remora-shard": b"t", "remora-pos": b"other:0/9", "remora-next": b"soon"},
+    ],
+    ids=["shard is no text", "incarnation is no text", "two incarnations", "next is none"],
+)
+def test_a_record_with_a_bad_header_leaves_nothing_behind(odd: dict[str, bytes]) -> None:
+    """What cannot be judged is refused at once, changes no checkpoint, and makes no copy new."""
+    dedupe, same = Deduplicator(ahead=0), Deduplicator(ahead=0)
+    good = headers_of({"remora-shard": "t", "remora-pos": "i:0/1", "remora-next": "i:0/2"})
+    for each in (dedupe, same):
+        assert each.is_new(0, good)
+
+    for _ in range(2):
+        with pytest.raises(BadHeader):
+            dedupe.is_new(0, tuple(odd.items()))
+
+    assert dedupe.checkpoint() == same.checkpoint()
+    assert not dedupe.is_new(0, good)

@@ -22,6 +22,7 @@ from remora.client.progress import (
     number_of,
     of_json,
     position_of,
+    refuse_no_text,
     split,
     text_of,
 )
@@ -192,7 +193,7 @@ class Deduplicator:
             shard, own, following = told[SHARD] or b"", told[POSITION] or b"", told[NEXT] or b""
         queue = self._queues.get(shard)
         if queue is None or not own.startswith(queue.prefix):
-            queue = self._queue_of(shard, own)
+            queue = self._queue_of(shard, own, following)
         place, behind = own[queue.skip :], following[queue.skip :]
         if place.isdigit() and behind.isdigit() and following.startswith(queue.prefix):
             at, end = queue.base + int(place), queue.base + int(behind)
@@ -216,7 +217,7 @@ class Deduplicator:
         told = dict(headers)
         if not (SHARD in told and POSITION in told and NEXT in told) or self._most_ahead is None:
             return
-        queue = self._queue_of(told[SHARD], told[POSITION])
+        queue = self._queue_of(told[SHARD], told[POSITION], told[NEXT])
         at = number_of(POSITION, told[POSITION], queue.incarnation)
         if at >= queue.whole:
             self._wait(queue, at, number_of(NEXT, told[NEXT], queue.incarnation))
@@ -257,9 +258,13 @@ class Deduplicator:
     def _all(self) -> list[_QueueMarks]:
         return [*self._earlier.values(), *self._queues.values()]
 
-    def _queue_of(self, shard: bytes, own: bytes) -> _QueueMarks:
-        """The queue of a position that does not stand where the last one did: a new one, turn or incarnation."""
+    def _queue_of(self, shard: bytes, own: bytes, following: bytes) -> _QueueMarks:
+        """The queue of a position that does not stand where the last one did: a new one, turn or incarnation.
+
+        Raises BadHeader before anything has changed.
+        """
         incarnation, turn, _ = split(POSITION, own)
+        number_of(NEXT, following, incarnation)
         queue = self._queues.get(shard)
         if queue is None or queue.incarnation != incarnation:
             earlier = self._earlier.get(shard)
@@ -269,6 +274,8 @@ class Deduplicator:
 
     def _begin(self, shard: bytes, incarnation: bytes) -> _QueueMarks:
         """A queue from which nothing was read. The one before it is kept, as copies of its records may still come."""
+        for header, name in ((SHARD, shard), (POSITION, incarnation)):
+            refuse_no_text(header, name)
         if shard not in self._queues and len(self._queues) >= self._most_shards:
             told = f"records name more than {self._most_shards} shards: give most_shards"
             raise TooManyShards(f"{shard.decode()}: {told}")

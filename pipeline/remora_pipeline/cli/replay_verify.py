@@ -276,10 +276,13 @@ def _recalled(file: Path, topic: str | None) -> tuple[Frozen, JudgedWindow]:
     verdict = layout.read(file, TopicVerdict)
     if topic is not None and verdict.topic != topic:
         raise ReplayRefused(f"{file}: is of the topic {verdict.topic}, and not of {topic}")
-    times = msgspec.convert(verdict.options, type=_VerifyTimes)
-    offsets, undecided = (
-        {int(number): span for number, span in spans.items()} for spans in (verdict.offsets, verdict.undecided)
-    )
+    try:
+        times = msgspec.convert(verdict.options, type=_VerifyTimes)
+        offsets, undecided = (
+            {int(number): span for number, span in spans.items()} for spans in (verdict.offsets, verdict.undecided)
+        )
+    except (ValueError, msgspec.ValidationError) as exc:
+        raise ReplayRefused(f"{file}: does not say what was judged: {exc}") from exc
     return Frozen(offsets, True, undecided), JudgedWindow(times.from_us, times.to_us, times.edge_us)
 
 

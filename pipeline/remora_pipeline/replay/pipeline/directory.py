@@ -183,8 +183,16 @@ class LandedDirectory:
         shutil.rmtree(self.path / "_staging", ignore_errors=True)
 
     def has(self, batch: int) -> bool:
-        """Whether this batch has landed; its moves are finished then. Raises ReplayRefused for one from long ago."""
+        """Whether this batch has landed; its moves are finished then.
+
+        Raises ReplayRefused for one from long ago, and for one behind others that are not here.
+        """
         last = self.commit().batch
+        if batch > last + 1:
+            raise ReplayRefused(
+                f"{self.path}: holds batches up to {last}, and the checkpoint goes on with {batch}: the folder is an"
+                " older copy, and what has landed since would be missing"
+            )
         if batch < last:
             raise ReplayRefused(
                 f"{self.path}: holds batches up to {last}, but the checkpoint goes on with {batch}: it is an older copy"

@@ -10,7 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
-from remora_pipeline.replay.pipeline.frames import changes, newest
+from remora_pipeline.replay.pipeline.columns import OBJECT
+from remora_pipeline.replay.pipeline.frames import changes, current_objects, newest
 
 MISSING, EXTRA, DIFFERING = "missing", "extra", "differing"
 KINDS = (MISSING, EXTRA, DIFFERING)
@@ -50,6 +51,16 @@ FINDING = StructType(
 nulls where it is not; then the last event of its key, nulls where there is none."""
 
 _LAST = ("event_name", "event_time", "version_id", "size", "etag", "sequencer", "event_id")
+
+
+def objects_by_now(objects: DataFrame, events: DataFrame, inventoried: int) -> DataFrame:
+    """The objects of an inventory that goes up to the batch `inventoried`, brought up to all of the events.
+
+    `objects` are columns.OBJECT, and `events` columns.EVENT, of one bucket and tenant.
+    """
+    since = events.where(F.col("batch") > inventoried).select("key").distinct()
+    anew = current_objects(events.join(since, on="key", how="left_semi").select(*events.columns))
+    return objects.join(since, on="key", how="left_anti").select(*OBJECT.names).union(anew.select(*OBJECT.names))
 
 
 def differences(objects: DataFrame, listed: DataFrame) -> DataFrame:

@@ -31,6 +31,7 @@ from remora_pipeline.replay.pipeline.findings import (
     LISTED,
     differences,
     is_changing,
+    objects_by_now,
     with_last_events,
 )
 from remora_pipeline.replay.pipeline.labels import label
@@ -131,11 +132,15 @@ def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | N
     plan = directory.emit / "plan.json"
     if plan.exists():
         return
-    if lake is None and (not found.landing or LandedDirectory(Path(found.landed)).commit().whole == found.batch):
+    if lake is None and (not found.landing or _landing_of(found).commit().whole == found.batch):
         write(plan, Planned(is_whole=True, batch=found.batch))
         return
     with session("pipeline reconcile", master=master, settings=SETTINGS) as spark, writing(spark):
         events, batch = _events_by_now(spark, found, lake)
+        if batch < found.batch:
+            raise ReplayRefused(
+                f"{out}: events up to batch {found.batch} were compared, and {batch} is the last one now"
+            )
         if batch > found.batch:
             findings = spark.read.schema(FINDING).parquet(pattern(directory.findings))
             later = events.where(F.col("batch") > found.batch)
@@ -256,7 +261,7 @@ def _list(spark: SparkSession, plan: ReconcilePlan, gateway: Gateway, directory:
 def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | None) -> tuple[DataFrame, int]:
     """All events of a reconcile's bucket that have landed by now, and up to which batch. Raises ReplayRefused."""
     if lake is None:
-        landed = LandedDirectory(Path(found.landed))
+        landed = _landing_of(found)
         batch = landed.commit().whole
         return _events_of(spark, landed, found.bucket, found.tenant, batch), batch
     from remora_pipeline.replay.pipeline.iceberg.known import tables_of_bucket  # its libraries take a second to load
@@ -267,6 +272,14 @@ def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | No
     return known.events, known.batch
 
 
+def _landing_of(found: Reconcile) -> LandedDirectory:
+    """The landing that was compared. Raises ReplayRefused where another one is in its place."""
+    landed = LandedDirectory(Path(found.landed))
+    if read(landed.landing, Landing).id != found.landing:
+        raise ReplayRefused(f"{landed.path}: is another landing than the one that was compared")
+    return landed
+
+
 def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
     if plan.lake is not None:
         from remora_pipeline.replay.pipeline.iceberg.known import (
@@ -274,7 +287,8 @@ def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
         )
 
         known = tables_of_bucket(spark, plan.lake, plan.bucket, plan.tenant)
-        return _KnownState(known.objects, known.events, plan.lake.named("events"), known.landing, known.batch)
+        objects = _by_now(known.objects, known.events, known.inventoried, known.batch)
+        return _KnownState(objects, known.events, plan.lake.named("events"), known.landing, known.batch)
     if plan.inventory is None:
         return _KnownState(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
     newest = InventoryDirectory(plan.inventory).newest()
@@ -289,7 +303,12 @@ def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
     objects = spark.read.schema(OBJECT).parquet(pattern(snapshot / "objects")).where(is_its_folder & is_ours)
     batch = landed.commit().whole
     events = _events_of(spark, landed, plan.bucket, plan.tenant, batch)
+    objects = _by_now(objects, events, newest.batch, batch)
     return _KnownState(objects, events, str(landed.path), newest.landing, batch)
+
+
+def _by_now(objects: DataFrame, events: DataFrame, inventoried: int, batch: int) -> DataFrame:
+    return objects if inventoried == batch else objects_by_now(objects, events, inventoried)
 
 
 def _events_of(spark: SparkSession, landed: LandedDirectory, bucket: str, tenant: str, batch: int) -> DataFrame:

@@ -18,7 +18,7 @@ import msgspec
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles, _SnapshotProducer
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
@@ -41,18 +41,19 @@ class LandedOffsets(msgspec.Struct, frozen=True):
     bad: int = 0
 
 
-def landed_in(table: Table) -> LandedOffsets:
-    """What has landed in a table. Raises ReplayRefused where its snapshots no longer say."""
-    said = carried(table).get(_KEY)
+def landed_in(table: Table, at: Snapshot | None = None) -> LandedOffsets:
+    """What has landed in a table, or had by a snapshot. Raises ReplayRefused where its snapshots no longer say."""
+    said = carried(table, at).get(_KEY)
     return msgspec.json.decode(said, type=LandedOffsets) if said else LandedOffsets()
 
 
-def carried(table: Table) -> dict[str, str]:
-    """What remora said in the newest snapshot that has anything of its own, for a snapshot that changes no rows.
+def carried(table: Table, at: Snapshot | None = None) -> dict[str, str]:
+    """What remora said in the newest snapshot that has anything of its own, for a snapshot that changes no rows; of
+    those up to `at`, where that is given.
 
     Raises ReplayRefused where another program has expired that.
     """
-    snapshot = table.current_snapshot()
+    snapshot = at or table.current_snapshot()
     while snapshot is not None:
         said = snapshot.summary.additional_properties if snapshot.summary else {}
         if found := {key: value for key, value in said.items() if key.startswith(_PREFIX)}:

@@ -39,7 +39,9 @@ from remora_pipeline.replay.pipeline.iceberg.tables import (
 from remora_pipeline.replay.pipeline.spark import writing
 from remora_pipeline.replay.session import AGAIN, session
 
-_KEY = "remora.inventory"
+SAID = "remora.inventory"
+"""Where a snapshot of the inventory says its InventoryPosition."""
+
 _OBJECT = ("tenant", "bucket", "key")
 
 _MOST_CHANGED = 100_000
@@ -84,7 +86,7 @@ def take_in_lake(
     if journal is None or (head := journal.current_snapshot()) is None:
         raise ReplayRefused(f"{lake.named(EVENTS)}: nothing has landed there")
     inventory = made(catalog, lake, INVENTORY, FORMS[INVENTORY], {})
-    said = carried(inventory).get(_KEY)
+    said = carried(inventory).get(SAID)
     if said is not None and _position(said).journal == head.snapshot_id and not whole:
         return LakeInventory(_objects(inventory), is_new=False)
     added = None if said is None or whole else _added(journal, head, _position(said).journal)
@@ -183,6 +185,6 @@ def _replace(inventory: Table, change: FileChange, before: str | None, position:
     said = msgspec.json.encode(position).decode()
 
     def is_saying(what: str | None) -> bool:
-        return carried(inventory).get(_KEY) == what
+        return carried(inventory).get(SAID) == what
 
-    commit(inventory, change, {_KEY: said}, lambda: is_saying(before), lambda: before != said and is_saying(said))
+    commit(inventory, change, {SAID: said}, lambda: is_saying(before), lambda: before != said and is_saying(said))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
@@ -13,19 +15,22 @@ from pyspark.sql.types import StructType
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
-from remora_pipeline.replay.pipeline.iceberg.commits import landed_in
+from remora_pipeline.replay.pipeline.iceberg.commits import carried, landed_in
 from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, read
+from remora_pipeline.replay.pipeline.iceberg.inventory import SAID, InventoryPosition
 from remora_pipeline.replay.pipeline.iceberg.tables import EVENTS, INVENTORY, as_landed, by_lake_names
 
 
 @dataclass(frozen=True)
 class BucketTables:
-    """A bucket's objects by the inventory (columns.OBJECT), and all its events up to a batch (columns.EVENT)."""
+    """A bucket's objects by the inventory (columns.OBJECT), which goes up to the batch `inventoried`, and all its
+    events up to `batch` (columns.EVENT)."""
 
     objects: DataFrame
     events: DataFrame
     landing: str
     batch: int
+    inventoried: int
 
 
 def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant: str) -> BucketTables:
@@ -40,7 +45,17 @@ def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant
             _of_bucket(spark, journal, EVENT, bucket, tenant),
             str(journal.metadata.table_uuid),
             landed_in(journal).batch,
+            _inventoried(inventory, journal),
         )
+
+
+def _inventoried(inventory: Table, journal: Table) -> int:
+    """The last batch that an inventory goes up to; -1 where the journal no longer knows."""
+    said = carried(inventory).get(SAID)
+    at = None if said is None else journal.snapshot_by_id(msgspec.json.decode(said, type=InventoryPosition).journal)
+    with suppress(ReplayRefused):
+        return -1 if at is None else landed_in(journal, at).batch
+    return -1
 
 
 def _of_bucket(spark: SparkSession, table: Table, columns: StructType, bucket: str, tenant: str) -> DataFrame:
