@@ -245,10 +245,11 @@ def _become_owner_of_store(settings: Settings) -> None:
 
 @asynccontextmanager
 async def open_logs(
-    settings: Settings, *, waits: bool = True, is_dead: Callable[[str], bool] = lambda _: False
+    settings: Settings, *, waits: bool = True, make: bool = True, is_dead: Callable[[str], bool] = lambda _: False
 ) -> AsyncIterator[Logs]:
     """The shared logs of the store; one that `waits` is used as soon as the store is there.
 
+    A missing embedded store is made only with `make` and where the settings allow it, as for `make_store`.
     Without `waits` a cluster is given its mount time-out to answer, and files are there or not. `is_dead` says of the
     owner of a log that its process has ended on this host. What does not wait is a command, see `store_of`.
     """
@@ -260,8 +261,8 @@ async def open_logs(
 
     if not waits:
         _become_owner_of_store(settings)
-    make = settings.sqlite.if_missing == "make"
-    async with SqliteStore(settings.sqlite, lambda _, __: None, make=make, waits=waits) as store:
+    may_make = make and settings.sqlite.if_missing == "make"
+    async with SqliteStore(settings.sqlite, lambda _, __: None, make=may_make, waits=waits) as store:
         yield store.logs
 
 

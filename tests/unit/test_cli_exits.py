@@ -89,6 +89,77 @@ def test_a_socket_that_does_not_let_in_is_a_permission(
     assert "Permission denied" in done.err
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["log list", "log show x", "log append x", "log trim x 1", "store directory list", "store directory add {}/other",
+     "store directory rm {}/other", "store backup {}/copies", "topic list", "dlq list"],
+)  # fmt: skip
+def test_a_store_that_is_not_there_is_a_line(remora: Run, config: Path, folder: Path, command: str) -> None:
+    """Commands that do not make a store end with 77 and the directory's name, and leave nothing behind."""
+    store = folder / "queues"
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(store)}})
+
+    done = remora(*command.format(folder).split(), "-c", config)
+
+    assert (done.code, str(store) in done.err.splitlines()[-1]) == (Exit.NO_PERMISSION, True), done.err
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dlq list ODD", "topic hold orders --reason ODD", "topic rm ODD", "shaping set --scope ODD --enable",
+        "send ODD /dev/null --to unix:/none --timeout 1s",
+        "topic create t --endpoint kafka://h --arg ca-location=ODD",
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_no_text_is_wrong_usage(remora: Run, config: Path, tmp_path: Path, command: str) -> None:
+    """Bytes that are no UTF-8 are named in one line with 2, where a command takes a text."""
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "q"), "files": 1}})
+    assert remora("topic", "create", "orders", "--endpoint", "http://h", "-c", config).code == Exit.OK
+
+    done = remora(*command.replace("ODD", "a\udcff").split(), "-c", config)
+
+    assert done.code == Exit.USAGE
+    assert done.err.splitlines()[-1].endswith(r"a\udcff is not UTF-8")
+
+
+def test_names_that_may_be_any_bytes_are_taken_as_they_are(remora: Run, config: Path, tmp_path: Path) -> None:
+    """Keys and buckets that are no UTF-8 match notifications, and a log of such a name is refused in words."""
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "q"), "files": 1}})
+    assert remora("topic", "create", "orders", "--endpoint", "http://h", "-c", config).code == Exit.OK
+    assert remora("notification", "create", "n", "--topic", "orders", "-c", config).code == Exit.OK
+
+    tested = remora("notification", "test", "b", "k\udcff", "-c", config)
+    made = remora("log", "create", "l\udcff", "-c", config)
+
+    assert (tested.code, b"yes" in tested.out) == (Exit.OK, True)
+    assert (made.code, made.err) == (Exit.FAILURE, "remora: the name of a log is UTF-8\n")
+
+
+@as_root
+@pytest.mark.parametrize(
+    "command", ["store directory list", "store directory add {}/other", "store backup {}/copies", "topic list"]
+)
+def test_a_directory_that_may_not_be_entered_is_a_permission(
+    remora: Run, config: Path, folder: Path, request: pytest.FixtureRequest, command: str
+) -> None:
+    """A line names what this user may not look into; there is no traceback."""
+    store = folder / "queues"
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(store), "files": 1}})
+    assert remora("topic", "create", "t", "--endpoint", "http://h", "-c", config).code == Exit.OK
+    for each in (config, *config.parents, folder):
+        if each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o055)
+    request.getfixturevalue("nobody")
+
+    done = remora(*command.format(folder).split(), "-c", config)
+
+    assert done.code == Exit.NO_PERMISSION
+    assert str(store) in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+
+
 @pytest.mark.parametrize("error", [NotPermitted("no"), IngestMisconfigured("no"), ConfigUnreadable("", "no")])
 def test_a_missing_permission_is_77(error: Exception) -> None:
     """A token without the right, a certificate that is not trusted, and a file that may not be read are one kind."""

@@ -53,6 +53,15 @@ def test_a_directory_is_added_listed_and_removed(run: Callable[..., Any], tmp_pa
     ]
 
 
+def test_the_only_directory_is_neither_added_nor_removed(run: Callable[..., Any], tmp_path: Path) -> None:
+    """It is in use already, and none of the store's files is said to be in the way."""
+    only = tmp_path / "one"
+    added, removed = run("store", "directory", "add", only), run("store", "directory", "rm", only)
+
+    assert (added.code, added.out.decode()) == (Exit.OK, f"{only} is in use already\n")
+    assert (removed.code, "is the first directory" in removed.err) == (Exit.NO_PERMISSION, True)
+
+
 def test_commands_name_a_directory_that_is_lost(run: Callable[..., Any], tmp_path: Path) -> None:
     """What lists topics shows the others and fails, and a topic that nobody finds may lie in the lost one."""
     two = tmp_path / "two"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sys
 import threading
 from importlib import import_module
@@ -61,6 +62,9 @@ ELSEWHERE = MappingProxyType(dict.fromkeys(("pipeline", "replay", "simulate"), "
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a file system that has no room for what a command writes or prints."""
+
+NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""The errors of one that lets this user not do it, or nobody."""
 
 
 class Commands(CommandGroup):
@@ -148,12 +152,25 @@ def main() -> None:
             print_line(f"remora: {each}", err=True)
         _leave(exit_code(exc))
     except OSError as exc:
-        if exc.errno not in NO_ROOM:
+        if exc.errno in NO_ROOM:
+            print_line(f"remora: cannot write {exc.filename or 'what is printed'}: {exc.strerror}", err=True)
+            _leave(Exit.FAILURE)
+        if exc.filename is None:
             raise
-        print_line(f"remora: cannot write {exc.filename or 'what is printed'}: {exc.strerror}", err=True)
-        _leave(Exit.FAILURE)
+        print_line(f"remora: {os.fsdecode(exc.filename)}: {exc.strerror}", err=True)
+        _leave(Exit.NO_PERMISSION if exc.errno in NOT_PERMITTED else Exit.FAILURE)
+    except UnicodeEncodeError:
+        # Names of files and keys of objects may be any bytes; all other arguments are texts.
+        if (wrong := next((each for each in sys.argv[1:] if not _is_text(each)), None)) is None:
+            raise
+        print_line(f"remora: the argument {wrong} is not UTF-8", err=True)
+        _leave(Exit.USAGE)
     except SystemExit as exc:
         _leave(exc.code)
+
+
+def _is_text(argument: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in argument)
 
 
 def _leave(code: str | int | None) -> NoReturn:

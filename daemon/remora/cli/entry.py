@@ -43,7 +43,10 @@ def decode_command(file: BinaryIO, explained: bool) -> None:
       remora topic dump orders --raw | head -n1 | jq -r .raw | base64 -d | remora entry decode
     """
     name = getattr(file, "name", "-")
-    raw = file.read(MOST_BYTES + 1)
+    try:
+        raw = file.read(MOST_BYTES + 1)
+    except OSError as exc:
+        raise click.FileError(name, exc.strerror) from exc
     problem: CodecError | None = None
     if explained:
         fields, problem = explain(raw)

@@ -81,7 +81,7 @@ def create(settings: Settings, name: str, pool: str, kind: str, width: int) -> N
       remora log create orders --kind counter
     """
     which = _log(settings, pool, name)
-    _in_store(settings, lambda logs: logs.create(which, LogKind(kind), width))
+    _in_store(settings, lambda logs: logs.create(which, LogKind(kind), width), make=True)
     print_line(f"log {which} is made: a {kind}")
 
 
@@ -154,7 +154,7 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
         print_json(row)
         return
     for key, value in row.items():
-        print_line(f"{key:12} {'-' if value is None else value}")
+        print_line(f"{key:12} {'-' if value in (None, '') else value}")
 
 
 @log.command("rm")
@@ -308,7 +308,8 @@ def seal(settings: Settings, name: str, pool: str) -> None:
 
 
 def _log(settings: Settings, pool: str, name: str) -> LogName:
-    return LogName((pool or run_async(app.default_log_pool(settings))).encode(), name.encode())
+    named_pool = pool or run_async(app.default_log_pool(settings))
+    return LogName(named_pool.encode(errors="surrogateescape"), name.encode(errors="surrogateescape"))
 
 
 def _shown(log: LogName, projection: Projection) -> dict[str, object]:
@@ -324,9 +325,9 @@ def _shown(log: LogName, projection: Projection) -> dict[str, object]:
     }
 
 
-def _in_store(settings: Settings, work: Callable[[Logs], Awaitable[T]]) -> T:
+def _in_store(settings: Settings, work: Callable[[Logs], Awaitable[T]], *, make: bool = False) -> T:
     async def run() -> T:
-        async with app.open_logs(settings, waits=False) as logs:
+        async with app.open_logs(settings, waits=False, make=make) as logs:
             return await work(logs)
 
     return run_async(run())

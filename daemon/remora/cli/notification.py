@@ -233,7 +233,14 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
     metadata, tags = (
         tuple((name.encode(), value.encode()) for name, value in each) for each in (asked.metadata, asked.tags)
     )
-    event = Happening(bucket.encode(), asked.event.encode(), key.encode(), asked.size or 0, metadata, tags)
+    event = Happening(
+        bucket.encode(errors="surrogateescape"),
+        asked.event.encode(),
+        key.encode(errors="surrogateescape"),
+        asked.size or 0,
+        metadata,
+        tags,
+    )
     refused = Matcher(found).refusals(event)
     if as_json:
         rows = zip(found, refused, strict=True)

@@ -22,7 +22,8 @@ async def open_log(
     """A log, while the block runs: in the store, and with the sequencer, of a configuration.
 
     `config` is its file, by default the one that commands read, under the same environment; `pool` as in
-    `remora log create`. A log that does not exist is an error of the first call: LogUnknown.
+    `remora log create`. A log that does not exist is an error of the first call: LogUnknown. Where there is no embedded
+    store this raises StoreMissing, and makes none.
     """
     if not isinstance(config, Settings):
         file = config or os.environ.get("REMORA_CONFIG")
@@ -30,7 +31,7 @@ async def open_log(
     if isinstance(name, str):
         name = LogName((pool or await app.default_log_pool(config)).encode(), name.encode())
     async with (
-        app.open_logs(config, waits=False) as logs,
+        app.open_logs(config, waits=False, make=False) as logs,
         Log(logs, name, [config.sequencer.listen], times) as log,
     ):
         yield log

@@ -151,8 +151,7 @@ def _probe_in(folder: Path) -> Iterator[None]:
 def reports(first: Path) -> list[DirectoryReport]:
     """All directories of a store, with what lies in each; blocks. Raises StoreMisconfigured where there is no store."""
     store = _Store(first)
-    directories = store.placement.directories or (StoreDirectory(0, str(first)),)
-    return [store.report(each) for each in directories]
+    return [store.report(each) for each in store.directories]
 
 
 def add(first: Path, path: Path, settings: SqliteSettings) -> bool:
@@ -161,10 +160,9 @@ def add(first: Path, path: Path, settings: SqliteSettings) -> bool:
 
     Raises StoreMisconfigured where the directory cannot be used, and StoreUnavailable where another one is lost.
     """
-    with locked(first):
-        store = _Store(first)
-        known = store.placement.directories or (StoreDirectory(0, str(first)),)
-        if (there := store.placement.at(str(path))) is not None and there.takes_topics:
+    with _locked(first) as store:
+        known = store.directories
+        if any(each.path == str(path) and each.takes_topics for each in known):
             return False
         found = [number_of_file(each) for each in path.glob("queues-*.db")]
         moved = min(found) // store.files if found else None
@@ -185,9 +183,8 @@ def remove(first: Path, path: Path, *, discard: bool) -> DirectoryReport:
     From the first call on it takes no topic. It goes when no topic, letter or unfinished request lies in it, else this
     raises StoreError; with `discard` it goes with all it holds, also one that is lost.
     """
-    with locked(first):
-        store = _Store(first)
-        leaving = store.placement.at(str(path))
+    with _locked(first) as store:
+        leaving = next((each for each in store.directories if each.path == str(path)), None)
         if leaving is None:
             raise StoreMisconfigured(f"{path} is no further directory of the store in {first}")
         if leaving.number == 0:
@@ -230,6 +227,11 @@ class _Store:
             meta = dict(connection.execute(_IDENTITY))
         self.id, self.files = str(meta["store"]), int(meta["files"])
 
+    @property
+    def directories(self) -> Sequence[StoreDirectory]:
+        """All of them; the first alone where the store never had another."""
+        return self.placement.directories or (StoreDirectory(0, str(self._first)),)
+
     def paths(self, directory: StoreDirectory) -> list[Path]:
         """The files of a directory."""
         folder = Path(directory.path) if directory.number else self._first
@@ -269,6 +271,14 @@ class _Store:
             keep_placement(connection, placement)
         self.placement = placement
         sync(self._first)
+
+
+@contextmanager
+def _locked(first: Path) -> Iterator[_Store]:
+    """A store that nobody else changes meanwhile. Where there is none, not even a lock is made for one."""
+    _Store(first)
+    with locked(first):
+        yield _Store(first)
 
 
 @contextmanager

@@ -313,7 +313,9 @@ def _last(connection: sqlite3.Connection, row: _Row) -> int:
 def _put(connection: sqlite3.Connection, log: LogName, epoch: int, position: int, data: bytes | None) -> None:
     """Write data, or fill where there is none; all that decides is compared in this transaction."""
     row = _log_row(connection, log)
-    if not epoch or epoch != row.epoch:
+    if not row.epoch:
+        raise StaleEpoch(f"stale epoch: {log} was never served, so no position of it was handed out")
+    if epoch != row.epoch:
         raise StaleEpoch(f"stale epoch: {log} has epoch {row.epoch} by now, not {epoch}")
     if not 0 < position <= MOST_POSITION:
         raise LogRefused(f"positions of a log are 1 to {MOST_POSITION}, not {position}")
