@@ -195,6 +195,32 @@ async def test_three_hundred_topics_behind_one_broker_are_one_line() -> None:
     assert line.endswith(" and 290 more")
 
 
+async def test_what_is_known_in_part_is_a_lower_bound() -> None:
+    """Where the number of a topic's events is not known, at least those of the others wait, there and in all."""
+    shards = [queue(each, state="retrying", reason="broker:9092: Connection refused") for each in ("t", "u")]
+    topics = [figures("t", backlog_entries=2), figures("u", backlog_entries=None)]
+    async with showing(status(*shards, topics=topics)) as (_, tab):
+        [line] = await tab.texts("#problem-list li")
+
+        assert "2 topics, at least 2 events, " in line
+        assert "at least 2" in await tab.texts("#summary dd")
+
+
+async def test_what_only_workers_know_is_not_known_while_none_answers() -> None:
+    """The page calls no ingest off and no queue absent then, and names the workers."""
+    silent = {
+        "number": 1, "pid": 4711, "cookie": "remora/h/b/w", "answers": False, "ready": False,
+        "reasons": ["it does not answer"], "shards": 7, "in_flight_bytes": 0,
+    }  # fmt: skip
+    async with showing(status(workers=[silent], ingest=None, dead_letters=None)) as (_, tab):
+        terms, texts = await tab.texts("#summary dt"), await tab.texts("#summary dd")
+        said = dict(zip(terms, texts, strict=True))
+
+        assert [said[each] for each in ("Queues", "Ingest")] == ["not known"] * 2
+        assert [said[each] for each in ("Waiting", "Dead letters")] == ["\u2013"] * 2
+        assert await tab.texts("#problem-list li") == ["worker 1 does not answer"]
+
+
 async def test_dead_letters_are_shown_as_long_as_they_are_stored() -> None:
     """Those that lie in the store from before a restart are counted, and are none of the events that arrived."""
     ledger = {"committed": 1, "pending": 0, "unaccounted": 0, "delivered": 0, "dead_lettered": 1}

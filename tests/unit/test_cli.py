@@ -514,6 +514,16 @@ def test_decode_keeps_bytes_that_are_no_text(remora: Run, tmp_path: Path) -> Non
     assert b"\xff\xfe" in done.out
 
 
+def test_decode_escapes_for_a_terminal(remora: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal gets no character that it would obey."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    done = remora("entry", "decode", stdin=raw_entry("a\x7f\x9b2J".encode() + b"\xff", 7))
+
+    assert rb"a\x7f\x9b2J\xff" in done.out
+    assert done.out.removesuffix(b"\n").decode().isprintable()
+
+
 def test_explain_shows_every_field(remora: Run) -> None:
     """--explain gives each field a line with its offset and value."""
     done = remora("entry", "decode", "--explain", stdin=raw_entry("the-key", 7))

@@ -109,7 +109,8 @@ def test_a_store_that_is_not_there_is_a_line(remora: Run, config: Path, folder: 
     "command",
     [
         "dlq list ODD", "topic hold orders --reason ODD", "topic rm ODD", "shaping set --scope ODD --enable",
-        "send ODD /dev/null --to unix:/none --timeout 1s", "topic create t --endpoint kafka://h --arg ca-location=ODD",
+        "send ODD /dev/null --to unix:/none --timeout 1s",
+        "topic create t --endpoint kafka://h --arg ca-location=ODD",
     ],
 )  # fmt: skip
 def test_an_argument_that_is_no_text_is_wrong_usage(remora: Run, config: Path, tmp_path: Path, command: str) -> None:

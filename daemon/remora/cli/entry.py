@@ -54,7 +54,11 @@ def decode_command(file: BinaryIO, explained: bool) -> None:
             print_line(f"{each.offset:>6}  {each.path}  ({each.type})  {_shown(each.value)}")
     else:
         try:
-            sys.stdout.buffer.write(body(decode(raw)) + b"\n")  # may hold bytes that are no UTF-8
+            said = body(decode(raw))
+            if sys.stdout.isatty():
+                print_line(said.decode(errors="backslashreplace"))
+            else:
+                sys.stdout.buffer.write(said + b"\n")  # may hold bytes that are no UTF-8
         except CodecError as exc:
             problem = exc
     if problem is not None:
