@@ -15,7 +15,7 @@ import pytest
 from devkit.readers.samples import sample_value
 from remora.codec.sequencer import Result
 from remora.config import SqliteSettings
-from remora.model.errors import StoreError
+from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.log import LogKind, LogLock, LogName, Registered
 from remora.policy import sequence
 from remora.storage.sqlite import SqliteStore
@@ -97,6 +97,31 @@ async def test_trust_is_counted_from_before_a_renewal(stores: Sequence[SqliteLog
     server.late_s += (sequence.TRUSTED - 0.5) * LEASE_S
 
     assert server.round(LOG, 1) == INIT_LOG
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["renewed", "without an answer"])
+async def test_a_renewal_that_outlasts_its_epoch_says_nothing_of_the_next_one(
+    stores: Sequence[SqliteLogs], answers: bool
+) -> None:
+    """While it is under way the trust ends, and the log is registered anew: workers are told the new trust, and not
+    what is left of the old one, with which they would hand out nothing until the next renewal."""
+
+    class Overtaken(Slow):
+        async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
+            found = await self._logs.renew_all(locks, lease_s)
+            self._pass(LEASE_S)
+            assert self.server is not None
+            await self.server.position(LOG, 2)
+            return found if answers else [StoreUnavailable("no answer")] * len(locks)
+
+    server, told = serving(Overtaken(stores[0])), list[float]()
+    assert await server.position(LOG, 1) == 1
+    server.sequencing.trusted = lambda _, seconds: told.append(seconds)
+
+    await renew(server)
+
+    assert [seconds > 0 for seconds in told] == [True]
+    assert server.sequencing.served == 1
 
 
 async def test_trust_is_counted_from_before_a_registration(stores: Sequence[SqliteLogs]) -> None:

@@ -351,7 +351,9 @@ class Sequencing:
             elif len(failed) == len(due):
                 self._heard_of_store(why)
         for each in due:
-            self.trusted(each.lease.token.log, each.lease.term.trusted_until - self._now())
+            log = each.lease.token.log
+            if self._served.get(log) is each:  # else its trust is none of the epoch that is served by now
+                self.trusted(log, each.lease.term.trusted_until - self._now())
         self._note_soonest()
 
     async def _raise_bound(self, log: LogName, served: Served) -> None:

@@ -1,0 +1,166 @@
+"""Rows of the embedded store in which a cell is not what it is to be: the row is named, and the others are used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import StoreDamaged
+from remora.model.ingest import PublishResult, ReservedRoom
+from remora.model.log import LogKind, LogName
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.checks import check_directory
+from support.stores import expire, held, own_topic, spread
+
+LOG = LogName(b"remora", b"log")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """A store of one file."""
+    async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as opened:
+        yield opened
+
+
+async def change(store: SqliteStore, statement: str) -> None:
+    """Change something behind the store's back."""
+    await store._files.first.write(lambda connection: connection.execute(statement))
+
+
+@pytest.mark.parametrize("rooms", ["x'00'", "x''", "5", "'text'"])
+async def test_a_reservation_that_cannot_be_read(
+    store: SqliteStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, rooms: str
+) -> None:
+    """Commit and abort name it, a request beside them is carried out, and expiry gives it up: nothing stays reserved
+    but what others have reserved, of both kinds."""
+    topic = await store.own_topics.create(own_topic("t", 2))
+    token = await held(store, topic.shard(1))
+    events = spread(topic, 4)
+    asked = [ReservedRoom(each.shard, each.key, len(each.payload)) for each in events]
+    damaged, sound = await store.ingest.reserve(topic, asked), await store.ingest.reserve(topic, asked)
+    single = await store.two_phase.reserve(topic.shard(1), 1, 10)
+    await change(store, f"UPDATE reservations SET rooms = {rooms} WHERE id = '{damaged}'")
+
+    found = await asyncio.gather(
+        store.ingest.commit(topic, damaged, events, b"digest"),
+        store.ingest.abort(topic, damaged),
+        store.ingest.publish(topic, events),
+        return_exceptions=True,
+    )
+    assert found[2] == PublishResult(4)
+    for each in found[:2]:
+        assert isinstance(each, StoreDamaged)
+        assert f"queues-000.db is damaged: table reservations, row {damaged}: " in str(each)
+
+    await change(store, f"UPDATE reservations SET since_ns = -1000000000000 WHERE id = '{damaged}'")
+    await expire(store, token, 100)
+    assert [damaged in each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [True]
+    assert [(await store.inspection.stats(each)).reservations for each in topic.all_shards()] == [1, 2]
+    await store.two_phase.abort(topic.shard(1), single)
+    assert await store.ingest.commit(topic, sound, events, b"digest") == PublishResult(4)
+    assert [(await store.inspection.stats(each)).reservations for each in topic.all_shards()] == [0, 0]
+    assert [each.problems for each in check_directory(tmp_path / "store")] == [[]]
+
+
+async def test_an_announcement_whose_topics_cannot_be_read(store: SqliteStore) -> None:
+    """The announcement is named."""
+    await store.own_topics.create(own_topic("t", 2))
+    reservation = await store.ingest.announce([], b"announced")
+    await change(store, "UPDATE announcements SET topics = x'00'")
+
+    for ask in (store.ingest.announced(reservation, b"digest"), store.ingest.abort_announced(reservation)):
+        with pytest.raises(StoreDamaged, match=f"queues-000.db is damaged: table announcements, row {reservation}: "):
+            await ask
+
+
+Use = Callable[[SqliteStore, Topic], Awaitable[object]]
+
+
+async def publish(store: SqliteStore, topic: Topic) -> object:
+    return await store.ingest.publish(topic, spread(topic, 2))
+
+
+async def read(store: SqliteStore, topic: Topic) -> object:
+    return [entry async for entry in store.inspection.dump(topic.first_shard)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "use", "told"),
+    [
+        ("UPDATE topics SET shards = 'x'", publish, "table topics, row t: shards: Expected `int`, got `str`"),
+        ("UPDATE topics SET generation = 'x'", lambda store, _: store.own_topics.find("t"), "row t: generation: "),
+        ("UPDATE topics SET attributes = 5", lambda store, _: store.own_topics.find("t"), "row t: attributes: "),
+        ("UPDATE queues SET tail = 'x'", publish, "table queues, row of topic 1: Expected `int`, got `str`"),
+        ("UPDATE queues SET head = 'x'", read, "table queues, row t: head: Expected `int`, got `str`"),
+        (
+            "UPDATE logs SET epoch = 'x'",
+            lambda store, _: store.logs.read(LOG, 1),
+            "table logs, row remora/log: epoch: ",
+        ),
+        ("UPDATE logs SET kind = 'x'", lambda store, _: store.logs.all(), "table logs, row remora/log: kind: "),
+        ("UPDATE log_entries SET data = 5", lambda store, _: store.logs.read(LOG, 1), "row remora/log at 1: data: "),
+        (
+            "DELETE FROM meta WHERE key = 'notifications'",
+            lambda store, _: store.notifications.definitions(),
+            "table meta, row notifications: it is missing",
+        ),
+    ],
+)
+async def test_a_cell_of_another_type_is_named(store: SqliteStore, statement: str, use: Use, told: str) -> None:
+    """Who uses the row learns file, table, row and column."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    await store.logs.create(LOG, LogKind.LOG, 1)
+    await store.logs.append(LOG, await store.logs.seal(LOG), 1, b"x")
+    await change(store, statement)
+
+    with pytest.raises(StoreDamaged) as caught:
+        await use(store, topic)
+
+    assert "queues-000.db is damaged: " in str(caught.value)
+    assert told in str(caught.value)
+
+
+async def test_a_topic_that_cannot_be_read_costs_no_other_one(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The catalogue has the others, and the log names that one."""
+    for name in ("bad", "good"):
+        await store.own_topics.create(own_topic(name, 1))
+    await change(store, "UPDATE topics SET former = x'ff' WHERE name = 'bad'")
+    await change(store, "UPDATE meta SET value = value + 1 WHERE key = 'catalogue'")
+
+    assert [each.name for each in (await store.catalog.topics()).values()] == ["good"]
+    assert "table topics, row bad: former: " in caplog.text
+
+
+async def test_a_decision_that_cannot_be_read_keeps_nobody(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request that is decided and cannot be finished, as its parts have changed, is named once, and does not keep the
+    store from being opened."""
+    await change(
+        store,
+        "INSERT INTO decisions (id, digest, answer, parts, checksum, boot, since_ns)"
+        " VALUES ('r', x'', x'', 'text', 0, '', 0)",
+    )
+    await store._finisher.look(0.0)
+    await store._begin()
+    assert store.connected
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [
+        "events that were sent are not stored: what request r has decided has changed in the store"
+    ]
+
+
+async def test_a_catalogue_that_is_lost_is_noticed(store: SqliteStore) -> None:
+    """A file that does not count the changes of its topics any more goes on with what was known of them."""
+    await store.own_topics.create(own_topic("t", 1))
+    before = await store.catalog.topics()
+    await change(store, "DELETE FROM meta WHERE key = 'catalogue'")
+
+    assert await store.catalog.topics() == before
+    store.arrivals._look()
