@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,34 @@ async def test_former_layouts_are_forgotten_by_any_worker() -> None:
         await asyncio.sleep(10)
 
     assert store.forgets == []
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("generation", "is_lost"), [(1, False), (0, True)], ids=["with its layout", "with its topic"])
+async def test_a_former_queue_that_goes_is_not_called_lost(
+    generation: int, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue that another worker removes with its layout, right after its last entry was delivered, is no loss that
+    the log warns of; a queue that is gone though its topic was never re-sharded is one."""
+    store = FakeStore(tells=True)
+    store.metadata["t"] = a_topic("t")
+    store.make("t", raw_entry("k", 1))
+
+    def gone(call: str) -> None:
+        if call == "remove":
+            del store.queues["t"]
+            store.metadata["t"] = replace(a_topic("t"), generation=generation)
+
+    store.after = gone
+    worker = a_worker(store, FakeEndpoint())
+
+    with caplog.at_level(logging.INFO):
+        async with running(worker):
+            await until(lambda: any("it was deleted" in each.message for each in caplog.records), within_s=10)
+
+    assert [each.levelno for each in caplog.records if "it was deleted" in each.message] == [
+        logging.WARNING if is_lost else logging.INFO
+    ]
 
 
 class StoreWithABadTopic(FakeStore):

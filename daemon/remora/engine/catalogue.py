@@ -16,7 +16,7 @@ from remora.model.hold import TopicHold
 from remora.model.layout import GENERATION_MARK
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, generation_of, own_topic_name
 from remora.policy.discovery import EarlyReadings
 from remora.policy.holds import hold_text, in_force
 from remora.policy.objectives import Objective, parse_objective
@@ -109,6 +109,14 @@ class Catalogue:
     async def next_reading(self) -> None:
         """Wait until the store was read once more, changed or not."""
         await self._read.wait()
+
+    async def has_outlived(self, shard: Shard) -> bool:
+        """Whether a queue that is gone went with its layout, by the next reading: that goes when it is delivered."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._interval_s):
+                await self.next_reading()
+        topic = self._topics.get(Shard(own_topic_name(shard.queue), shard.origin))
+        return topic is not None and topic.generation > generation_of(shard.queue)
 
     async def wait_for_change(self, shard: Shard, seen: Topic | None, hold: TopicHold | None = None) -> None:
         """Wait until the attributes of a shard's topic differ from those `seen`, or it is held otherwise."""

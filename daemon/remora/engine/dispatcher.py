@@ -84,6 +84,11 @@ class Dispatcher:
         """
         try:
             await self._run()
+        except ShardGone:
+            # It may have gone between the removal of its last entry and the look that would have found it empty.
+            if self._progress.has_work and await self._context.catalogue.has_outlived(self._lease.shard):
+                self._progress.end_work()
+            raise
         finally:
             self._turn.end()
             self._shaped.cancel()

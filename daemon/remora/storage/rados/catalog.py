@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from remora.codec.queue_ops import decode_listing, encode_list
 from remora.codec.queue_state import spill_in
@@ -26,8 +26,12 @@ _REGISTRY = "queues_list_object"
 class RadosCatalog(RadosPart):
     """Lists queues and topics without any lock."""
 
-    def __init__(self, connection: ClusterConnection, registry: Registry, runs: Runs) -> None:
+    def __init__(
+        self, connection: ClusterConnection, registry: Registry, runs: Runs, changed: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`changed` waits until this process is told of a change of topics."""
         super().__init__(connection)
+        self._changed = changed
         self._runs = runs
         self._topics = TopicReader(connection)
         self._registry = registry
@@ -56,6 +60,10 @@ class RadosCatalog(RadosPart):
         found = await self._topics.read(self._registered or ())
         own = await self._registry.known()
         return {**{topic.first_shard: topic for topic in found.values()}, **own.topics}
+
+    async def changed(self) -> None:
+        """Return when a topic of remora's own was changed, or any was held; nobody tells of radosgw's."""
+        await self._changed()
 
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without its lock; None when it is empty. Raises ShardGone."""

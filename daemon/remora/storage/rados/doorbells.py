@@ -3,16 +3,20 @@
 Whoever commits to a queue that is not busy notifies its bell's object, and waits for nobody. A worker watches the bells
 of the queues that it holds; the queues of a bell that was rung are told as `arrivals`. Nothing depends on it: a worker
 without a watch, and one whose watch was lost a moment ago, finds entries when it looks.
+
+One bell more is for topics: whoever changes or holds one notifies it, and who reads the catalogue watches it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
 from remora.policy.doorbells import BELLS, RingPace, bell_of, pause_s
+from remora.storage.catalogue_news import CatalogueNews
 from remora.storage.librados import NotifyOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection, reconnect_pause_s
 from remora.storage.rados.part import RadosPart
@@ -25,14 +29,23 @@ _ANSWER_S = 1
 class _Doorbell:
     """One bell, as this process knows it."""
 
-    def __init__(self, number: int) -> None:
-        self.oid = f"remora.bell.{number}"
+    def __init__(self, name: int | str) -> None:
+        self.oid = f"remora.bell.{name}"
         self.held: dict[Shard, None] = {}
+        self.is_wanted = False
+        """Whether it is watched though no queue is held."""
         self.changed = asyncio.Event()
         """Set when queues are held that were not, or none is held any longer, or the watch was lost."""
         self.rung_at = float("-inf")
         self.unanswered = 0
+        self.answered = asyncio.Event()
+        """Set when the next ring is answered, or given up."""
         self.is_due = False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether this process wants to be told when it is rung."""
+        return self.is_wanted or bool(self.held)
 
 
 class Doorbells(RadosPart):
@@ -43,6 +56,7 @@ class Doorbells(RadosPart):
         super().__init__(connection)
         self._tell = tell
         self._bells = [_Doorbell(number) for number in range(BELLS)]
+        self._topics_bell, self._news = _Doorbell("topics"), CatalogueNews()
         self._pace = RingPace()
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -71,6 +85,27 @@ class Doorbells(RadosPart):
             bell.is_due = True
             self._tasks.create_task(self._ring(bell), name=f"ring {bell.oid}")
 
+    def ring_topics(self) -> None:
+        """A topic was made, changed, held or removed. Neither waits nor fails."""
+        bell = self._topics_bell
+        if self._tasks is not None and not bell.is_due:
+            bell.is_due = True
+            self._tasks.create_task(self._ring(bell), name=f"ring {bell.oid}")
+
+    async def topics_changed(self) -> None:
+        """Return when the bell of the topics was rung, or may have been while it was not watched."""
+        if not self._topics_bell.is_wanted:
+            self._topics_bell.is_wanted = True
+            self._topics_bell.changed.set()
+        await self._news.wait()
+
+    async def rung(self) -> None:
+        """Return when those who watch the bell of the topics have been told of what it was rung for, or soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                while self._topics_bell.is_due or self._topics_bell.unanswered:
+                    await self._topics_bell.answered.wait()
+
     async def _ring(self, bell: _Doorbell) -> None:
         now = asyncio.get_running_loop().time
         await asyncio.sleep(pause_s(now() - bell.rung_at, bell.unanswered))
@@ -82,12 +117,14 @@ class Doorbells(RadosPart):
             return
         finally:
             bell.unanswered -= 1
+            bell.answered.set()
+            bell.answered = asyncio.Event()
 
     async def run(self) -> None:
         """Ring and watch until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for bell in self._bells:
+                for bell in (*self._bells, self._topics_bell):
                     self._tasks.create_task(self._keep(bell), name=f"watch {bell.oid}")
         finally:
             self._tasks = None
@@ -96,7 +133,7 @@ class Doorbells(RadosPart):
         """Watch a bell whenever queues of it are held; after a failure try again, less and less often."""
         failures = 0
         while True:
-            while not bell.held:
+            while not bell.is_watched:
                 bell.changed.clear()
                 await bell.changed.wait()
             try:
@@ -104,7 +141,7 @@ class Doorbells(RadosPart):
                 failures = 0
             except StoreError:
                 failures += 1
-            if bell.held:
+            if bell.is_watched:
                 await asyncio.sleep(reconnect_pause_s(failures))
 
     async def _watch(self, bell: _Doorbell) -> None:
@@ -119,10 +156,14 @@ class Doorbells(RadosPart):
         """Watch a bell until no queue of it is held, or until the watch is lost."""
 
         def notified() -> None:
+            if bell.is_wanted:
+                self._news.tell()
             self._tell(tuple(bell.held))
 
         session = self._connection.session
         async with session.watching(self._own, bell.oid, notified, bell.changed.set) as watch:
-            while bell.held and not watch.is_lost:
+            if bell.is_wanted:
+                self._news.tell()  # what was rung for while nobody watched
+            while bell.is_watched and not watch.is_lost:
                 bell.changed.clear()
                 await bell.changed.wait()

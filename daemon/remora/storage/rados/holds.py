@@ -7,7 +7,7 @@ topic of radosgw's has no id, so one that is deleted and made anew under its nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -37,8 +37,10 @@ _decoder = msgspec.msgpack.Decoder(TopicHold)
 class HoldsObject(RadosPart):
     """Reads and changes the holds; an unchanged object costs a look at its version."""
 
-    def __init__(self, connection: ClusterConnection, registry: Registry) -> None:
+    def __init__(self, connection: ClusterConnection, registry: Registry, changed: Callable[[], None]) -> None:
+        """`changed` is called after each change of a hold."""
         super().__init__(connection)
+        self._changed = changed
         self._registry = registry
         self._known: Mapping[Shard, TopicHold] | None = None
         self._known_version = -1
@@ -89,6 +91,7 @@ class HoldsObject(RadosPart):
 
     async def _write(self, operation: WriteOp) -> None:
         await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", locator=self._own)
+        self._changed()
 
 
 def _key(first: Shard) -> str:

@@ -8,7 +8,7 @@ parent in which no reservation is open: nobody else has to come by for that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from remora.model.errors import ShardGone
@@ -48,7 +48,11 @@ NOTHING_BEFORE = Precedence("")
 class Parents:
     """Looks at the parents of shards, and remembers those that are through."""
 
-    def __init__(self, registry: Registry, sealed: SealedQueues, former: FormerQueues) -> None:
+    def __init__(
+        self, registry: Registry, sealed: SealedQueues, former: FormerQueues, ring: Callable[[Shard], None]
+    ) -> None:
+        """`ring` tells the owner of a shard, in any process, to look again."""
+        self._ring = ring
         self._registry, self._sealed, self._former = registry, sealed, former
         self._looks: dict[tuple[str, Shard], tuple[float, SealedLook]] = {}
         self._turns: KeyedLocks[str] = KeyedLocks()
@@ -63,6 +67,19 @@ class Parents:
             return Precedence(f"waits for generation {generation} to be opened")
         async with self._turns.of(name):
             return await self._precedence(name, found.stored, shard, generation)
+
+    def emptied(self, shard: Shard) -> None:
+        """The last entry of a held queue was removed: where it is a parent, the shards behind it look again at once.
+
+        A reservation may be open in it yet; then they wait on, and look by themselves.
+        """
+        topic, generation = self._registry.last_known(own_topic_name(shard.queue)), generation_of(shard.queue)
+        old = next((each for each in topic.former if each.generation == generation), None) if topic else None
+        if topic is None or old is None:
+            return
+        self._looks.pop((topic.id, shard), None)
+        for number in parents(topic.shards, old.shards, number_of(shard.queue)):  # the same seen from the other side
+            self._ring(topic.shard(number))
 
     async def _precedence(self, name: str, stored: StoredTopic, shard: Shard, generation: int) -> Precedence:
         topic, number = as_topic(name, stored), number_of(shard.queue)

@@ -112,6 +112,7 @@ class HeldProgress:
     from; `stored` is the state in the queue, None before the first look and after a change without an answer, and
     `runs` are those of that state. `is_known` once it was looked for runs under this lock. `is_spilled` while there are
     runs, or may be: then its ring begins elsewhere than the queue, and is listed only from where it is known to begin.
+    It `is_empty` if the last read found no entry.
     `after` is where its parents ended, None until nothing has to be delivered before it; `begun` is where the queue
     begins, if nothing has left it.
     Who changes the queue holds `changing` until the outcome is known.
@@ -125,6 +126,7 @@ class HeldProgress:
     is_spilled: bool = False
     after: bytes | None = None
     begun: Position | None = None
+    is_empty: bool = False
     turns: MoveTurns = field(default_factory=MoveTurns)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -209,6 +211,9 @@ class RadosQueue(RadosPart):
             progress.listed = max(progress.listed or end, end)
             if not start:
                 progress.front = first
+        if not page.entries and not progress.is_empty and token.shard.origin is Origin.REMORA:
+            self._parents.emptied(token.shard)
+        progress.is_empty = not page.entries
         return replace(page, after=progress.after) if progress.after and first == progress.begun else page
 
     async def _held_back(self, token: LockToken, progress: HeldProgress) -> str:

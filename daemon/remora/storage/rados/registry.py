@@ -7,7 +7,7 @@ the one that was read: of several workers that make, change or remove a topic at
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
@@ -102,8 +102,10 @@ NONE = ReadyTopics(MappingProxyType({}), ())
 class Registry(RadosPart):
     """Reads and replaces topics as they are stored."""
 
-    def __init__(self, connection: ClusterConnection) -> None:
+    def __init__(self, connection: ClusterConnection, changed: Callable[[], None]) -> None:
+        """`changed` is called after each change of a topic."""
         super().__init__(connection)
+        self._changed = changed
         self._known = NONE
         self._known_version = -1
         self._remarked = ""
@@ -126,6 +128,10 @@ class Registry(RadosPart):
         else:
             self._remarked = ""
         return self._known
+
+    def last_known(self, name: str) -> Topic | None:
+        """The topic of this name as this process read it last, if it was ready."""
+        return self._known.topics.get(Shard(name, Origin.REMORA))
 
     async def _refresh(self) -> None:
         """Read the registry if it has changed."""
@@ -172,11 +178,13 @@ class Registry(RadosPart):
         """Replace a topic, or add one where `old` is None. Raises MismatchError when it has changed."""
         raw = msgspec.msgpack.encode(new)
         await self._run(_on(name, old).set_omap({name: raw}))
+        self._changed()
         return TopicRecord(new, raw)
 
     async def drop(self, name: str, old: TopicRecord) -> None:
         """Remove a topic. Raises MismatchError when it has changed."""
         await self._run(_on(name, old).remove_omap([name]))
+        self._changed()
 
     async def _run(self, operation: ReadOp | WriteOp) -> int:
         return await self._connection.run(operation, _REGISTRY, f"looking into {_REGISTRY}", OWN, self._own)

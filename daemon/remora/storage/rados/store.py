@@ -69,24 +69,24 @@ class RadosStore:
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True)
         connection = self._connection
-        registry = Registry(connection)
+        self.arrivals, self.notifications = RadosArrivals(), RadosNotifications(connection)
+        self._doorbells = doorbells = Doorbells(connection, self.arrivals.tell)
+        registry = Registry(connection, doorbells.ring_topics)
         self.mends = RadosMends(connection)
         old_heads = OldHeads(connection, self.mends, may_write=settings.heal != "off")
         self.two_phase, self.attempts = (
             RadosTwoPhase(connection, old_heads, reservation_age_s),
             RadosAttempts(connection),
         )
-        self.arrivals, self.notifications = RadosArrivals(), RadosNotifications(connection)
-        self._doorbells = Doorbells(connection, self.arrivals.tell)
-        own_queues = OwnQueues(connection, self.two_phase, old_heads, self._doorbells.ring)
+        own_queues = OwnQueues(connection, self.two_phase, old_heads, doorbells.ring)
         own_queues.on_commit = on_commit
         runs = Runs(connection, spill_pool)
         self.inspection = RadosInspection(connection, runs)
-        self.holds = HoldsObject(connection, registry)
+        self.holds = HoldsObject(connection, registry, doorbells.ring_topics)
         sealed, former = SealedQueues(connection, own_queues), FormerQueues(connection)
         topics = OwnTopicsParts(registry, own_queues, sealed, self.inspection, self.holds, former)
         own_topics = RadosOwnTopics(topics)
-        self.catalog = RadosCatalog(connection, registry, runs)
+        self.catalog = RadosCatalog(connection, registry, runs, doorbells.topics_changed)
         self.releases, self.members, self.ledger = (
             RadosReleases(connection),
             RadosMembers(connection),
@@ -94,9 +94,9 @@ class RadosStore:
         )
         self.letters = RadosLetters(connection, sealed, own_topics, self.two_phase)
         guards = Guards(connection, self.releases, registry, guard_s)
-        parts = QueueParts(old_heads, runs, guards, Parents(registry, sealed, former))
+        parts = QueueParts(old_heads, runs, guards, Parents(registry, sealed, former, doorbells.ring))
         self.queue = self.spill = RadosSpills(connection, parts, self.attempts, self.letters)
-        self.locks = RadosLocks(connection, self.catalog, old_heads, self._doorbells, self.queue, on_seam)
+        self.locks = RadosLocks(connection, self.catalog, old_heads, doorbells, self.queue, on_seam)
         self.peaks = RadosPeaks(connection)
         requests, fan_outs = (
             request_log(connection, Intent, own_queues, registry),
@@ -151,6 +151,7 @@ class RadosStore:
                 stack.callback(recovering.cancel)
             ringing = tasks.create_task(self._doorbells.run(), name="rados doorbells")
             stack.callback(ringing.cancel)
+            stack.push_async_callback(self._doorbells.rung)
             sweeping = tasks.create_task(self._guards.run(self._runs), name="rados sweep")
             stack.callback(sweeping.cancel)
             self._stack = stack.pop_all()
