@@ -24,6 +24,7 @@ DOCUMENTS = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 GUARANTEES = ROOT / "docs/guarantees.md"
 PROMISES_TESTED = ROOT / "docs/guarantees-tests.md"
 STORE_FOLDERS = {"owners/"}
@@ -279,6 +280,26 @@ def test_the_map_has_every_folder() -> None:
     assert rows == folders
     assert decisions == {each.stem for each in (ROOT / "docs/decisions").glob("*.md")}
     assert text.count("\n") <= 250
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda path: path.name)
+def test_a_decision_is_short_and_has_its_date(page: Path) -> None:
+    """A page of decisions has at most 40 lines, and a date as the first words below its title."""
+    text = page.read_text()
+    lines, dated = text.count("\n"), re.match(r"# .+\n\n20\d\d-\d\d-\d\d\. ", text)
+
+    assert lines <= 40, f"{page.name} has {lines} lines: make two pages of it, one for each question"
+    assert dated, f"the first paragraph of {page.name} does not begin with its date, such as 2026-11-27."
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_heading_is_followed_by_a_long_text(document: Path) -> None:
+    """At most 80 lines stand between a heading and the next one; in the changelog a release may be longer."""
+    text = re.sub(r"(?ms)^```.*?^```$", lambda block: block[0].replace("\n#", "\n"), document.read_text())
+    heads = re.split(r"(?m)^(?=#+ )", text)
+    long = [each.partition("\n")[0] for each in heads if each.count("\n") - 1 > 80]
+
+    assert long == [] or document.name == "CHANGELOG.md", f"{document.name}: {long}"
 
 
 def test_the_reading_path_is_as_long_as_it_says() -> None:
