@@ -19,6 +19,7 @@ from remora_pipeline.replay.results import FAIL, INVALID, PASS, Percentiles
 from remora_pipeline.replay.verify.caveats import caveats
 from remora_pipeline.replay.verify.distributions import POINTS, Class, rank, tail
 from remora_pipeline.replay.verify.judgement import VerdictRules, judge
+from remora_pipeline.replay.verify.seams import ShownEnd, ShownLayout, ShownTopic, families
 from remora_pipeline.replay.verify.series import Axis
 
 GOOD = dict.fromkeys(
@@ -96,6 +97,7 @@ def test_a_topic_without_positions_proves_nothing(unchained: int, verdict: str) 
         ("ingest", {}, ["opaqueData", "the last record of each queue"]),
         ("s3", {}, ["the gateway writes the records", "the last record of each queue"]),
         (None, {"unchained": 9}, ["without a journal", "9 records tell no position"]),
+        (None, {"ends_untold": 2}, ["without a journal", "the last record of each queue", "2 records begin shards"]),
         (None, {"keys_misplaced": 1}, ["without a journal", "the last record of each queue", "keys are looked for"]),
     ],
 )
@@ -104,6 +106,49 @@ def test_what_nobody_can_know_is_said(target: str | None, changes: dict[str, int
     found = caveats(target, GOOD | changes)
 
     assert [text[: len(begin)] for text, begin in zip(found, said, strict=True)] == said
+
+
+def shown(layouts: dict[int, int], *ended: str) -> ShownTopic:
+    """What a topic shows with these numbers of shards by generation, and queues that went."""
+    ends = [ShownEnd(each, f"of {each}", f"0/{number}") for number, each in enumerate(ended)]
+    return ShownTopic(tuple(ShownLayout(*each) for each in layouts.items()), tuple(ends))
+
+
+@pytest.mark.parametrize(
+    ("topic", "child", "parents"),
+    [
+        (shown({1: 4}, "t", "t.1"), "t@1", {"t"}),
+        (shown({1: 4}, "t", "t.1"), "t@1.3", {"t.1"}),
+        (shown({1: 3}, "t", "t.1"), "t@1.2", {"t", "t.1"}),
+        (shown({1: 1}, "t", "t.1"), "t@1", {"t", "t.1"}),
+        (shown({2: 2}, "t@1", "t@1.1", "t@1.2", "t@1.3"), "t@2.1", {"t@1.1", "t@1.3"}),
+        (shown({2: 2}, "t", "t@1", "t@1.1"), "t@2.1", {"t@1.1"}),
+        (shown({2: 2}, "t", "t@1", "t@1.1"), "t@1.1", {"t"}),
+        # One of four queues has gone yet: how many there were is what the layout says.
+        (shown({0: 4, 1: 2}, "t.3"), "t@1.1", {"t.3"}),
+        (shown({0: 4, 1: 2}, "t.3"), "t@1", set()),
+        (shown({0: 2}), "t", set()),
+    ],
+)
+def test_a_generation_stands_for_the_ends_of_a_shards_parents(topic: ShownTopic, child: str, parents: set[str]) -> None:
+    """Of what the topic shows those ends are meant that may hold an earlier event of a key of the shard."""
+    found = families(topic)
+
+    names = {says: family for name, says, family in found.children if name == child}
+    (says,) = names or {"": ""}
+    ends = {end for family, end in found.ends if family == names.get(says)}
+    assert {end.partition("=")[0] for end in ends} == parents
+    assert {end.partition("=")[2] for end in ends} == {
+        f"{each.incarnation}:{each.end}" for each in topic.ended if each.queue in parents
+    }
+    assert not parents or says == f"generation={int(child.partition('@')[2].partition('.')[0]) - 1}"
+
+
+def test_a_shard_without_an_incarnation_has_no_end() -> None:
+    """Nothing was ever delivered from it, so no chain of it can be cut."""
+    topic = ShownTopic((ShownLayout(1, 2),), (ShownEnd("t", "", "0/0"), ShownEnd("t.1", "i", "0/9")))
+
+    assert families(topic).ends == [("1/1", "t.1=i:0/9")]
 
 
 @pytest.mark.parametrize(

@@ -604,6 +604,33 @@ def test_the_chain_goes_over_a_seam(spark: SparkSession, kafka: Kafka) -> None:
     assert (cut.verdict, wrong(cut)) == (FAIL, {"chain_gaps": 1})
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
+def test_ends_that_only_the_topic_shows(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """Where a shard's first record names a generation in place of ends, what is missing at an end is a gap by what
+    `topic show --json` wrote; without that the verdict says that it cannot be seen."""
+    recs = good(TRACE)
+    before = [rec for rec in recs if rec.header("remora-shard") == b"photos.1"]
+    later = {id(rec): rec.with_header("remora-shard", b"photos@1.1") for rec in recs if rec not in before}
+    told = [later.get(id(rec), rec) for rec in recs]
+    first = next(place for place, rec in enumerate(told) if rec not in before)
+    told[first] = replace(told[first], headers=(*told[first].headers, ("remora-after", b"generation=0")))
+    incarnation, _, end = before[-1].header("remora-next").decode().rpartition(":")
+    queues = [("photos.1", incarnation, end), ("photos", "", "0/0")]
+    ended = [dict(zip(("queue", "incarnation", "end"), each, strict=True)) for each in queues]
+    file = tmp_path / "photos.json"
+    file.write_text(json.dumps({"layouts": [{"generation": 1, "shards": 3}], "ended": ended}))
+    cut = filled(kafka, [rec for rec in told if rec is not before[-1]])
+
+    whole = verify_topic(spark, question(kafka, filled(kafka, told), ended=file)).verdict
+    unknown = verify_topic(spark, question(kafka, cut)).verdict
+    known = verify_topic(spark, question(kafka, cut, ended=file)).verdict
+
+    assert (whole.verdict, wrong(whole)) == (PASS, {})
+    assert (unknown.verdict, wrong(unknown)) == (PASS, {"ends_untold": 1})
+    assert any("--ended" in each for each in unknown.caveats)
+    assert (known.verdict, wrong(known)) == (FAIL, {"chain_gaps": 1})
+
+
 # --------------------------------------------------------------------------------------------- a topic alone
 
 

@@ -19,7 +19,7 @@ WRONG = (
     "final_state_wrong", "chain_gaps", "chain_gaps_explained", "unchained",
     "number_gaps", "number_gaps_explained", "numbers_repeated", "numbers_torn", "numbers_inverted",
     "sequencer_inversions", "outside", "keys_in_several_shards", "positions_inverted", "without_position",
-    "without_event_id", "without_number", "undecided",
+    "without_event_id", "without_number", "undecided", "ends_untold",
 )  # fmt: skip
 
 
@@ -32,6 +32,7 @@ def question(kafka: Kafka, topic: str, **options: Any) -> Question:
         recalled=options.get("recalled"),
         letters=options.get("letters"),
         rules=VerdictRules(options.get("duplicates", "count"), "fail", 5_000, 0.1),
+        ended=options.get("ended"),
         draws=options.get("draws", False),
     )
 

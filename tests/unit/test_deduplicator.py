@@ -62,6 +62,9 @@ def test_a_deduplicator_answers_as_the_vectors_say(vector: dict[str, Any]) -> No
             assert judged(dedupe, step["record"]) == step["expect"], number
         elif "letter" in step:
             dedupe.letter(headers_of(step["letter"]["headers"]))
+        elif "ended" in step:
+            told = step["ended"]
+            dedupe.ended(told["queue"], told["incarnation"], told["end"])
         elif "missing" in step:
             assert [as_vector(gap) for gap in dedupe.missing()] == step["missing"], number
         elif "accept" in step:

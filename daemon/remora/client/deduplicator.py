@@ -225,6 +225,18 @@ class Deduplicator:
                 self._follow(queue)
         self._changed.add(queue.shard)
 
+    def ended(self, shard: str, incarnation: str, end: str) -> None:
+        """Take where a shard ended, as `ended` of `remora topic show --json` has it: its chain must lead up to there.
+
+        For records whose `remora-after` has a generation in place of ends. A shard that nothing was read of is passed
+        over, as it is where a record names its end.
+        """
+        if self._most_ahead is not None:
+            parent = b"%b=%b:%b" % (shard.encode(), incarnation.encode(), end.encode())
+            for queue, at in self._short(parent):
+                self._wait(queue, at, at)
+                self._changed.add(queue.shard)
+
     def missing(self) -> list[Gap]:
         """Each place where something is missing by now, of all shards.
 

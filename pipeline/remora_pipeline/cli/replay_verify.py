@@ -71,6 +71,7 @@ class _VerifyOptions:
     duplicates: Literal["fail", "count"] | None
     foreign: Literal["fail", "count"]
     letters: str | None
+    ended: Path | None
     earlier: Path | None
     settle_s: float
     wait_s: float
@@ -124,6 +125,11 @@ class _VerifyOptions:
     "letters",
     metavar="FILE|TOPIC",
     help="What `remora dlq list --json` wrote, or remora's dead-letter topic: they explain gaps in the chain.",
+)
+@click.option(
+    "--ended",
+    type=FILE,
+    help="What `remora topic show TOPIC --json` wrote: where shards ended, for records that name a generation only.",
 )
 @click.option("--offsets", "earlier", type=FILE, help="An earlier verdict.json: judge the same offsets again.")
 @_duration("--settle", "5s", "Fix the ends of the partitions after this long without a new record.")
@@ -196,6 +202,7 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
             lateness_us=int(asked.max_lateness_s * 1_000_000),
             lateness_share=asked.max_lateness_share,
         ),
+        ended=asked.ended,
         draws=asked.draws,
     )
     if asked.is_dry:

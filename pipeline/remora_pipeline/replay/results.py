@@ -48,7 +48,8 @@ class TopicVerdict(msgspec.Struct, frozen=True):
     * undecided: of a run events that were acked, without one records, that lie behind a transaction that is open;
     * inversions, keys_inverted, max_depth, keys_in_several_partitions, keys_misplaced (in one that is not their own),
       keys_in_several_shards (of one topic);
-    * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position);
+    * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position), ends_untold (first
+      records of shards that leave it open where the shards before theirs ended);
     * numbered (records that were read and tell a number of their topic), number_gaps, number_gaps_explained (a part of
       them), numbers_repeated (of several entries), numbers_torn and numbers_inverted (entries).
 

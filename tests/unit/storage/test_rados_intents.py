@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora.model.errors import StoreError
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _split, filled
-from remora.storage.rados.intent_log import Intent, IntentPart
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState
 from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
 
 TOPIC = replace(Topic("t", "", "t", Target("", "", "")), shards=8, origin=Origin.REMORA, id="id")
@@ -65,6 +68,18 @@ def test_rooms_are_stored(rooms: list[tuple[int, bytes, int]]) -> None:
     request = Intent(1, "t", TOPIC.id, 0, [], rooms=[ReservedRoom(*each) for each in rooms])
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Intent).rooms == rooms
+
+
+def test_a_request_of_a_newer_version_is_refused_by_name() -> None:
+    """What another meaning of its fields stands in is not completed, and the error names request and versions."""
+    known = Intent(Intent.VERSION, "t@1", TOPIC.id, 0, [])
+    newer = msgspec.structs.replace(known, version=Intent.VERSION + 1)
+    connection: Any = None
+    log = IntentLog(connection, Intent)
+
+    assert log._logged("t.once-1", msgspec.msgpack.encode(known), b"decided") == (known, IntentState.COMMITTED)
+    with pytest.raises(StoreError, match=r"request t\.once-1 is a newer remora's: version 2, not 1"):
+        log._logged("t.once-1", msgspec.msgpack.encode(newer), b"decided")
 
 
 @given(

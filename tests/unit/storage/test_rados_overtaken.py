@@ -4,7 +4,7 @@ OSDs for the same."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +13,16 @@ import msgspec
 import pytest
 
 from remora.model.errors import ShardGone, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.ledger import FormerQueue, Tally
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, generation_of
 from remora.storage.rados.layouts import ReshardableTopics
 from remora.storage.rados.own_queues import PREPARING, REMOVING, SEALED
+from remora.storage.rados.parents import Parents, Precedence
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import StoredTopic, TopicRecord
+from remora.storage.rados.schedule import DueAction
+from remora.storage.rados.sealed_queues import SealedLook
 from support.stores import own_topic
 
 
@@ -29,6 +33,7 @@ class QueueObject:
     owner: str
     closed: str = ""
     entries: int = 0
+    reservations: int = 0
 
 
 @dataclass
@@ -38,6 +43,7 @@ class Cluster:
 
     topics: dict[str, TopicRecord] = field(default_factory=dict)
     queues: dict[str, QueueObject] = field(default_factory=dict)
+    kept: list[FormerQueue] = field(default_factory=list)
     stops_at: tuple[str, str] = ("", "")
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     thaw: asyncio.Event = field(default_factory=asyncio.Event)
@@ -112,6 +118,9 @@ class Cluster:
         found = self.queues.get(shard.queue)
         return found.owner if found else None
 
+    async def look(self, shard: Shard) -> SealedLook:
+        return await self.shut(shard, "")
+
     async def stats(self, shard: Shard, *, exact: bool) -> Any:
         return SimpleNamespace(entries=self.queues[shard.queue].entries)
 
@@ -134,8 +143,30 @@ class Cluster:
         if (found := self.queues.get(shard.queue)) is not None and found.owner == topic_id:
             found.closed = SEALED
 
-    async def shut(self, shard: Shard, topic_id: str) -> Any:
-        return SimpleNamespace(is_shut=False)
+    async def shut(self, shard: Shard, topic_id: str) -> SealedLook:
+        found = self.queues.get(shard.queue)
+        if found is None:
+            raise ShardGone(f"there is no {shard}")
+        if found.closed == SEALED and not found.reservations and found.owner == topic_id:
+            found.owner = REMOVING + topic_id
+        is_shut = found.owner == REMOVING + topic_id
+        former = FormerQueue(shard.queue, generation_of(shard.queue), "i", "0/9", 0, Tally())
+        return SealedLook(1, found.closed == SEALED, is_shut, found.entries, True, found.reservations, former)
+
+    # --- what goes with a layout
+
+    @property
+    def schedule(self) -> Any:
+        return SimpleNamespace(entries=self._scheduled)
+
+    async def _scheduled(self) -> dict[DueAction, list[object]]:
+        return {DueAction.COMPLETE: []}
+
+    async def finish_redrives(self, shard: Shard) -> None:
+        """Nothing is re-driven here."""
+
+    async def keep(self, topic_id: str, queues: Sequence[FormerQueue]) -> None:
+        self.kept += [each for each in queues if each not in self.kept]
 
     async def forget(self, what: object) -> None:
         """Nothing is kept here that goes with a topic."""
@@ -232,3 +263,67 @@ async def test_a_topic_that_is_opened_or_closed_after_its_change(closed: bool) -
 
     assert (await now(cluster)).closed is closed
     assert [cluster.queues[each.queue].closed for each in (await now(cluster)).open_shards()] == ["yes" * closed] * 3
+
+
+async def resharded(shards: int) -> tuple[Cluster, Topic]:
+    """A topic of two shards that got another number while a reservation was open in its second queue; it is not now."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    cluster.queues["t.1"].reservations = 1
+    await cluster.own_topics.reshard(topic, shards)
+    cluster.queues["t.1"] = QueueObject(topic.id, SEALED)
+    return cluster, topic
+
+
+@pytest.mark.parametrize(
+    ("left", "states"),
+    [
+        (QueueObject("", entries=1), ["shut"]),
+        (QueueObject("", reservations=1), ["sealed"]),
+        (QueueObject(""), []),
+    ],
+)
+async def test_a_former_layout_goes_when_nothing_is_left_in_it(left: QueueObject, states: list[str]) -> None:
+    """One queue with an entry, or with a reservation that may become one, keeps all of its layout, which is shut in the
+    first case alone; else the ledgers of its queues are kept, and they go."""
+    cluster, topic = await resharded(3)
+    held = cluster.queues["t.1"]
+    held.entries, held.reservations = left.entries, left.reservations
+
+    goes = await cluster.own_topics.forget_former(topic)
+
+    assert goes is not bool(states)
+    assert [each.state for each in (await now(cluster)).former] == states
+    assert {"t", "t.1"} & set(cluster.queues) == ({"t", "t.1"} if states else set())
+    assert [each.name for each in cluster.kept] == ([] if states else ["t", "t.1"])
+
+
+async def test_a_topic_is_changed_once_while_its_former_layout_has_entries() -> None:
+    """Another change is refused, says what is left, and makes no queue."""
+    cluster, topic = await resharded(3)
+    cluster.queues["t.1"].entries = 7
+    before = set(cluster.queues)
+
+    with pytest.raises(TopicRefused, match="generation 0 still holds 7 entries of 2 shards"):
+        await cluster.own_topics.reshard(topic, 4)
+
+    assert set(cluster.queues) == before
+    assert (await now(cluster)).shards == 3
+
+
+async def test_a_shard_waits_until_its_parents_are_through() -> None:
+    """It waits for a parent that has entries, and for one without that is not shut yet, as some may land there; when
+    all are through it begins, and says where they ended."""
+    cluster, _ = await resharded(1)
+    me: Any = cluster
+    child = (await now(cluster)).open_shards()[0]
+    cluster.queues["t"].entries, cluster.queues["t.1"].reservations = 3, 1
+
+    async def why() -> str:
+        return (await Parents(me, me, me).before(child)).why
+
+    assert await why() == "waits for t of generation 0: 3 entries, and 1 more"
+    cluster.queues["t"].entries = 0
+    assert await why() == "waits for t.1 of generation 0: 1 open reservation"
+    cluster.queues["t.1"].reservations = 0
+    assert await Parents(me, me, me).before(child) == Precedence("", b"t=i:0/9,t.1=i:0/9")

@@ -80,6 +80,7 @@ GROUPS: tuple[tuple[str, tuple[Count, ...]], ...] = (
             Count("chain_gaps", "chain gaps", "records whose predecessor is missing, or copies that disagree", "wrong"),
             Count("chain_gaps_explained", "of these explained", "by dead letters"),
             Count("unchained", "unchained", "records that tell no position"),
+            Count("ends_untold", "ends untold", "shards whose beginning tells a generation only", "note", _ITSELF),
             Count("numbered", "numbered", "records that tell a number of their topic", needs=_NUMBERS),
             Count("number_gaps", "number gaps", "numbers that no record has", "wrong", _NUMBERS),
             Count("number_gaps_explained", "of these explained", "by dead letters", needs=_NUMBERS),

@@ -11,15 +11,18 @@ from remora_pipeline.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
 from remora_pipeline.replay.verify.examples import is_ghost
 from remora_pipeline.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE, is_missing
 from remora_pipeline.replay.verify.placement import is_in_several_shards, is_misplaced
+from remora_pipeline.replay.verify.seams import tells_generation
 
 
 @dataclass(frozen=True)
 class KafkaLog:
-    """How many records each partition has, whose clock stamped them, and how many of them tell a number."""
+    """How many records each partition has, whose clock stamped them, and how many of them tell a number, or of the
+    shards before theirs the generation only."""
 
     partitions: dict[str, int]
     timestamp_type: str
     numbered: int
+    of_generations: int
 
 
 def log(found: DataFrame) -> KafkaLog:
@@ -29,13 +32,15 @@ def log(found: DataFrame) -> KafkaLog:
         F.min("log_type").alias("least"),
         F.max("log_type").alias("most"),
         F.count("number").alias("numbered"),
+        _count(tells_generation()).alias("of_generations"),
     )
     collected = rows.orderBy("partition").collect()
     kinds = sorted({kind for row in collected for kind in (row.least, row.most)})
     names = {0: "CreateTime", 1: "LogAppendTime"}
     kind = "+".join(names.get(each, "NoTimestampType") for each in kinds)
     partitions = {str(row.partition): row.n for row in collected}
-    return KafkaLog(partitions, kind or "none", sum(row.numbered for row in collected))
+    numbered, of_generations = (sum(row[name] for row in collected) for name in ("numbered", "of_generations"))
+    return KafkaLog(partitions, kind or "none", numbered, of_generations)
 
 
 def stamp(log: KafkaLog) -> str:

@@ -17,6 +17,8 @@ _ALONE = "without a journal nothing is known of what was sent: values were not c
 _ALONE += " queue is not missed"
 _CHAIN = "the last record of each queue names a next one that is not there yet: behind it nothing is proven"
 _UNCHAINED = "{n} [record tells|records tell] no position: no gap before or behind [it|them] can be seen"
+_UNTOLD = "{n} [record begins a shard and names|records begin shards and name] only the generation before"
+_UNTOLD += " [it|them]: what is missing at the end of that one is not seen without --ended"
 _NUMBERS = "numbers before the least and behind the greatest one that was read are not missed, and a dead letter of a"
 _NUMBERS += " corrupt entry names no number: each such letter may explain one gap"
 _UNDECIDED = "readers of committed records see nothing yet of what lies behind a transaction that is open, and whether"
@@ -36,6 +38,8 @@ def _caveats(target: str | None, counts: Mapping[str, int]) -> Iterator[str]:
         yield _CHAIN
     if counts["unchained"]:
         yield agreeing(counts["unchained"], _UNCHAINED)
+    if counts.get("ends_untold"):
+        yield agreeing(counts["ends_untold"], _UNTOLD)
     if counts.get("numbered"):
         yield _NUMBERS
     if counts.get("undecided"):

@@ -17,7 +17,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
 from remora_pipeline.replay.paths import pattern
-from remora_pipeline.replay.verify.records import ends_of_parents, positions_of_headers, split_number, split_position
+from remora_pipeline.replay.verify.records import positions_of_headers, split_number, split_position
+from remora_pipeline.replay.verify.seams import ends_of_parents
 
 PLACES = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
 LETTERS = (*PLACES, "sequence", "number")
@@ -54,11 +55,11 @@ def letters_of_topic(raw: DataFrame) -> DataFrame:
     return positions_of_headers(raw).select(*LETTERS)
 
 
-def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
+def links(records: DataFrame, letters: DataFrame | None, ended: DataFrame | None) -> DataFrame:
     """A row for each position that is named: by records, by letters, as their own or as the next one.
 
     Where a shard ended that another one took over from counts as a record's own position: something leads to it. A
-    record is the other one's first, which says so.
+    record is the other one's first, which says so; `ended` has what it leaves out (seams.ends_of_file).
 
     `log_us` and `spot` (partition and offset) are of the first record whose own it is; `least_next` and `most_next`,
     hashes of the next positions that these records name, are the same where all agree.
@@ -71,7 +72,7 @@ def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     named = [
         records.select(*_QUEUE, "turn", "place", F.lit("record").alias("by"), *own),
         records.select(*_QUEUE, *_next(), F.lit("record next").alias("by"), *nobody),
-        ends_of_parents(records).select(
+        ends_of_parents(records, ended).select(
             *_QUEUE, "turn", "place", F.lit("record").alias("by"), "log_us", spot.alias("spot"), unknown
         ),
     ]
@@ -97,7 +98,7 @@ def _next() -> list[Column]:
     return [F.col("next_turn").alias("turn"), F.col("next_place").alias("place")]
 
 
-def breaks(records: DataFrame, letters: DataFrame | None) -> DataFrame:
+def breaks(records: DataFrame, letters: DataFrame | None, ended: DataFrame | None = None) -> DataFrame:
     """The positions at which the chain may break, few of one that is whole: shard, incarnation, turn, place, log_us,
     spot, is_gap (no record leads to this one), is_open (neither does a letter) and is_torn.
 
@@ -108,7 +109,7 @@ def breaks(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     is_gap = is_behind & F.col("record") & ~F.col("record_next")
     is_open = is_behind & (F.col("record") | F.col("letter")) & ~F.col("record_next") & ~F.col("letter_next")
     is_torn = F.col("record") & F.coalesce(F.col("least_next") < F.col("most_next"), F.lit(False))
-    found = links(records, letters).join(F.broadcast(_firsts(records)), on=list(_QUEUE), how="inner")
+    found = links(records, letters, ended).join(F.broadcast(_firsts(records, ended)), on=list(_QUEUE), how="inner")
     return found.select(
         *_QUEUE,
         "turn",
@@ -121,9 +122,10 @@ def breaks(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     ).filter("is_gap or is_open or is_torn")
 
 
-def _firsts(records: DataFrame) -> DataFrame:
+def _firsts(records: DataFrame, ended: DataFrame | None) -> DataFrame:
     """The first position of each queue that records say is one of theirs: shard, incarnation, first."""
-    own = records.select(*_QUEUE, "turn", "place").union(ends_of_parents(records).select(*_QUEUE, "turn", "place"))
+    ends = ends_of_parents(records, ended).select(*_QUEUE, "turn", "place")
+    own = records.select(*_QUEUE, "turn", "place").union(ends)
     # Of each turn first: the least of two numbers at once would have all records sorted.
     of_turns = own.groupBy(*_QUEUE, "turn").agg(F.min("place").alias("place"))
     return of_turns.groupBy(*_QUEUE).agg(F.min(F.struct("turn", "place")).alias("first"))

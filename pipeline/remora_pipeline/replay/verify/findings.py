@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from remora_pipeline.replay.layout import ReplayRun
 from remora_pipeline.replay.loop import loop_of
 from remora_pipeline.replay.results import Example, TimelineMark, TopicVerdict
-from remora_pipeline.replay.verify import aggregates, chain, examples, numbers, series
+from remora_pipeline.replay.verify import aggregates, chain, examples, numbers, seams, series
 from remora_pipeline.replay.verify.caveats import caveats
 from remora_pipeline.replay.verify.judgement import judge
 from remora_pipeline.replay.verify.question import Findings
@@ -52,6 +52,7 @@ def findings(
             "to_us": window.to_us,
             "edge_us": window.edge_us,
             "dead_letters": question.letters,
+            "ended": str(question.ended) if question.ended else None,
             "duplicates": rules.duplicates,
             "foreign": rules.foreign,
             "max_lateness_us": rules.lateness_us,
@@ -70,8 +71,15 @@ def findings(
 
 def gaps_of(topic: FrozenTopic, elsewhere: DataFrame | None = None) -> DataFrame:
     """Where the chain of positions breaks; `elsewhere` are records beside those that were read."""
-    breaks = topic.keep(chain.breaks(_placed(topic, elsewhere), topic.letters))
+    breaks = topic.keep(chain.breaks(_placed(topic, elsewhere), topic.letters, topic.ended))
     return topic.keep(chain.gaps(breaks).filter(topic.question.window.holds()))
+
+
+def ends_untold(topic: FrozenTopic, log: aggregates.KafkaLog) -> int:
+    """How many judged records leave it open where the shards before theirs ended."""
+    if not log.of_generations:
+        return 0
+    return seams.untold(topic.records.filter(topic.question.window.holds()), topic.ended).count()
 
 
 def _placed(topic: FrozenTopic, elsewhere: DataFrame | None) -> DataFrame:

@@ -13,7 +13,7 @@ from remora_pipeline.replay.layout import ReplayRun
 from remora_pipeline.replay.results import Example
 from remora_pipeline.replay.verify import aggregates, examples, frames, kafka, series
 from remora_pipeline.replay.verify.examples import is_unfinished
-from remora_pipeline.replay.verify.findings import Observations, findings, gaps_of, marks, numbers_of
+from remora_pipeline.replay.verify.findings import Observations, ends_untold, findings, gaps_of, marks, numbers_of
 from remora_pipeline.replay.verify.frames import THERE
 from remora_pipeline.replay.verify.question import Findings
 from remora_pipeline.replay.verify.record_frames import FrozenTopic
@@ -81,6 +81,7 @@ def judged_run(
         **_without(events, run),
         **aggregates.row(aggregates.count_gaps(gaps)).asDict(),
         "unchained": of_others.unchained + events.unchained,
+        "ends_untold": ends_untold(topic, log),
         **numbered.counts,
     }
     tell("measuring latencies")

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from remora_pipeline.replay.results import Example
 from remora_pipeline.replay.verify import aggregates, alone, examples, series
-from remora_pipeline.replay.verify.findings import Observations, findings, gaps_of, marks, numbers_of
+from remora_pipeline.replay.verify.findings import Observations, ends_untold, findings, gaps_of, marks, numbers_of
 from remora_pipeline.replay.verify.question import Findings
 from remora_pipeline.replay.verify.record_frames import FrozenTopic
 from remora_pipeline.replay.verify.series import Axis
@@ -38,6 +38,7 @@ def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
         "sequencer_inversions": found.early,
         **aggregates.row(aggregates.count_gaps(gaps)).asDict(),
         "unchained": all_.unchained,
+        "ends_untold": ends_untold(topic, log),
         **numbered.counts,
     }
     tell("measuring latencies")

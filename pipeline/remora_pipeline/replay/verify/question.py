@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -36,7 +37,8 @@ class JudgedWindow:
 @dataclass(frozen=True)
 class Question:
     """The question of a verification. `recalled` are the offsets of an earlier verdict, else they are frozen now.
-    `draws` says whether the series is wanted too. `tell` is given the name of each step as it begins."""
+    `letters` and `ended` are files of remora's commands, or the former a topic (chain, seams). `draws` says whether the
+    series is wanted too. `tell` is given the name of each step as it begins."""
 
     source: KafkaSource
     window: JudgedWindow
@@ -44,6 +46,7 @@ class Question:
     recalled: Frozen | None
     letters: str | None
     rules: VerdictRules
+    ended: Path | None = None
     draws: bool = True
     tell: Callable[[str], None] = lambda step: None
 

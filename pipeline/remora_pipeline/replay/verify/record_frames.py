@@ -23,7 +23,7 @@ from remora_pipeline.replay.paths import pattern
 from remora_pipeline.replay.prepared import read_events
 from remora_pipeline.replay.run.journal import is_written, journals
 from remora_pipeline.replay.shape import JOURNAL, PUT
-from remora_pipeline.replay.verify import chain, kafka
+from remora_pipeline.replay.verify import chain, kafka, seams
 from remora_pipeline.replay.verify.deletes import with_deletes
 from remora_pipeline.replay.verify.kafka import FreezeWait, Frozen
 from remora_pipeline.replay.verify.question import JudgedWindow, Question
@@ -43,13 +43,15 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 
 @dataclass(frozen=True)
 class FrozenTopic:
-    """A topic between fixed offsets, its `size` records among them, and the dead letters beside it; `undecided` are the
-    records behind open transactions, None without any. `keep` is kept_on_disk for as long as the topic is judged."""
+    """A topic between fixed offsets, its `size` records among them, the dead letters beside it, and where its shards
+    ended (seams.ends_of_file); `undecided` are the records behind open transactions. These are None without any.
+    `keep` is kept_on_disk for as long as the topic is judged."""
 
     question: Question
     frozen: Frozen
     records: DataFrame
     letters: DataFrame | None
+    ended: DataFrame | None
     size: int
     undecided: DataFrame | None
     keep: Callable[[DataFrame], DataFrame]
@@ -70,9 +72,10 @@ def opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack
         kept.enter_context(sized(spark, size))
     found = kept_on_disk(kept, records(read(spark, source, frozen.offsets)))
     letters = _letters(spark, question)
+    ended = None if question.ended is None else seams.ends_of_file(spark, question.ended)
     question.tell(f"reading {size:,} records of {source.topic}")
     undecided = _undecided(spark, question, frozen, kept)
-    return FrozenTopic(question, frozen, found, letters, size, undecided, partial(kept_on_disk, kept))
+    return FrozenTopic(question, frozen, found, letters, ended, size, undecided, partial(kept_on_disk, kept))
 
 
 def frozen_now(source: KafkaSource, window: JudgedWindow) -> Frozen:

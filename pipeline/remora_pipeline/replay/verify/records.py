@@ -14,8 +14,6 @@ _SEQUENCE = "remora-seq"
 _AFTER = "remora-after"
 _HEADERS = (*_PLACES, "remora-event-id", _SEQUENCE, _AFTER)
 
-_PARENT = r"^([^=,]+)=([^=,]+):([0-9]{1,18})/([0-9]{1,18})\z"
-
 NO_NOTIFICATION = "the value is not one S3 notification: "
 NO_TIME = "Kafka's time stamp lies outside of the years 1 to 9999"
 NO_TEXT = "one of remora's headers is not UTF-8"
@@ -137,24 +135,6 @@ def _number(name: str) -> list[Column]:
     """`sequence` and `number` of a column with `<topic id>:<number>`; nulls for others."""
     sequence, number = split_number(name)
     return [sequence.alias("sequence"), number.alias("number")]
-
-
-def ends_of_parents(records: DataFrame) -> DataFrame:
-    """Where the shards ended that others took over from, as the first records of these say: shard, incarnation, turn,
-    place, and log_us, partition, offset of the record that says so."""
-    named = records.filter(F.col("after").isNotNull()).select(
-        F.explode(F.split("after", ",")).alias("parent"), "log_us", "partition", "offset"
-    )
-    parts = [F.regexp_extract("parent", _PARENT, n) for n in (1, 2, 3, 4)]
-    return named.filter(F.col("parent").rlike(_PARENT)).select(
-        parts[0].alias("shard"),
-        parts[1].alias("incarnation"),
-        parts[2].cast("bigint").alias("turn"),
-        parts[3].cast("bigint").alias("place"),
-        "log_us",
-        "partition",
-        "offset",
-    )
 
 
 def split_number(name: str) -> tuple[Column, Column]:
