@@ -17,10 +17,8 @@ from devkit.clock import ClockLoop, in_virtual_time
 from remora.config import AUTO, BalanceSettings
 from remora.model.host_limits import HostLimits
 from remora.process import usage as module
-from remora.process.groups import memory_limit
 from remora.process.lag import PROBE_S, Kept
-from remora.process.network import Card, default_card
-from remora.process.usage import PAGE_BYTES, Usage
+from remora.process.usage import PAGE_BYTES, Card, Usage, default_card, memory_limit
 
 
 def host(proc: Path, ticks: str, pages: int = 0) -> Path:
@@ -225,7 +223,7 @@ def test_a_real_card_in_a_network_namespace(tmp_path: Path) -> None:
         mount -t sysfs none /sys && ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up
         ip addr add 10.9.0.1/24 dev v0 && ip route add default via 10.9.0.2
         python3 -c '
-from remora.process.network import default_card
+from remora.process.usage import default_card
 card = default_card()
 print(card.name, card.bytes_per_second, card.sent > 0)'
     """

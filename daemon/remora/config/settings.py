@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from remora.config.addresses import TcpAddress, parse_listen
 from remora.config.checked import Checked
@@ -19,9 +20,8 @@ from remora.config.delivery import (
 )
 from remora.config.ingest import IngestSettings
 from remora.config.sequencer import SequencerSettings
-from remora.config.spill import SpillSettings
-from remora.config.topics import AdviceSettings, TopicsSettings
 from remora.config.traffic import ShapingSettings
+from remora.config.units import AnyBytes, Bytes, Percent, Unit
 from remora.config.workers import (
     AdminSettings,
     BalanceSettings,
@@ -35,7 +35,48 @@ from remora.config.workers import (
     TracesSettings,
 )
 from remora.model.errors import ConfigError
+from remora.model.topic import MOST_SHARDS
 from remora.policy.destinations import DestinationRules
+from remora.policy.spill import SpillRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsSettings(Checked):
+    """What a new topic gets where the command that makes it does not say: `default_shards` queues."""
+
+    default_shards: Annotated[int, Unit("count", 1, MOST_SHARDS)] = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceSettings(Checked):
+    """What the advice on a topic's shards goes by: the `events` and `bytes` a second that one shard should have at
+    most, and how long a commit to one object takes on RADOS."""
+
+    events: Annotated[int, Unit("count", 1, 10_000_000)] = 30_000
+    bytes: Bytes = 100_000_000
+    commit_latency_s: Annotated[float, Unit("duration", 0.0, 10.0)] = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpillSettings(Checked):
+    """`start` and `stop` are percentages of a queue's ring; `pool` is empty for the pool of the queues."""
+
+    enabled: bool = False
+    start: Percent = 50
+    stop: Percent = 25
+    topic_bytes: AnyBytes = 10_000_000_000
+    total_bytes: AnyBytes = 100_000_000_000
+    pool: str = ""
+
+    @property
+    def rules(self) -> SpillRules:
+        """What they mean."""
+        return SpillRules(self.enabled, self.start / 100, self.stop / 100, self.topic_bytes, self.total_bytes)
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        if self.stop >= self.start:
+            yield ConfigError("spill.stop", "must be less than spill.start", binds=("spill.start",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

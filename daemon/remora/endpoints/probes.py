@@ -12,8 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remora.endpoints.addresses import look_up
-from remora.endpoints.dial import dial
+from remora.endpoints.dial import dial, look_up
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Tls, TlsFiles, build_context, read_trust, refused_client
 from remora.model.errors import (

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from remora.endpoints.addresses import look_up
+from remora.endpoints.dial import look_up
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Tls, Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from remora.metrics.events import EventGroup, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, say
 from remora.model.caller import Caller
 
 _TAKES_PART = {True: "drained", False: "takes part"}

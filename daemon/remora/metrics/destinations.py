@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from remora.metrics.events import EventGroup, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, say
 
 
 class DestinationEvents(EventGroup):

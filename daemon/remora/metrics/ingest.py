@@ -6,8 +6,7 @@ import logging
 
 from prometheus_client import Histogram
 
-from remora.metrics.events import EventGroup, log, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, log, say
 from remora.policy.bucket_news import NewsBook
 
 

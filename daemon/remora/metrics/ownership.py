@@ -6,8 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 
-from remora.metrics.events import EventGroup, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, say
 from remora.model.caller import Caller
 
 MOST_OWNERS = 8

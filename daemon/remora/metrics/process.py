@@ -7,8 +7,7 @@ import platform
 from collections.abc import Iterable
 
 from remora.codec import speedups
-from remora.metrics.events import EventGroup, log, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, log, say
 
 
 class ProcessEvents(EventGroup):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from remora.metrics.events import EventGroup
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments
 from remora.model.traffic import Meter, Priority, limit_of
 
 

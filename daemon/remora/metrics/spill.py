@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from remora.metrics.events import EventGroup, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, say
 from remora.metrics.series import TopicLabels
 from remora.model.shard import Shard
 

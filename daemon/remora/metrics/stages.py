@@ -10,8 +10,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from remora.metrics.events import EventGroup
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments
 from remora.policy.stages import (
     BOUNDS_S,
     NONE,

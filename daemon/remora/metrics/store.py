@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from remora.metrics.events import EventGroup, say
-from remora.metrics.instruments import Instruments
+from remora.metrics.events import EventGroup, Instruments, say
 
 
 class StoreEvents(EventGroup):

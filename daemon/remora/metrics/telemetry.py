@@ -18,9 +18,9 @@ from prometheus_client import ProcessCollector
 from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
+from remora.metrics.events import Instruments
 from remora.metrics.figures import LastFailure, RoomFigures, SloFigures, TopicCounts, TopicFigures, topic_figures
 from remora.metrics.ingest import IngestEvents
-from remora.metrics.instruments import Instruments
 from remora.metrics.ownership import OwnershipEvents
 from remora.metrics.process import ProcessEvents
 from remora.metrics.shaping import ShapingEvents

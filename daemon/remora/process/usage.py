@@ -1,21 +1,126 @@
-"""What this process uses of its host: processor, memory and network, in percent.
+"""What this process uses of its host, and what it may use: processor, memory, network, and its control groups.
 
-psutil would read the same files of /proc, but not the limit of a control group, and is a dependency to compile.
+psutil would read the same files, but neither the limits of control groups nor which card the default route has,
+and is a dependency to compile.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from remora.config.units import AUTO
 from remora.config.workers import BalanceSettings
 from remora.model.host_limits import HostLimits
-from remora.process.groups import memory_limit
-from remora.process.network import PROC, SYS, Card, default_card
+
+CGROUP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+_UNLIMITED = 1 << 60
+"""What version 1 says where there is no limit is above this, and depends on the size of a page."""
+
+
+def control_groups(proc: Path = CGROUP, root: Path = ROOT, controller: str = "") -> list[Path]:
+    """The folders of this process's group and of all that it lies in: of version 2, or of a controller of version 1.
+
+    In a container /proc may name a group of the host, and only the container's part of it is mounted: a folder that is
+    not there says nothing.
+    """
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return []
+    top = root / controller
+    path = next((where for _, names, where in lines if controller in names.split(",")), None)
+    if path is None:
+        return []
+    own = top / path.lstrip("/")
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
+
+
+def memory_limit(proc: Path = CGROUP, root: Path = ROOT, names: Sequence[str] = ("memory.max",)) -> int:
+    """Returns the bytes of memory that the kernel grants this process's groups; 0 where it says nothing.
+
+    `names` are the files of a group that count: systemd writes `MemoryMax=` into memory.max and `MemoryHigh=` into
+    memory.high. Version 1 has one limit, which always counts.
+    """
+    files = [folder / name for folder in control_groups(proc, root) for name in names]
+    files += [folder / "memory.limit_in_bytes" for folder in control_groups(proc, root, "memory")]
+    return min((each for each in map(_most, files) if 0 < each < _UNLIMITED), default=0)
+
+
+def _most(file: Path) -> int:
+    try:
+        text = file.read_text().strip()
+        return 0 if text == "max" else int(text)
+    except (OSError, ValueError):
+        return 0
+
+
+PROC, SYS = Path("/proc"), Path("/sys/class/net")
+_UP, _GATEWAY = 0x1, 0x2
+"""Flags of a route: see route(8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card: `bytes_per_second` in each direction, 0 where it does not tell; `received` and `sent` since it is up."""
+
+    name: str
+    bytes_per_second: int
+    received: int
+    sent: int
+
+
+def default_card(proc: Path = PROC, sys: Path = SYS) -> Card | None:
+    """Returns the card of the default route with the least metric, of IPv4 before IPv6; None where there is none."""
+    if (route := min(_default_routes(proc), default=None)) is None:
+        return None
+    name = route[2]
+    received, sent = _traffic(proc, name)
+    return Card(name, _speed(sys / name) * 10**6 // 8, received, sent)
+
+
+def _default_routes(proc: Path) -> Iterator[tuple[int, int, str]]:
+    """Family, metric and card of each default route; columns as in the kernel's fib_trie.c and route.c of IPv6."""
+    for columns in _rows(proc / "net" / "route"):
+        if len(columns) >= 8 and columns[1] == columns[7] == "00000000" and int(columns[3], 16) & _UP:
+            yield 4, int(columns[6]), columns[0]
+    for columns in _rows(proc / "net" / "ipv6_route"):
+        if len(columns) >= 10 and set(columns[0]) == {"0"} and columns[1] == "00" and int(columns[8], 16) & _GATEWAY:
+            yield 6, int(columns[5], 16), columns[9]
+
+
+def _traffic(proc: Path, name: str) -> tuple[int, int]:
+    for columns in _rows(proc / "net" / "dev", apart=":"):
+        if columns[0] == name and len(columns) >= 10:
+            return int(columns[1]), int(columns[9])
+    return 0, 0
+
+
+def _speed(card: Path) -> int:
+    """Megabits per second; of a bridge, a bond or a VLAN that does not tell the sum of what lies below it."""
+    try:
+        own = int((card / "speed").read_text())
+    except (OSError, ValueError):
+        own = 0
+    if own > 0:
+        return own
+    try:
+        return sum(_speed(below) for below in card.iterdir() if below.name.startswith("lower_"))
+    except OSError:
+        return 0
+
+
+def _rows(file: Path, apart: str = " ") -> Iterator[list[str]]:
+    try:
+        text = file.read_text()
+    except OSError:
+        return
+    yield from (columns for line in text.splitlines() if (columns := line.replace(apart, " ", 1).split()))
+
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _IDLE = (3, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from remora.process.groups import control_groups
+from remora.process.usage import control_groups
 
 MOST_WORKERS = 4
 """Workers that are started unless the settings ask for more. Each takes memory also where it has nothing to do, and

@@ -13,7 +13,7 @@ from devkit.processes.programs import ENVIRONMENT, program
 OWN, OTHER = "10.9.8.7", "10.9.8.6"
 
 CODE = f"""
-from remora.endpoints.addresses import refusal
+from remora.endpoints.dial import refusal
 from remora.policy.destinations import read_rules
 
 for listener in ("0.0.0.0", "{OWN}"):

@@ -13,8 +13,7 @@ from pamqp import commands, header
 from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.errors import why_closed
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Envelope, MessageContent, Splitter, make_content
-from remora.endpoints.amqp.messages import MessageOrigin
-from remora.endpoints.amqp.packer import MessagePacker
+from remora.endpoints.amqp.messages import MessageOrigin, MessagePacker
 from remora.endpoints.arrived import MOST_ARRIVED, Arrived
 from remora.endpoints.runs import WINDOW
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.answer_reader import MOST_BODY_BYTES, MOST_HEAD_BYTES, Answer, AnswerReader
-from remora.endpoints.http.chunked import MOST_LINE_BYTES
+from remora.endpoints.http.answer_reader import MOST_BODY_BYTES, MOST_HEAD_BYTES, MOST_LINE_BYTES, Answer, AnswerReader
 from remora.endpoints.http.heads import NotHttp
 
 WHOLE = [

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from devkit.entries.entries import raw_entry
 from remora import __version__
 from remora.codec.rendering_cached import Renderer
-from remora.endpoints.header_text import header_value
-from remora.endpoints.http.credentials import Credential
+from remora.endpoints.headers import header_value
+from remora.endpoints.http.credentials import Credential, message_id, signature
 from remora.endpoints.http.packer import pack
 from remora.endpoints.http.requests import RequestMaker
-from remora.endpoints.http.signing import message_id, signature
 from remora.endpoints.http.target import parse_target
 from remora.model.record import Page, Record
 from remora.model.topic import Target

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.credentials import parse_credential, read_credential
-from remora.endpoints.http.signing import message_id, read_secret, signature
+from remora.endpoints.http.credentials import message_id, parse_credential, read_credential, read_secret, signature
 from remora.model.errors import EndpointMisconfigured
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -14,8 +14,7 @@ from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.connection import AmqpConnection
 from remora.endpoints.amqp.frames import Envelope
 from remora.endpoints.amqp.handshake import Identity, briefly
-from remora.endpoints.amqp.messages import MessageOrigin, letter_content
-from remora.endpoints.amqp.packer import AmqpBatch, MessagePacker
+from remora.endpoints.amqp.messages import AmqpBatch, MessageOrigin, MessagePacker, letter_content
 from remora.endpoints.amqp.pool import ChannelOutlet, ExchangePlace, make_pool
 from remora.endpoints.amqp.target import AmqpServer, AmqpTarget, parse_target
 from remora.endpoints.observer import AmqpObserver, LogObserver

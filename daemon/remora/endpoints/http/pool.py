@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from remora.config.delivery import HttpSettings
-from remora.endpoints.addresses import look_up
-from remora.endpoints.dial import dial
+from remora.endpoints.dial import dial, look_up
 from remora.endpoints.http.connection import HttpConnection
 from remora.endpoints.http.target import HttpServer, Login
 from remora.endpoints.observer import HttpObserver

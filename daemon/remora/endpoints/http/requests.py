@@ -10,10 +10,8 @@ from remora import __version__
 from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.cloud_events import CloudEvent, cloud_event
-from remora.endpoints.handover_note import HandoverNote
-from remora.endpoints.header_text import header_value
-from remora.endpoints.http.credentials import Credential
-from remora.endpoints.http.signing import message_id, signature
+from remora.endpoints.headers import HandoverNote, header_value
+from remora.endpoints.http.credentials import Credential, message_id, signature
 from remora.endpoints.http.target import HttpTarget
 from remora.model.record import Record
 

@@ -30,8 +30,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config.delivery import KafkaSettings
-from remora.endpoints.addresses import look_up, refusal
-from remora.endpoints.dial import DiallingLoop
+from remora.endpoints.dial import DiallingLoop, look_up, refusal
 from remora.endpoints.kafka.bearer import BearerSessions
 from remora.endpoints.kafka.own_login import OwnLogin, let_in
 from remora.endpoints.kafka.target import Broker

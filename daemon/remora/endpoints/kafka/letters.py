@@ -10,8 +10,8 @@ from remora.codec.event_entry import decode
 from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, encode_record
 from remora.codec.rendering_plain import key
 from remora.codec.speedups import partitions
+from remora.endpoints.headers import letter_headers, omitted
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
-from remora.endpoints.letter_headers import letter_headers, omitted
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
 

@@ -11,7 +11,7 @@ from typing import Self
 from remora.codec.speedups import in_batches
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config.delivery import NatsSettings
-from remora.endpoints.handover_note import HandoverNote
+from remora.endpoints.headers import HandoverNote
 from remora.endpoints.nats.door import ServerIdentity, briefly
 from remora.endpoints.nats.looks import LANES, SubjectLooks
 from remora.endpoints.nats.messages import MessageSource, letter_message

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
-from remora.endpoints.header_text import header_value
-from remora.endpoints.letter_headers import letter_headers, omitted
+from remora.endpoints.headers import header_value, letter_headers, omitted
 from remora.model.record import DeadLetter, Record
 
 MESSAGE_ID = b"Nats-Msg-Id"
