@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.committer import Commits, Transaction, TransactionPart, reject
 from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.reader import at_most
 from remora.engine.delivery.session import Session
+from remora.engine.delivery.transaction import Commits, Transaction, TransactionPart, reject
 from remora.engine.delivery.triage import own_part
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
