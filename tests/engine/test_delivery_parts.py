@@ -24,12 +24,11 @@ from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.reader import Reader
-from remora.engine.delivery.scope import DeliveryScope
+from remora.engine.delivery.scope import DeliveryScope, WorkerContext
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.shard_state import Redelivery, ShardState
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
-from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.engine.quarantines import Quarantines
 from remora.metrics import Telemetry

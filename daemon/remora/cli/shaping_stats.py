@@ -16,7 +16,7 @@ from remora.cli.output import print_json, print_line, print_table, run_async, si
 from remora.config import Settings
 from remora.model.credit_flow import COUNTED
 from remora.policy.classes import scope_of
-from remora.policy.waits import WaitCounts
+from remora.policy.credit_flows import WaitCounts
 
 _MOVED = ("donated_bytes", "transferred_bytes")
 _OF_GROUP = "group_lost_bytes"

@@ -10,11 +10,10 @@ from random import Random
 from remora.engine.delivery.committer import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.lanes import LaneSender
-from remora.engine.delivery.scope import DeliveryScope
+from remora.engine.delivery.scope import DeliveryScope, WorkerContext
 from remora.engine.delivery.session import Sender, Session
 from remora.engine.delivery.spans import TracedExactRoute, TracedRoute
 from remora.engine.delivery.transactions import TransactionSender
-from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.dispatching.oldest_entry import OldestEntry
 from remora.engine.dispatching.outlet import Outlet, Outlets
 from remora.engine.dispatching.scope import DispatchScope

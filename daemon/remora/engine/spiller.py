@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from remora.codec.topic import spills
 from remora.engine.backlog import ShardOwner
-from remora.engine.delivery.worker_context import WorkerContext
+from remora.engine.delivery.scope import WorkerContext
 from remora.engine.rooms import Rooms
 from remora.engine.status import ShardStatus
 from remora.model.errors import CodecError, StoreError
@@ -22,8 +22,7 @@ from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Topic
 from remora.model.traffic import Priority
-from remora.policy.growth import Growth
-from remora.policy.mends import should_mend
+from remora.policy.mends import Growth, should_mend
 from remora.policy.retry import ShardFailure
 from remora.policy.spill import (
     STALLED_S,

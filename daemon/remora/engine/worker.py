@@ -15,21 +15,19 @@ from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Givers
 from remora.engine.admission.holds import HeldTopics
 from remora.engine.admission.shares import WorkerShares
-from remora.engine.backlog import BacklogMonitor
+from remora.engine.backlog import BacklogMonitor, LetterCounter
 from remora.engine.catalogue import Catalogue
-from remora.engine.delivery.worker_context import WorkerContext
-from remora.engine.destination import Destination, Destinations, UnackedBounds
+from remora.engine.delivery.scope import WorkerContext
+from remora.engine.destination import Destination, Destinations, Lookout, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
 from remora.engine.dispatching.outlet import MadeEndpoints, Outlets
 from remora.engine.layouts import LayoutKeeper
 from remora.engine.lease import Lease
-from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
 from remora.engine.spiller import Spiller
 from remora.engine.status import ShardStatus
-from remora.engine.stored_letters import LetterCounter
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.health import Waiting

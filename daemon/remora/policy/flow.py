@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remora.policy.idle import idle_delay, passivate_after
+from remora.policy.pace import idle_delay, passivate_after
 from remora.policy.retry import read_limit
 
 LONG = 4

@@ -7,11 +7,42 @@ leak leaves too little of its ring.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from remora.model.shard import QueueRoom
-from remora.policy.growth import Growth
+
+WINDOW_S = 600.0
+"""Growth is that over this long."""
+
+_APART_S = WINDOW_S / 60
+"""Looks that are kept lie so far apart at least, however often a queue is looked at; the last one is always kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Looks of the last ten minutes at what a queue has taken, as times and bytes; as far as was seen."""
+
+    looks: tuple[tuple[float, int], ...] = ()
+
+    def after(self, now: float, nbytes: int) -> Growth:
+        """What is known after another look. One look older than the window stays, or a slow look would see nothing."""
+        kept = self.looks
+        if len(kept) >= 2 and kept[-1][0] - kept[-2][0] < _APART_S:
+            kept = kept[:-1]
+        looks = (*kept, (now, nbytes))
+        while len(looks) > 2 and looks[1][0] <= now - WINDOW_S:
+            looks = looks[1:]
+        return Growth(looks)
+
+    def lasts_s(self, room: QueueRoom) -> float:
+        """How long the room lasts at this growth; infinite where it does not grow, 0 where there is none."""
+        if not room.room_bytes or not self.looks:
+            return math.inf if room.room_bytes else 0.0
+        (began, first), (ended, last) = self.looks[0], self.looks[-1]
+        return room.room_bytes * (ended - began) / (last - first) if last > first else math.inf
+
 
 Heal: TypeAlias = Literal["off", "full", "calm"]
 
@@ -46,7 +77,7 @@ def should_mend(heal: Heal, room: QueueRoom, quiet_s: float, *, has_runs: bool =
 class RoomOverTime:
     """What is known of a queue's room: its growth, and its last pulse."""
 
-    growth: Growth = Growth()  # noqa: RUF009 - frozen
+    growth: Growth = Growth()
     pulse: tuple[int, ...] = ()
     quiet_since: float = 0.0
 

@@ -1,4 +1,6 @@
-"""What a notification may be: each thing that is wrong with one, and the pairs that send an event twice to a topic."""
+"""What a notification may be: each thing that is wrong with one, the pairs that send an event twice to a topic, and
+whether one may be replaced.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from remora.model.errors import NotificationRefused
 from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, EventFilter, Notification
 from remora.model.topic import NAME
 from remora.policy.event_names import is_known, may_lack_size, nearest, plain, stands_for
@@ -108,3 +111,13 @@ def _filters_may_overlap(one: EventFilter, other: EventFilter, name: str) -> boo
     if not (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)):
         return False
     return one.suffix.endswith(other.suffix) or other.suffix.endswith(one.suffix)
+
+
+def check_replacement(name: str, now: Notification | None, before: Notification | None, count: int) -> None:
+    """Raise NotificationRefused where it is not as `before` says, or where a new one is one too many beside `count`."""
+    if now != before:
+        if now is None:
+            raise NotificationRefused(f"there is no notification {name}")
+        raise NotificationRefused(f"notification {name} {'was changed meanwhile' if before else 'is there already'}")
+    if before is None and count >= MOST_NOTIFICATIONS:
+        raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")

@@ -1,4 +1,4 @@
-"""When to look again into queues that get entries all the time."""
+"""When to look again into a queue: one that gets entries all the time, and one that was empty."""
 
 from __future__ import annotations
 
@@ -56,3 +56,64 @@ class Pace:
         """Seconds to wait after a short listing that made `batches` batches at this time."""
         overdrawn_s = self._budget.charge(batches / self.per_second, now)
         return min(LONGEST_S, max(0.0, overdrawn_s - BURST_S))
+
+
+READS_PER_SECOND = 400.0
+"""Reads of empty queues that one worker makes at most; a read costs an OSD about 0.3 ms."""
+
+RUNG_PER_SECOND, RUNG_AT_ONCE = 200.0, 40
+"""Rings may ask for so many of these reads: a ring is for several queues, and most of them got nothing."""
+
+PASSIVATE_AFTER_S = 10.0
+"""For how long a queue must have been empty before nothing runs for it any more."""
+
+ACTIVE_AT_EASE = 200
+"""This many shards may stay active for the whole of that time; when more are, each is passivated sooner."""
+
+
+def idle_delay(idle_s: float, least_s: float, most_s: float) -> float:
+    """Seconds until the next look into a queue that has been empty for `idle_s`.
+
+    A queue that was busy a moment ago is looked at often, one that has been quiet for long seldom: the wait is
+    a fortieth of the quiet time, between `least_s` and `most_s`.
+    """
+    return min(most_s, max(least_s, idle_s / 40))
+
+
+class Looks:
+    """The reads of empty queues that one worker makes: a budget, which those share that want to look.
+
+    Where many do, each waits longer than `idle_delay` says, but never longer than `most_s`. Queues that have been quiet
+    for long want little of it, and so take little from those that were busy a moment ago.
+    """
+
+    def __init__(self) -> None:
+        self._budget, self._rung = CellRate(), CellRate()
+
+    def wait_s(self, idle_s: float, now: float, least_s: float, most_s: float) -> float:
+        """Seconds until the next look into a queue; the looks of the worker's others were asked for before."""
+        overdrawn_s = self._budget.charge(1 / READS_PER_SECOND, now, most_s)
+        return max(idle_delay(idle_s, least_s, most_s), overdrawn_s)
+
+    def rung_s(self, now: float) -> float:
+        """Seconds until a queue is looked into since its bell was rung, unless its own look comes before: mostly 0."""
+        overdrawn_s = self._rung.charge(1 / RUNG_PER_SECOND, now, 1.0)
+        return max(0.0, overdrawn_s - RUNG_AT_ONCE / RUNG_PER_SECOND)
+
+
+def brought_forward_s(pause_s: float, early_s: float, waited_s: float) -> float:
+    """By how many seconds news brought a look forward.
+
+    It was due after a pause, and after what an earlier look was early by. One pause is the most, or rings that come for
+    nothing would put off looks for ever.
+    """
+    return min(pause_s, max(0.0, pause_s + early_s - waited_s))
+
+
+def passivate_after(active: int) -> float:
+    """Seconds without entries after which a shard is passivated, where the store notifies; `active` includes it.
+
+    To stay active spares opening the way for the next entry, and costs a few tasks and 20 KB; when thousands of
+    shards got an entry each, most of them must not wait side by side for a second one.
+    """
+    return PASSIVATE_AFTER_S * min(1.0, ACTIVE_AT_EASE / max(1, active)) ** 2

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.nats.looks import Before, SubjectLooks
-from remora.endpoints.nats.streams import read_position
+from remora.endpoints.nats.streams import Before, SubjectLooks, read_position
 from remora.endpoints.runs import WINDOW
 from remora.model.record import Record
 from support.kafka_sender import make_records

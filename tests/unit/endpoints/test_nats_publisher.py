@@ -11,9 +11,9 @@ import pytest
 
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.lines import ServerOperation
-from remora.endpoints.nats.looks import SubjectLooks
 from remora.endpoints.nats.messages import MessageSource, NatsMessage
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher, UnderWay
+from remora.endpoints.nats.streams import SubjectLooks
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from support.kafka_sender import make_records

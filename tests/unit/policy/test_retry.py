@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
-from remora.policy.idle import (
+from remora.policy.lifetime import LifetimeLimits
+from remora.policy.pace import (
     ACTIVE_AT_EASE,
     PASSIVATE_AFTER_S,
     READS_PER_SECOND,
@@ -21,7 +22,6 @@ from remora.policy.idle import (
     idle_delay,
     passivate_after,
 )
-from remora.policy.lifetime import LifetimeLimits
 from remora.policy.retry import PROBE_ENTRIES, Backoff, Patience, Pauses, ShardFailure, due_in_s, read_limit
 
 

@@ -17,13 +17,11 @@ from remora.codec.queue_ops import encode_abort, encode_reserve
 from remora.model.entry import Time
 from remora.model.errors import QueueFull, StoreError, StoreUnavailable
 from remora.model.shard import LockToken, Shard
-from remora.policy.osd_releases import OsdReleases
 from remora.storage.librados import operations
 from remora.storage.librados.operations import ObjectBytes, ObjectOperation, WriteOp, Xattrs
 from remora.storage.rados import old_heads as old_heads_module
-from remora.storage.rados.mends import RadosMends
-from remora.storage.rados.old_heads import OldHeads
-from remora.storage.rados.osds import Osds
+from remora.storage.rados.old_heads import OldHeads, RadosMends
+from remora.storage.rados.osds import OsdReleases, Osds
 from remora.storage.rados.refusals import ChangedError
 from unit.codec.samples import queue_head, reservation
 

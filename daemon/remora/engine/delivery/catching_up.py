@@ -14,9 +14,8 @@ order is the same at a take-over, after every failure, and after being fenced.
 from __future__ import annotations
 
 from remora.engine.delivery.reader import Reader
-from remora.engine.delivery.scope import DeliveryScope
+from remora.engine.delivery.scope import DeliveryScope, WorkerContext
 from remora.engine.delivery.shard_state import Redelivery
-from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.errors import EndpointMisconfigured
 from remora.model.ledger import Cause, Tally

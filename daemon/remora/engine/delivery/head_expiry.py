@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from remora.engine.delivery.letters import dead_letter_all, without_late_all
+from remora.engine.delivery.scope import WorkerContext
 from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.triage import Rejected, own_part, triage
-from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position

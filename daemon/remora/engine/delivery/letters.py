@@ -9,10 +9,9 @@ from dataclasses import replace
 from operator import attrgetter
 
 from remora.codec.sequence import number_of
-from remora.engine.delivery.scope import DeliveryScope
+from remora.engine.delivery.scope import DeliveryScope, WorkerContext
 from remora.engine.delivery.shard_state import Redelivery, Unclear
 from remora.engine.delivery.triage import Rejected
-from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.record import Attempt, CorruptLetter, DeadLetter, LastAttempt, Page
 from remora.model.shard import LockToken

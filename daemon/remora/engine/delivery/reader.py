@@ -15,7 +15,7 @@ from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page, Record
 from remora.model.traffic import Priority
 from remora.policy.flow import EmptyQueue, Flow
-from remora.policy.idle import brought_forward_s
+from remora.policy.pace import brought_forward_s
 from remora.policy.retry import PROBE_ENTRIES
 from remora.policy.stages import EventStage
 from remora.ports.tracing import PageTimes

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from remora.codec.topic import SLO, class_remarks, limit_remarks, parse_args, usable_delivery
-from remora.engine.delivery.worker_context import WorkerContext
+from remora.engine.delivery.scope import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
 from remora.model.errors import EndpointMisconfigured

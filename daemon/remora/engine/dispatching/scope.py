@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from remora.engine.delivery.scope import WorkerContext
 from remora.engine.delivery.shard_state import AskLate, ShardState
-from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 
 

@@ -11,8 +11,7 @@ from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_keys
-from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
+from remora.storage.rados.part import QUEUE_CLASS, RadosPart, all_keys, decoded
 from remora.storage.rados.refusals import QUEUE
 from remora.storage.rados.registry import NONE, ReadyTopics, Registry
 from remora.storage.rados.runs import Runs

@@ -10,12 +10,11 @@ from contextlib import AsyncExitStack, suppress
 from remora.config.workers import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import ObjectOperation
-from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import check_client
 from remora.storage.rados.osds import Osds
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import PLAIN, Refusals
-from remora.storage.rados.session import ClusterSession, open_session
+from remora.storage.rados.session import ClusterSession, open_session, run_blocking
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 

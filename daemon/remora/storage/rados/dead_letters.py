@@ -30,8 +30,7 @@ from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_keys
-from remora.storage.rados.part import RadosPart, decoded, held_read, held_write
+from remora.storage.rados.part import RadosPart, all_keys, decoded, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, OWN, MismatchError, MissingError, Refusals
 from remora.storage.rados.state import queue_front, stored_state
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
 from remora.policy.doorbells import BELLS, RingPace, bell_of, pause_s
+from remora.storage.bell import Bell
 from remora.storage.catalogue_news import CatalogueNews
 from remora.storage.librados import NotifyOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection, reconnect_pause_s
@@ -167,3 +168,22 @@ class Doorbells(RadosPart):
             while bell.is_watched and not watch.is_lost:
                 bell.changed.clear()
                 await bell.changed.wait()
+
+
+_WAIT_S = 3600.0
+
+
+class RadosArrivals:
+    """Waits for rings. Neither radosgw nor older remoras ring, so the queues have to be polled as well."""
+
+    notifies = False
+
+    def __init__(self) -> None:
+        self._bell = Bell()
+        self.tell = self._bell.ring
+
+    async def wait(self) -> Sequence[Shard]:
+        """Wait for rings, and answer which held queues may have got entries."""
+        while not (found := self._bell.take()):
+            await self._bell.wait(_WAIT_S)
+        return found

@@ -20,8 +20,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_values
-from remora.storage.rados.part import RadosPart
+from remora.storage.rados.part import RadosPart, all_values
 from remora.storage.rados.refusals import MissingError
 from remora.storage.rados.registry import Registry
 

@@ -1,4 +1,10 @@
-"""Inspects queues without their lock, while other clients list and remove."""
+"""Inspects queues without their lock, while other clients list and remove.
+
+An OSD that lists from a position which the queue no longer has may never answer: once the ring has wrapped around it
+reads beyond the ring's end, in a loop, until it is killed (`queue_list_entries` in Ceph's cls_queue_src.cc takes the
+tail minus the position as an unsigned length). So each listing compares, in the same operation, the front that the
+position was checked against.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,12 @@ from collections.abc import AsyncIterator, Sequence
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
 from remora.codec.queue_ops import (
     ENTRY_OVERHEAD,
+    FRONT_AT,
     HEAD_SIZE,
     QueueHead,
     decode_head,
     decode_listing,
+    encode_front,
     encode_list,
     open_reservations,
     room_of,
@@ -28,11 +36,43 @@ from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_name
-from remora.storage.rados.refusals import QUEUE, FrontMovedError
+from remora.storage.rados.placement import Locator
+from remora.storage.rados.refusals import QUEUE, UNLOCKED, FrontMovedError
 from remora.storage.rados.runs import Runs
 from remora.storage.rados.spilled_view import SpilledView, oldest_spilled, spilled_view
 from remora.storage.rados.state import SPILL
-from remora.storage.rados.unlocked_scan import UnlockedScan
+
+PAGE = 1024
+
+
+class UnlockedScan:
+    """A scan of one queue by a client that does not hold its lock."""
+
+    def __init__(self, connection: ClusterConnection, shard: Shard, locator: Locator) -> None:
+        self._connection = connection
+        self._shard = shard
+        self._locator = locator
+
+    async def head(self) -> QueueHead:
+        """The queue's head as it is now."""
+        what = f"looking at {self._shard}"
+        operation = ReadOp().assert_exists()
+        content = operation.read(0, HEAD_SIZE)
+        await self._connection.run(operation, self._shard.queue, what, QUEUE, self._locator)
+        return decoded(decode_head, content.data, what)
+
+    async def page(self, head: QueueHead, start: Position) -> Page:
+        """Up to 1,024 entries from `start` on, a position between this head's front and tail.
+
+        Raises FrontMovedError when the queue's front has moved since that head was read.
+        """
+        what = f"listing {self._shard}"
+        operation = ReadOp().assert_exists().assert_data(FRONT_AT, encode_front(head.front))
+        request = encode_list(PAGE, str(start).encode())
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", request)
+        await self._connection.run(operation, self._shard.queue, what, UNLOCKED, self._locator)
+        return decoded(decode_listing, reply.data, what)
+
 
 _SAMPLE = 16
 _MOST_MOVES = 100

@@ -19,12 +19,12 @@ from remora.model.member import WORKER_COOKIE
 from remora.model.position import Position
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
+from remora.storage.rados.inspection import UnlockedScan
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.own_queues import is_leaving
 from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, held_read, lock_name
 from remora.storage.rados.refusals import HELD, QUEUE, FrontMovedError
 from remora.storage.rados.state import StoredState, stored_state
-from remora.storage.rados.unlocked_scan import UnlockedScan
 
 _AT_ONCE = 8
 _TRIES = 5

@@ -18,8 +18,7 @@ from remora.model.errors import StoreError
 from remora.model.member import Member
 from remora.storage.librados import WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_values
-from remora.storage.rados.part import RadosPart
+from remora.storage.rados.part import RadosPart, all_values
 from remora.storage.rados.refusals import MissingError
 
 _OBJECT = "remora.members"

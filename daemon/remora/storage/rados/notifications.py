@@ -13,7 +13,7 @@ import msgspec
 
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.notification import MOST_NOTIFICATIONS, Definitions, Notification
-from remora.policy.notification_change import check_replacement
+from remora.policy.notification_rules import check_replacement
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart

@@ -1,15 +1,72 @@
-"""Which releases the cluster's OSDs have: asked of the monitors when a session begins, and when other OSDs are up."""
+"""Which releases the cluster's OSDs have: asked of the monitors when a session begins, and when other OSDs are up.
+
+Some releases leak room: 10 bytes of a queue for each event that was ever reserved for.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from remora.model.errors import StoreError
-from remora.policy.osd_releases import OsdReleases, parse_releases
+
+Release = tuple[int, int, int]
+
+_FIXED_SINCE: Mapping[int, int] = {19: 4, 20: 3}
+"""The first point release without the leak of each series that has both; older series leak, later ones never did."""
+
+_VERSION = re.compile(r"ceph version (\d+)\.(\d+)\.(\d+)")
+
+
+def leaks(release: Release) -> bool:
+    """Whether queues on OSDs of this release leak room."""
+    series, stage, point = release
+    if series in _FIXED_SINCE:
+        return (stage, point) < (2, _FIXED_SINCE[series])
+    return series < min(_FIXED_SINCE)
+
+
+@dataclass(frozen=True, slots=True)
+class OsdReleases:
+    """The releases of the OSDs that are up, with their number; empty where the monitors did not say."""
+
+    counts: Mapping[Release, int] = field(default_factory=dict)
+
+    @property
+    def may_be_fixed(self) -> bool:
+        """Whether queues may lie on OSDs that do not leak, also where that is not known."""
+        return not self.counts or not all(map(leaks, self.counts))
+
+    @property
+    def are_mixed(self) -> bool:
+        """Whether a queue may come from OSDs that leak to others without any of them being started anew."""
+        return self.may_be_fixed and any(map(leaks, self.counts))
+
+    def __str__(self) -> str:
+        """For log and status, such as `OSDs 16.2.15, whose queues leak room`."""
+        if not self.counts:
+            return "OSDs of unknown release"
+        named = [(".".join(map(str, each)), leaks(each)) for each in sorted(self.counts)]
+        if all(leaky for _, leaky in named):
+            return f"OSDs {', '.join(name for name, _ in named)}, whose queues leak room"
+        return "OSDs " + ", ".join(name + (", whose queues leak room" if leaky else "") for name, leaky in named)
+
+
+def parse_releases(versions: Mapping[str, int]) -> OsdReleases:
+    """From the monitors' answer: how many OSDs say what of their version. What is no release is passed over."""
+    counts: dict[Release, int] = {}
+    for text, count in versions.items():
+        if found := _VERSION.match(text):
+            release = (int(found[1]), int(found[2]), int(found[3]))
+            counts[release] = counts.get(release, 0) + count
+    return OsdReleases(counts)
+
 
 _EVERY_S = 5.0
 

@@ -25,10 +25,10 @@ from remora.model.ingest import Removed
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
-from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
+from remora.storage.rados.parents import FormerQueues
 from remora.storage.rados.refusals import ChangedError, MismatchError
 from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, TopicState, as_stored, as_topic, changed
 from remora.storage.rados.sealed_queues import SealedQueues

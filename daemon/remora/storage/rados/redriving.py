@@ -26,10 +26,9 @@ from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.dead_letters import REGISTRY, TOTALS, RadosDeadLetters, letter_key
-from remora.storage.rados.omap import all_keys
 from remora.storage.rados.own_queues import MarkChange
 from remora.storage.rados.own_topics import RadosOwnTopics
-from remora.storage.rados.part import INCARNATION, decoded
+from remora.storage.rados.part import INCARNATION, all_keys, decoded
 from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
 from remora.storage.rados.sealed_queues import SealedQueues
 from remora.storage.rados.state import queue_front, stored_state

@@ -18,8 +18,7 @@ from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_values
-from remora.storage.rados.part import RadosPart
+from remora.storage.rados.part import RadosPart, all_values
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
 from remora.storage.rados.runs import has_runs
 

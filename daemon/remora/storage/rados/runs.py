@@ -23,8 +23,7 @@ from remora.model.spill import SpilledRun, SpillUsage
 from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.omap import all_values
-from remora.storage.rados.part import INCARNATION, RadosPart, decoded
+from remora.storage.rados.part import INCARNATION, RadosPart, all_values, decoded
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import FULL, OWN, MismatchError, MissingError, Refusals
 from remora.storage.rados.state import SPILL, StoredState

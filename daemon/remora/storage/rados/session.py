@@ -7,7 +7,7 @@ import errno
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from remora.config.workers import RadosSettings
 from remora.model.errors import StoreError, StoreUnavailable
@@ -21,10 +21,45 @@ from remora.storage.librados import (
     UnwatchOp,
     WatchOp,
 )
-from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import connected_client
 from remora.storage.rados.placement import Locator, Placement, find_placement
 from remora.storage.rados.refusals import PLAIN, MissingError, PoolMissing, Refusals, refusal
+
+
+async def run_blocking(call: Callable[[], T], name: str, discard: Callable[[T], object] | None = None) -> T:
+    """Run `call`, which may block, in a thread of its own and return its result, or raise what it raises.
+
+    `asyncio.to_thread` was weighed: its executor joins its threads when the loop or the interpreter ends, so a call
+    that waits for a monitor would keep the process from ending. This thread is a daemon. Cancelling the caller leaves
+    the call running; its result then goes to `discard`, in a thread.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if error is not None:
+            if not future.done():
+                future.set_exception(error)
+        elif not future.done():
+            future.set_result(cast("T", result))
+        elif discard is not None:
+            threading.Thread(target=discard, args=(result,), name=name, daemon=True).start()
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as exc:  # handed to the caller, whatever it is
+            error = exc
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:  # the loop has closed: no caller waits any more
+            if discard is not None and error is None:
+                discard(cast("T", result))
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await future
+
 
 T = TypeVar("T")
 

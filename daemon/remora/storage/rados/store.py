@@ -10,15 +10,13 @@ from remora.config.workers import RadosSettings
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
-from remora.storage.rados.announcements import RadosAnnouncing
-from remora.storage.rados.arrivals import RadosArrivals
 from remora.storage.rados.attempts import RadosAttempts
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.doorbells import Doorbells
+from remora.storage.rados.doorbells import Doorbells, RadosArrivals
 from remora.storage.rados.envelope import FanOutEnvelope
+from remora.storage.rados.fan_out import RadosAnnouncing
 from remora.storage.rados.finisher import request_log
-from remora.storage.rados.former_queues import FormerQueues
 from remora.storage.rados.guards import Guards
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
@@ -27,12 +25,11 @@ from remora.storage.rados.layouts import LayoutParts, ReshardableTopics
 from remora.storage.rados.ledger import RadosLedger
 from remora.storage.rados.locks import RadosLocks
 from remora.storage.rados.members import RadosMembers
-from remora.storage.rados.mends import RadosMends
 from remora.storage.rados.notifications import RadosNotifications
-from remora.storage.rados.old_heads import OldHeads
+from remora.storage.rados.old_heads import OldHeads, RadosMends
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
-from remora.storage.rados.parents import Parents
+from remora.storage.rados.parents import FormerQueues, Parents
 from remora.storage.rados.peaks import RadosPeaks
 from remora.storage.rados.queue import QueueParts
 from remora.storage.rados.recovery import Recovery

@@ -8,7 +8,7 @@ import msgspec
 
 from remora.model.errors import StoreError
 from remora.model.notification import Definitions, Notification
-from remora.policy.notification_change import check_replacement
+from remora.policy.notification_rules import check_replacement
 from remora.storage.sqlite.cells import number_fact
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
