@@ -322,6 +322,7 @@ def set_version(file: Path, number: int) -> None:
     [
         ("DELETE FROM meta", 1),
         ("UPDATE meta SET key = 'fi1es' WHERE key = 'files'", 3),
+        ("DELETE FROM meta WHERE key = 'catalogue'", 3),
         ("UPDATE meta SET value = 'x' WHERE key = 'number'", 3),
         ("INSERT INTO meta VALUES ('directories', '{')", 3),
     ],

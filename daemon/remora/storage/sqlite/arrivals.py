@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
+from remora.storage.sqlite.cells import number_fact
 from remora.storage.sqlite.doorbell import Listener
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
@@ -24,7 +25,6 @@ _LOOK_EVERY_S = 0.5
 _DEAF_LOOK_EVERY_S = 0.1
 """The same where no doorbell can be heard. For sixteen files all looks cost 0.5 % of a core, mostly for waking up."""
 
-_CATALOGUE = "SELECT value FROM meta WHERE key = 'catalogue'"
 _NAMES = "SELECT id, name FROM queues ORDER BY id"
 _TAILS = f"""
 SELECT group_concat(tail) FROM (
@@ -135,7 +135,7 @@ class SqliteArrivals(SqlitePart):
 
 def _ends(connection: sqlite3.Connection, known: _FileQueues) -> tuple[_FileQueues, str]:
     """The queues of a file, and the ends of all of them as one row: seven hundred rows would take ten times as long."""
-    (version,) = connection.execute(_CATALOGUE).fetchone()
+    version = number_fact(connection, "catalogue")
     if version != known.version:
         rows = connection.execute(_NAMES).fetchall()
         known = _FileQueues(version, [(number, Shard(name, Origin.REMORA)) for number, name in rows])

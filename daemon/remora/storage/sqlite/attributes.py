@@ -53,6 +53,19 @@ def encoded(topic: Topic) -> bytes:
     )
 
 
+class TopicColumns(NamedTuple):
+    """The columns of `COLUMNS`; of the attributes nothing is known before they are decoded."""
+
+    name: str
+    uid: str
+    shards: int
+    closed: int
+    is_sequenced: int
+    generation: int
+    former: str
+    attributes: Any
+
+
 class LayoutColumns(NamedTuple):
     """The columns of a row that say how its topic is divided."""
 
@@ -93,7 +106,7 @@ def decoded_layouts(text: str) -> tuple[TopicLayout, ...]:
 def topic_of_row(row: Sequence[Any]) -> Topic:
     """The topic of a row of `COLUMNS`. msgspec.MsgspecError for attributes that cannot be read."""
     name, uid, shards, closed, is_sequenced, generation, former, attributes = row
-    found = _decoder.decode(attributes)
+    found = _decoder.decode(attributes if isinstance(attributes, bytes | str) else b"")  # which cannot be read either
     return Topic(
         name=name,
         tenant="",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,14 +16,16 @@ from remora.model.hold import TopicHold
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, LayoutColumns, topic_of_row
+from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, LayoutColumns, TopicColumns, topic_of_row
+from remora.storage.sqlite.cells import number_fact, typed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import HOLD, stored_hold
 from remora.storage.sqlite.part import SqlitePart, queue_row
 from remora.storage.sqlite.queue import read_page
 
-_VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
+_log = logging.getLogger(__name__)
+
 _HOLDS = f"SELECT key, value FROM meta WHERE key >= '{HOLD}' AND key < '{HOLD[:-1]};'"  # noqa: S608 - a constant
 _TOPICS = f"SELECT {COLUMNS} FROM topics"  # noqa: S608 - a constant
 
@@ -99,12 +102,17 @@ class SqliteCatalog(SqlitePart):
 
 def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) -> _FileCatalog:
     """A file's topics; those that are known when they are of the same version."""
-    (version,) = connection.execute(_VERSION).fetchone()
+    version = number_fact(connection, "catalogue")
     if known is not None and known.version == version:
         return known
     topics: list[Topic] = []
     shards: list[Shard] = []
-    for row in connection.execute(_TOPICS).fetchall():
+    for cells in connection.execute(_TOPICS).fetchall():
+        try:
+            row = typed(connection, TopicColumns, cells, "topics", str(cells[0]))
+        except StoreDamaged as exc:
+            _log.error("a topic cannot be used: %s", exc)
+            continue
         try:
             topics.append(topic_of_row(row))
         except msgspec.MsgspecError:

@@ -206,6 +206,7 @@ def _pages(connection: sqlite3.Connection, report: FileReport) -> None:
 def _identity(connection: sqlite3.Connection, report: FileReport) -> None:
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     report.store, report.files, report.number = str(meta["store"]), int(meta["files"]), int(meta["number"])
+    int(meta["catalogue"])  # a file without it is damaged
 
 
 def _tables(connection: sqlite3.Connection, report: FileReport) -> None:

@@ -32,6 +32,7 @@ from remora.model.log import (
     check_entry,
     name_problem,
 )
+from remora.storage.sqlite.cells import typed
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
@@ -54,7 +55,7 @@ _COUNT = "SELECT count(*) FROM log_entries WHERE log = ?"
 class _Row(NamedTuple):
     id: int
     uid: str
-    kind: str
+    kind: LogKind
     width: int
     epoch: int
     owner: str
@@ -68,7 +69,12 @@ class _Row(NamedTuple):
 
     @property
     def projection(self) -> Projection:
-        return Projection(self.uid, LogKind(self.kind), self.width, self.epoch, self.owner, self.address)
+        return Projection(self.uid, self.kind, self.width, self.epoch, self.owner, self.address)
+
+
+class _LogEntry(NamedTuple):
+    filled: int
+    data: bytes
 
 
 class SqliteLogs:
@@ -114,8 +120,7 @@ class SqliteLogs:
         """Every log, by name."""
         found: list[tuple[LogName, Projection]] = []
         for file in self._files.of_first:
-            rows = await file.read(lambda connection: connection.execute(_ALL).fetchall())
-            found += [(LogName(pool, name), _Row(*row).projection) for pool, name, *row in rows]
+            found += await file.read(_projections)
         return sorted(found, key=lambda each: each[0])
 
     async def projection(self, log: LogName) -> Projection:
@@ -244,7 +249,8 @@ class SqliteLogs:
             found = connection.execute(_GET, (row.id, position)).fetchone()
             if found is None:
                 return Cell.UNWRITTEN, b""
-            return (Cell.FILLED, b"") if found[0] else (Cell.DATA, found[1])
+            entry = typed(connection, _LogEntry, found, "log_entries", f"{log} at {position}")
+            return (Cell.FILLED, b"") if entry.filled else (Cell.DATA, entry.data)
 
         return await self._file(log).read(read)
 
@@ -290,11 +296,19 @@ class SqliteLogs:
         return row
 
 
+def _projections(connection: sqlite3.Connection) -> list[tuple[LogName, Projection]]:
+    found = []
+    for pool, name, *cells in connection.execute(_ALL).fetchall():
+        log = LogName(pool, name)
+        found.append((log, typed(connection, _Row, cells, "logs", str(log)).projection))
+    return found
+
+
 def _found(connection: sqlite3.Connection, log: LogName) -> _Row:
     row = connection.execute(_FIND, log).fetchone()
     if row is None:
         raise LogUnknown(f"there is no log {log}; `remora log create` makes one")
-    return _Row(*row)
+    return typed(connection, _Row, row, "logs", str(log))
 
 
 def _log_row(connection: sqlite3.Connection, log: LogName) -> _Row:

@@ -9,10 +9,10 @@ import msgspec
 from remora.model.errors import StoreError
 from remora.model.notification import Definitions, Notification
 from remora.policy.notification_change import check_replacement
+from remora.storage.sqlite.cells import number_fact
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
 
-_VERSION = "SELECT value FROM meta WHERE key = 'notifications'"
 _ALL = "SELECT id, definition FROM notifications ORDER BY id"
 _ONE = "SELECT definition FROM notifications WHERE id = ?"
 _COUNT = "SELECT count(*) FROM notifications"
@@ -36,7 +36,7 @@ class StoredNotifications(SqlitePart):
         known = self._known
 
         def look(connection: sqlite3.Connection) -> Definitions:
-            (version,) = connection.execute(_VERSION).fetchone()
+            version = number_fact(connection, "notifications")
             if version == known.version:
                 return known
             return Definitions(tuple(_decoded(*row) for row in connection.execute(_ALL).fetchall()), version)

@@ -12,6 +12,7 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.model.topic import own_topic_name
+from remora.storage.sqlite.cells import typed
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
@@ -74,7 +75,7 @@ def queue_row(connection: sqlite3.Connection, shard: Shard) -> QueueRow:
     row = connection.execute(_QUEUE, (shard.queue,)).fetchone()
     if row is None:
         raise ShardGone(f"there is no queue {shard}")
-    return QueueRow(*row)
+    return typed(connection, QueueRow, row, "queues", shard.queue)
 
 
 def held_row(connection: sqlite3.Connection, token: LockToken, entity: str) -> QueueRow:
@@ -86,7 +87,7 @@ def held_row(connection: sqlite3.Connection, token: LockToken, entity: str) -> Q
     *queue, is_held = row
     if not is_held:
         raise OwnershipLost(f"the lock of {token.shard} is not held by {token.cookie}")
-    return QueueRow(*queue)
+    return typed(connection, QueueRow, queue, "queues", token.shard.queue)
 
 
 def holder_of(files: Files, entity: str, cookie: str, boot: str, until_ns: int) -> LockHolder:

@@ -109,6 +109,7 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvage
             raise StoreDamaged(found.lost[-1])
     if {"store", "files", "number"} - {name for (name,) in target.execute("SELECT key FROM meta")}:
         raise StoreDamaged("what it knows of itself cannot be read")
+    target.execute("INSERT OR IGNORE INTO meta VALUES ('catalogue', 0)")  # a count of changes: any number will do
     assert isinstance(source, recent.IndexedConnection)
     source.index = recent.readable(source)
     queues = _copy_queues(source, target, found)

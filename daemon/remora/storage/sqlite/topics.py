@@ -12,7 +12,6 @@ import msgspec
 
 from remora.codec.sequence import number_of
 from remora.model.errors import (
-    StoreDamaged,
     StoreError,
     StoreUnavailable,
     TopicNotSequenced,
@@ -25,7 +24,8 @@ from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
 from remora.storage.sqlite import layouts, recent
-from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
+from remora.storage.sqlite.attributes import COLUMNS, TopicColumns, encoded, topic_of_row
+from remora.storage.sqlite.cells import row_damaged, typed
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
@@ -78,11 +78,7 @@ class Topics(SqlitePart):
 
     async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; None where there is none."""
-        row = await self._files.file_of(name).read(lambda connection: connection.execute(_TOPIC, (name,)).fetchone())
-        try:
-            return topic_of_row(row) if row else None
-        except msgspec.MsgspecError as exc:
-            raise StoreDamaged(f"{self._files.file_of(name).path}: topic {name} cannot be read: {exc}") from exc
+        return await self._files.file_of(name).read(lambda connection: _stored(connection, name))
 
     async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""
@@ -130,8 +126,8 @@ class Topics(SqlitePart):
                 raise TopicRefused(
                     f"{topic.name} has {several(shards, 'shard')}, not {topic.shards}: `reshard` changes that"
                 )
-            was = topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
-            if was.capacity_bytes != topic.capacity_bytes:
+            was = _stored(connection, topic.name)
+            if was and was.capacity_bytes != topic.capacity_bytes:
                 connection.execute(_SET_CAPACITY, (self._capacity(topic), number))
             connection.execute(_CHANGE, (topic.closed, attributes, number))
             connection.execute(CATALOGUE_CHANGED)
@@ -148,9 +144,9 @@ class Topics(SqlitePart):
 
         def reshard(connection: sqlite3.Connection) -> Topic:
             number, *_ = _found(connection, topic)
-            now = topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
+            now = _stored(connection, topic.name) or topic
             layouts.change(connection, number, shards, self._capacity(now))
-            return topic_of_row(connection.execute(_TOPIC, (topic.name,)).fetchone())
+            return _stored(connection, topic.name) or topic
 
         return await self._files.file_of(topic.name).write(reshard)
 
@@ -252,6 +248,17 @@ def _passed(connection: sqlite3.Connection, topic: int) -> Iterator[int]:
             data, checksum = recent.entry(connection, queue, head) or (None, None)
         number = None if data is None or changed(queue, head, [(data, checksum)]) else number_of(data)
         yield 0 if number is None else number - 1
+
+
+def _stored(connection: sqlite3.Connection, name: str) -> Topic | None:
+    """The topic of this name; None where there is none. Raises StoreDamaged."""
+    if (cells := connection.execute(_TOPIC, (name,)).fetchone()) is None:
+        return None
+    row = typed(connection, TopicColumns, cells, "topics", name)
+    try:
+        return topic_of_row(row)
+    except msgspec.MsgspecError as exc:
+        raise row_damaged(connection, "topics", name, f"attributes: {exc}") from exc
 
 
 def _found(connection: sqlite3.Connection, topic: Topic) -> tuple[int, int, int | None]:

@@ -22,6 +22,7 @@ from remora.model.shard import Shard
 from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
 from remora.storage.sqlite import recent
+from remora.storage.sqlite.cells import typed, unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.rows import insert
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
@@ -43,6 +44,7 @@ SELECT json_group_array(json_array(number, id, tail, used_bytes, reservations, r
                                    capacity_bytes))
 FROM queues WHERE topic = ? AND number IN (SELECT value FROM json_each(?))
 """
+_decode_queues = msgspec.json.Decoder(list[tuple[int, int, int, int, int, int, int, int]]).decode
 _UPDATE = """
 UPDATE queues SET tail = new.tail, used_bytes = new.used_bytes, reservations = new.reservations,
     reserved_entries = new.reserved_entries, reserved_bytes = new.reserved_bytes
@@ -79,7 +81,7 @@ class TopicRow(NamedTuple):
     id: int
     uid: str
     shards: int
-    closed: bool
+    closed: int
     sequence: int | None
     generation: int
 
@@ -150,7 +152,7 @@ class WriteBatch:
         """The topic's row. Raises TopicUnknown when there is none, or when it is another topic's by now."""
         if topic.name not in self._topics:
             row = self.connection.execute(_TOPIC, (topic.name,)).fetchone()
-            self._topics[topic.name] = TopicRow(*row) if row else None
+            self._topics[topic.name] = typed(self.connection, TopicRow, row, "topics", topic.name) if row else None
             if row and row[2] > len(self._arrived):
                 queues = [each.queue for each in self._arrived if own_topic_name(each.queue) == topic.name]
                 self._expected[row[0]] = [number_of(queue) for queue in queues]
@@ -163,7 +165,8 @@ class WriteBatch:
 
     def topic_of_id(self, topic_id: int) -> TopicRow:
         """The row of a topic that is there, by its id."""
-        return TopicRow(*self.connection.execute(_TOPIC_OF_ID, (topic_id,)).fetchone())
+        row = self.connection.execute(_TOPIC_OF_ID, (topic_id,)).fetchone()
+        return typed(self.connection, TopicRow, row, "topics", str(topic_id))
 
     def open_topic(self, topic: Topic) -> TopicRow:
         """As `topic`. Raises TopicMoved where the topic's layout is another one than the caller knows."""
@@ -190,7 +193,8 @@ class WriteBatch:
             (found,) = self.connection.execute(
                 _QUEUES, (topic.id, _json([first + number for number in wanted] if first else wanted))
             ).fetchone()
-            known.update((number - first, QueueUpdate(*rest)) for number, *rest in msgspec.json.decode(found))
+            rows = unpacked(self.connection, _decode_queues, found, "queues", f"of topic {topic.id}")
+            known.update((row[0] - first, QueueUpdate(*row[1:])) for row in rows)
         return known
 
     def with_room(self, topic: Topic, needs: dict[int, RoomNeed]) -> dict[int, QueueUpdate]:
