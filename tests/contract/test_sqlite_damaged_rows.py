@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
+from remora.model.ingest import PublishResult, ReservedRoom
 from remora.model.log import LogKind, LogName
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.stores import own_topic, spread
+from remora.storage.sqlite.checks import check_directory
+from support.stores import expire, held, own_topic, spread
 
 LOG = LogName(b"remora", b"log")
 
@@ -27,6 +30,52 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 async def change(store: SqliteStore, statement: str) -> None:
     """Change something behind the store's back."""
     await store._files.first.write(lambda connection: connection.execute(statement))
+
+
+@pytest.mark.parametrize("rooms", ["x'00'", "x''", "5", "'text'"])
+async def test_a_reservation_that_cannot_be_read(
+    store: SqliteStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, rooms: str
+) -> None:
+    """Commit and abort name it, a request beside them is carried out, and expiry gives it up: nothing stays reserved
+    but what others have reserved, of both kinds."""
+    topic = await store.own_topics.create(own_topic("t", 2))
+    token = await held(store, topic.shard(1))
+    events = spread(topic, 4)
+    asked = [ReservedRoom(each.shard, each.key, len(each.payload)) for each in events]
+    damaged, sound = await store.ingest.reserve(topic, asked), await store.ingest.reserve(topic, asked)
+    single = await store.two_phase.reserve(topic.shard(1), 1, 10)
+    await change(store, f"UPDATE reservations SET rooms = {rooms} WHERE id = '{damaged}'")
+
+    found = await asyncio.gather(
+        store.ingest.commit(topic, damaged, events, b"digest"),
+        store.ingest.abort(topic, damaged),
+        store.ingest.publish(topic, events),
+        return_exceptions=True,
+    )
+    assert found[2] == PublishResult(4)
+    for each in found[:2]:
+        assert isinstance(each, StoreDamaged)
+        assert f"queues-000.db is damaged: table reservations, row {damaged}: " in str(each)
+
+    await change(store, f"UPDATE reservations SET since_ns = -1000000000000 WHERE id = '{damaged}'")
+    await expire(store, token, 100)
+    assert [damaged in each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [True]
+    assert [(await store.inspection.stats(each)).reservations for each in topic.all_shards()] == [1, 2]
+    await store.two_phase.abort(topic.shard(1), single)
+    assert await store.ingest.commit(topic, sound, events, b"digest") == PublishResult(4)
+    assert [(await store.inspection.stats(each)).reservations for each in topic.all_shards()] == [0, 0]
+    assert [each.problems for each in check_directory(tmp_path / "store")] == [[]]
+
+
+async def test_an_announcement_whose_topics_cannot_be_read(store: SqliteStore) -> None:
+    """The announcement is named."""
+    await store.own_topics.create(own_topic("t", 2))
+    reservation = await store.ingest.announce([], b"announced")
+    await change(store, "UPDATE announcements SET topics = x'00'")
+
+    for ask in (store.ingest.announced(reservation, b"digest"), store.ingest.abort_announced(reservation)):
+        with pytest.raises(StoreDamaged, match=f"queues-000.db is damaged: table announcements, row {reservation}: "):
+            await ask
 
 
 Use = Callable[[SqliteStore, Topic], Awaitable[object]]
@@ -87,6 +136,24 @@ async def test_a_topic_that_cannot_be_read_costs_no_other_one(
 
     assert [each.name for each in (await store.catalog.topics()).values()] == ["good"]
     assert "table topics, row bad: former: " in caplog.text
+
+
+async def test_a_decision_that_cannot_be_read_keeps_nobody(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request that is decided and cannot be finished, as its parts have changed, is named once, and does not keep the
+    store from being opened."""
+    await change(
+        store,
+        "INSERT INTO decisions (id, digest, answer, parts, checksum, boot, since_ns)"
+        " VALUES ('r', x'', x'', 'text', 0, '', 0)",
+    )
+    await store._finisher.look(0.0)
+    await store._begin()
+    assert store.connected
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [
+        "events that were sent are not stored: what request r has decided has changed in the store"
+    ]
 
 
 async def test_a_catalogue_that_is_lost_is_noticed(store: SqliteStore) -> None:

@@ -20,6 +20,7 @@ from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnk
 from remora.model.ingest import RESERVATION_AGE_S, FannedOut, IdempotencyKey, TopicCopies, TopicRooms
 from remora.model.topic import Topic
 from remora.storage.sqlite import decisions
+from remora.storage.sqlite.cells import unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.decisions import Decision, TopicPart
 from remora.storage.sqlite.fan_out import FanOut
@@ -135,13 +136,13 @@ def _kept(connection: sqlite3.Connection, reservation: str) -> KeptAnnouncement:
     state, topics, announcement, checksum, age_ns = row
     if state != "open" or age_ns > RESERVATION_AGE_S * 1e9:
         raise ReservationExpired(f"reservation {reservation} was aborted, or not committed in time")
-    if zlib.crc32(announcement) != checksum:
+    if not isinstance(announcement, bytes) or zlib.crc32(announcement) != checksum:
         raise StoreDamaged(f"what reservation {reservation} has announced has changed in the store")
-    return KeptAnnouncement(_topics(topics), announcement)
+    return KeptAnnouncement(_topics(connection, reservation, topics), announcement)
 
 
-def _topics(raw: bytes) -> Sequence[Topic]:
-    return [each.topic for each in _decode_topics(raw)]
+def _topics(connection: sqlite3.Connection, reservation: str, packed: bytes) -> Sequence[Topic]:
+    return [each.topic for each in unpacked(connection, _decode_topics, packed, "announcements", reservation)]
 
 
 # ------------------------------------------------------------------------------------------- requests
@@ -199,4 +200,4 @@ class _AbortAnnounced:
                     raise ReservationUnknown(f"there is no reservation {self.id!r}")
             raise OnceConflict(f"reservation {self.id} was committed before")
         batch.connection.execute(_ABORT, (self.id,))
-        return _topics(row[1])
+        return _topics(batch.connection, self.id, row[1])

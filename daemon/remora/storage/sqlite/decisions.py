@@ -14,7 +14,9 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -24,7 +26,7 @@ from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCop
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.storage.sqlite.clock import now_ns
-from remora.storage.sqlite.ingest import append, decode_rooms, find_reservation, loaded, release_rooms, sums
+from remora.storage.sqlite.ingest import append, find_reservation, loaded, release_rooms, sums
 from remora.storage.sqlite.write_batch import AGE, TopicRow, WriteBatch
 
 MAY_BE_TAKEN_NS = 60 * 1_000_000_000
@@ -131,20 +133,27 @@ def recalled(connection: sqlite3.Connection, once: IdempotencyKey) -> Decision |
     return decision_of(*row)
 
 
-def decision_of(name: str, _: bytes, answer: bytes, parts: bytes, checksum: int) -> Decision:
+def decision_of(name: str, _: bytes, answer: bytes, parts: Any, checksum: int) -> Decision:
     """The decision of a row; its answer says that the request is repeated. Raises StoreDamaged."""
-    if parts and zlib.crc32(parts) != checksum:
+    if parts and (not isinstance(parts, bytes) or zlib.crc32(parts) != checksum):
         raise StoreDamaged(f"what request {name} has decided has changed in the store")
     found = answer_of(name, answer)
     repeated = FannedOut(found.accepted, found.unmatched, found.topics, repeated=True)
-    return Decision(name, repeated, _decode_parts(parts) if parts else (), now_ns() + MAY_BE_TAKEN_NS)
+    return Decision(name, repeated, _parts_of(name, parts), now_ns() + MAY_BE_TAKEN_NS)
+
+
+def _parts_of(name: str, raw: bytes) -> Sequence[FilePart]:
+    try:
+        return _decode_parts(raw) if raw else ()
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as exc:
+        raise StoreDamaged(f"what request {name} has decided cannot be read: {exc}") from exc
 
 
 def answer_of(name: str, raw: bytes) -> FannedOut:
     """What the sender of a request is told. Raises StoreDamaged."""
     try:
         return _decode_answer(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as exc:
         raise StoreDamaged(f"the answer to request {name} has changed in the store") from exc
 
 
@@ -198,8 +207,9 @@ def take_all(batch: WriteBatch, name: str, parts: Sequence[TopicPart]) -> None:
         load = loaded(part.topic, part.routed)
         queues = batch.queues(row, load)
         if found is not None and found.state == "open":
-            release_rooms(batch, row, found.generation, sums(decode_rooms(found.rooms)))
-            found.end(batch, "committed")
+            with suppress(StoreDamaged):  # expiry gives it up; what is decided is stored all the same
+                release_rooms(batch, row, found.generation, sums(found.reserved(batch)))
+                found.end(batch, "committed")
         append(batch, row, queues, load, part.routed)
 
 
@@ -229,8 +239,9 @@ def release(batch: WriteBatch, name: str, topics: Sequence[Topic]) -> None:
             continue
         found = find_reservation(batch, row, reservation_of(name, topic.name))
         if found is not None and found.state == "open":
-            release_rooms(batch, row, found.generation, sums(decode_rooms(found.rooms)))
-            found.end(batch, "aborted")
+            with suppress(StoreDamaged):  # as above
+                release_rooms(batch, row, found.generation, sums(found.reserved(batch)))
+                found.end(batch, "aborted")
 
 
 def reservation_of(request: str, topic: str) -> str:

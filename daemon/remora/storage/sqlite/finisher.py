@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from remora.model.errors import StoreError
+from remora.model.errors import StoreDamaged, StoreError
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.decisions import decision_of
 from remora.storage.sqlite.fan_out import FanOut
@@ -44,6 +44,7 @@ class DecisionFinisher:
         self._files = files
         self._ingest = ingest
         self._task: asyncio.Task[None] | None = None
+        self._damaged: frozenset[str] = frozenset()
 
     async def begin(self) -> None:
         """Finish what is there, and look again every few seconds from now on."""
@@ -70,7 +71,8 @@ class DecisionFinisher:
 
     async def look(self, least_s: float) -> None:
         """Finish the requests that were decided at least this long ago. A file that cannot be used keeps those waiting
-        that concern it, and no others."""
+        that concern it, and no others; a request that is damaged is named once."""
+        damaged: set[str] = set()
         asked = {"boot": boot_id(), "now": now_ns(), "least": int(least_s * 1e9)}
         for home, file in self._files.by_number if self._files.is_open else ():
             rows = []
@@ -79,8 +81,13 @@ class DecisionFinisher:
             for row in rows:
                 try:
                     await self._ingest.finish(home, decision_of(*row))
+                except StoreDamaged as exc:
+                    damaged.add(row[0])
+                    if row[0] not in self._damaged:
+                        _log.error("events that were sent are not stored: %s", exc)
                 except StoreError as exc:
                     _log.debug("request %s is not finished yet: %s", row[0], exc)
+        self._damaged = frozenset(damaged)
 
     async def sweep(self, keep_ns: int = REMEMBERED_NS) -> None:
         """Delete old marks whose decisions are closed for good."""

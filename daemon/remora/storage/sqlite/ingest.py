@@ -6,9 +6,11 @@ request recognisable, or nothing.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +23,7 @@ from remora.model.errors import (
     ReservationExpired,
     ReservationMismatch,
     ReservationUnknown,
+    StoreDamaged,
     TopicClosed,
 )
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
@@ -28,12 +31,15 @@ from remora.model.topic import Topic
 from remora.model.words import several
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
+from remora.storage.sqlite.cells import unpacked
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import GroupCommit, Wants
 from remora.storage.sqlite.write_batch import AGE, QueueUpdate, RoomNeed, TopicRow, WriteBatch
 
+_log = logging.getLogger(__name__)
+
 _RESERVATION = f"""
-SELECT number, state, rooms, events, digest, generation, {AGE} FROM reservations WHERE id = :id AND topic = :topic
+SELECT number, id, state, rooms, events, digest, generation, {AGE} FROM reservations WHERE id = :id AND topic = :topic
 """  # noqa: S608 - a constant
 _RESERVE = """
 INSERT INTO reservations (id, topic, state, rooms, events, generation, boot, since_ns)
@@ -48,17 +54,25 @@ DELETE FROM reservations WHERE number IN
     (SELECT number FROM reservations WHERE state <> 'open' ORDER BY number LIMIT 2) AND {AGE} > :keep
 """  # noqa: S608 - a constant
 _STALE = f"""
-SELECT number, rooms, generation FROM reservations WHERE topic = :topic AND state = 'open' AND {AGE} > :older_than
+SELECT number, id, rooms, generation FROM reservations
+WHERE topic = :topic AND state = 'open' AND {AGE} > :older_than
 """  # noqa: S608 - a constant
 _EXPIRE = """
 UPDATE reservations SET state = 'expired', rooms = x'', boot = :boot, since_ns = :now
 WHERE number IN (SELECT value FROM json_each(:numbers))
 """
 
+_OPEN = "SELECT id, rooms, generation FROM reservations WHERE topic = :topic AND state = 'open'"
+_OF_SINGLE_QUEUES = """
+UPDATE queues SET (reservations, reserved_entries, reserved_bytes) = (
+    SELECT count(*), ifnull(sum(entries), 0), ifnull(sum(nbytes), 0) FROM queue_reservations WHERE queue = queues.id
+) WHERE topic = :topic
+"""
+
 Load = dict[int, tuple[list[bytes], RoomNeed]]
 """What goes into each shard, in order, and its room."""
 
-decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
+_decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 
 
 class SqliteIngest:
@@ -117,12 +131,18 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
     stale = connection.execute(_STALE, batch.clock | {"topic": topic_id, "older_than": older_than_ns}).fetchall()
     if not stale:
         return
-    topic = batch.topic_of_id(topic_id)
-    for _, rooms, generation in stale:
-        release_rooms(batch, topic, generation, sums(decode_rooms(rooms)))
+    topic, are_damaged = batch.topic_of_id(topic_id), False
+    for _, name, packed, generation in stale:
+        try:
+            release_rooms(batch, topic, generation, sums(rooms_of(connection, name, packed)))
+        except StoreDamaged as exc:
+            are_damaged = True
+            _log.error("reservation %s is given up, and its topic's room is counted anew: %s", name, exc)
     numbers = msgspec.json.encode([number for number, *_ in stale]).decode()
     connection.execute(_EXPIRE, batch.clock | {"numbers": numbers})
     batch.flush()
+    if are_damaged:
+        _count_anew(connection, topic)
 
 
 # ------------------------------------------------------------------------------------------- requests
@@ -196,7 +216,7 @@ class _Commit:
             return PublishResult(found.events, repeated=True)
         if found.state != "open" or found.age_ns > RESERVATION_AGE_S * 1e9:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
-        rooms = decode_rooms(found.rooms)
+        rooms = found.reserved(batch)
         _check_events(rooms, self.events, has_moved=found.generation != self.topic.generation)
         batch.open_topic(self.topic)
         load = loaded(self.topic, self.events)
@@ -220,7 +240,7 @@ class _Abort:
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
-            release_rooms(batch, row, found.generation, sums(decode_rooms(found.rooms)))
+            release_rooms(batch, row, found.generation, sums(found.reserved(batch)))
             found.end(batch, "aborted")
 
 
@@ -229,6 +249,7 @@ class ReservationRow:
     """What is known of a reservation."""
 
     number: int
+    id: str
     state: str
     rooms: bytes
     events: int
@@ -242,6 +263,10 @@ class ReservationRow:
             raise ReservationUnknown(f"there is no reservation {reservation!r}")
         return found
 
+    def reserved(self, batch: WriteBatch) -> Sequence[ReservedRoom]:
+        """The room that it keeps. Raises StoreDamaged: expiry gives it up then."""
+        return rooms_of(batch.connection, self.id, self.rooms)
+
     def end(self, batch: WriteBatch, state: str, digest: bytes = b"") -> None:
         batch.connection.execute(_END, batch.clock | {"number": self.number, "state": state, "digest": digest})
 
@@ -254,6 +279,24 @@ def find_reservation(batch: WriteBatch, topic: TopicRow, reservation: str) -> Re
 
 
 # ------------------------------------------------------------------------------------------- figures
+
+
+def rooms_of(connection: sqlite3.Connection, reservation: str, packed: bytes) -> Sequence[ReservedRoom]:
+    """The room that a reservation keeps. Raises StoreDamaged."""
+    return unpacked(connection, _decode_rooms, packed, "reservations", reservation)
+
+
+def _count_anew(connection: sqlite3.Connection, topic: TopicRow) -> None:
+    """Have a topic's queues count the room of the open reservations that can be read, of both kinds."""
+    connection.execute(_OF_SINGLE_QUEUES, {"topic": topic.id})
+    batch = WriteBatch(connection)
+    for name, packed, generation in connection.execute(_OPEN, {"topic": topic.id}).fetchall():
+        with suppress(StoreDamaged):  # it expires, too
+            needs = sums(rooms_of(connection, name, packed))
+            queues = batch.queues(topic, needs, generation)
+            for number in needs.keys() & queues.keys():
+                queues[number].reserve(topic.room(needs[number]))
+    batch.flush()
 
 
 def check_open(row: TopicRow, topic: Topic) -> None:
