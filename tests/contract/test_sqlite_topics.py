@@ -90,7 +90,7 @@ async def test_topic_that_cannot_be_read(store: SqliteStore, change: str) -> Non
     assert await store.catalog.topics() == {sound.first_shard: sound}
     assert set(await store.catalog.shards()) >= {*sound.all_shards(), *(topic.all_shards() if "attr" in change else ())}
     assert await store.catalog.peek(topic.shard(1)) is not None
-    with pytest.raises(StoreDamaged, match=r"queues-00.\.db: topic t cannot be read"):
+    with pytest.raises(StoreDamaged, match=r"queues-00.\.db is damaged: table topics, row t: "):
         await store.own_topics.find("t")
 
 

@@ -21,13 +21,14 @@ _PLACE = re.compile(r" - at `\$\[(\d+)\]`$")
 def typed(connection: sqlite3.Connection, kind: type[T], cells: object, table: str, row: str) -> T:
     """A row as a named tuple. Raises StoreDamaged, with file, table, row and column, for a cell of another type."""
     try:
-        return msgspec.convert(cells, kind, builtin_types=(bytes,))
+        found: T = msgspec.convert(cells, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as exc:
         text = str(exc)
-        if found := _PLACE.search(text):
-            column = getattr(kind, "_fields", ())[int(found[1])]
-            text = f"{column}: {text[: found.start()]}"
+        if place := _PLACE.search(text):
+            column = getattr(kind, "_fields", ())[int(place[1])]
+            text = f"{column}: {text[: place.start()]}"
         raise row_damaged(connection, table, row, text) from exc
+    return found
 
 
 def unpacked(connection: sqlite3.Connection, decode: Callable[[bytes], V], packed: Any, table: str, row: str) -> V:

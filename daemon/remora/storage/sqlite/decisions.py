@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -132,7 +133,7 @@ def recalled(connection: sqlite3.Connection, once: IdempotencyKey) -> Decision |
     return decision_of(*row)
 
 
-def decision_of(name: str, _: bytes, answer: bytes, parts: bytes, checksum: int) -> Decision:
+def decision_of(name: str, _: bytes, answer: bytes, parts: Any, checksum: int) -> Decision:
     """The decision of a row; its answer says that the request is repeated. Raises StoreDamaged."""
     if parts and (not isinstance(parts, bytes) or zlib.crc32(parts) != checksum):
         raise StoreDamaged(f"what request {name} has decided has changed in the store")

@@ -182,7 +182,7 @@ def _identity(path: Path) -> Identity | None:
             raise StoreMisconfigured(f"{path} is another program's database: move it elsewhere")
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         store, files, number, catalogue = (meta.get(key) for key in ("store", "files", "number", "catalogue"))
-        if isinstance(store, str) and all(isinstance(each, int) for each in (files, number, catalogue)):
+        if isinstance(store, str) and isinstance(files, int) and isinstance(number, int) and isinstance(catalogue, int):
             return store, files, number
         raise StoreDamaged(f"{path} is damaged: what it knows of itself cannot be read")
 

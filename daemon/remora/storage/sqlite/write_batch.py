@@ -194,7 +194,7 @@ class WriteBatch:
                 _QUEUES, (topic.id, _json([first + number for number in wanted] if first else wanted))
             ).fetchone()
             rows = unpacked(self.connection, _decode_queues, found, "queues", f"of topic {topic.id}")
-            known.update((number - first, QueueUpdate(*rest)) for number, *rest in rows)
+            known.update((row[0] - first, QueueUpdate(*row[1:])) for row in rows)
         return known
 
     def with_room(self, topic: Topic, needs: dict[int, RoomNeed]) -> dict[int, QueueUpdate]:
