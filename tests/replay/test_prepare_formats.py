@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from pathlib import Path
+from secrets import token_hex
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -23,6 +26,7 @@ from remora_pipeline.replay.prepare.formats import (
     rgw_ops,
     s3_access,
 )
+from remora_pipeline.replay.prepare.sources import opened
 
 SECOND = 1_795_227_247_000_000
 """2026-11-21 02:14:07 UTC."""
@@ -342,6 +346,37 @@ def test_broken_lines_of_cloudtrail_are_counted_one_by_one() -> None:
     dropped = [(each.line, outcome) for each in found for outcome in each.outcomes if isinstance(outcome, Dropped)]
     assert [line for line, _ in dropped] == [2, 4, 5, 6, 7]
     assert all(outcome.reason.startswith(MALFORMED) for _, outcome in dropped)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_of_cloudtrail_that_ends_early(indent: int | None) -> None:
+    """What is whole in a document without an end is read, and the rest is one thing that is malformed."""
+    text = json.dumps({"Records": [E1, E2, E3]}, indent=indent)
+    cut = text[: text.index("e-3")].encode()
+
+    found = records("cloudtrail", cut)
+
+    assert [each.request for each in found if isinstance(each, Write)] == ["e-1", "e-2"]
+    reasons = {each.reason for each in found if isinstance(each, Dropped)}
+    assert reasons - {"a blank line"} == {MALFORMED + "not an object of JSON"}
+    assert detect(cut, "x", Mapping()).name == "cloudtrail"
+
+
+def test_a_compressed_document_of_cloudtrail_that_ends_early(tmp_path: Path) -> None:
+    """The events before the damage are read, and then it is told."""
+    keys = [{"bucketName": "b", "key": token_hex(40)} for _ in range(99)]
+    several = [trail(eventID=f"e-{number}", requestParameters=key) for number, key in enumerate(keys)]
+    file = tmp_path / "a.json.gz"
+    file.write_bytes(gzip.compress(document(*several))[:-1000])
+    found: list[Outcome] = []
+
+    with opened(file, "gzip") as stream, pytest.raises(OSError, match="Truncated or damaged gzip"):
+        for line in FORMATS["cloudtrail"].records(stream, FormatContext("a.json.gz")):
+            found += line.outcomes
+
+    requests = [each.request for each in found if isinstance(each, Write)]
+    assert 9 < len(requests) < 99
+    assert requests == [f"e-{number}" for number in range(len(requests))]
 
 
 # ------------------------------------------------------------------------------------ radosgw
