@@ -179,6 +179,26 @@ def test_an_error_behind_status_200_is_a_failure(operation: str, method: str) ->
     assert reason(s3_access.parse(line.replace(" 200 - ", " 200 InternalError "))).startswith("failed with an error")
 
 
+@pytest.mark.parametrize("between", ["\r", "", " "])
+def test_records_without_a_line_s_end_between_are_all_read(between: str) -> None:
+    """Line ends of another kind, or files put together of which one lacked its end, cost no record."""
+    lines = [s3_line(key=key, uri=f'"PUT /{key} HTTP/1.1"', request=key) for key in ("a", "b", "c")]
+
+    found = s3_access.parse(between.join(lines))
+
+    assert [each.key for each in found if isinstance(each, Write)] == ["a", "b", "c"]
+    assert [each.request for each in found if isinstance(each, Write)] == [
+        only(s3_access.parse(line)).request for line in lines
+    ]
+
+
+def test_an_agent_that_looks_like_a_record_is_none() -> None:
+    """What a client calls itself is no record, whatever it is."""
+    agent = '"x y [21/Nov/2026:02:14:07 +0000] 192.0.2.7 u R9 REST.PUT.OBJECT z"'
+
+    assert only(s3_access.parse(s3_line(agent=agent))).key == "a.csv"
+
+
 def test_a_client_that_went_away_has_written_nothing() -> None:
     """A status below 200 is of a request without an answer, in each format that tells one."""
     assert reason(s3_access.parse(s3_line(status="000"))) == "failed with status 000"
@@ -370,9 +390,10 @@ def test_a_compressed_document_of_cloudtrail_that_ends_early(tmp_path: Path) -> 
     file.write_bytes(gzip.compress(document(*several))[:-1000])
     found: list[Outcome] = []
 
-    with opened(file, "gzip") as stream, pytest.raises(OSError, match="Truncated or damaged gzip"):
-        for line in FORMATS["cloudtrail"].records(stream, FormatContext("a.json.gz")):
-            found += line.outcomes
+    with opened(file, "gzip") as stream:
+        lines = FORMATS["cloudtrail"].records(stream, FormatContext("a.json.gz"))
+        with pytest.raises(OSError, match="Truncated or damaged gzip"):
+            found.extend(outcome for line in lines for outcome in line.outcomes)
 
     requests = [each.request for each in found if isinstance(each, Write)]
     assert 9 < len(requests) < 99

@@ -132,7 +132,8 @@ def _readable(stream: BinaryIO) -> tuple[bytes, OSError | None]:
     """A file as far as it can be read, and why no further."""
     parts: list[bytes] = []
     try:
-        while data := stream.read(_READ_BYTES):
+        # Not read(): what that has in hand when it raises is lost.
+        while data := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # each stream that is buffered has it
             parts.append(data)
     except OSError as exc:
         return b"".join(parts), exc

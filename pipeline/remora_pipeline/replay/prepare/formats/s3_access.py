@@ -18,6 +18,7 @@ from remora_pipeline.replay.prepare.entry import (
     Outcome,
     clf_us,
     failed,
+    is_malformed,
     is_success,
     malformed,
     number,
@@ -41,17 +42,38 @@ _NO_AGENT = re.compile(r' (?:"[^"]*"|-) -(?= )')
 _SAID_LATER = (COPY, MPU_COMPLETE)
 """S3 answers these with 200 before they are done, and tells an error in the answer's body."""
 
+_MORE = re.compile(
+    r"\S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] [^\"]* (?:REST|BATCH|S3|WEBSITE)\.[A-Z]", re.ASCII
+)
+"""How a record begins that stands behind another one. No new field looks so."""
+
 _MOST_TRIED = 8
 _TIME_IS_WRONG = malformed("time is not like 21/Nov/2026:02:14:07 +0000")
 
 
 def parse(line: str) -> Sequence[Outcome]:
-    """What one line says."""
+    """What one line says; what was put together without the line's end between says more."""
+    told: list[Outcome] = []
+    rest: str | None = line
+    while rest is not None:
+        outcome, rest = _first(rest)
+        if told and is_malformed(outcome):
+            break  # a field that only looks like a record
+        told.append(outcome)
+    return tuple(told)
+
+
+def _first(line: str) -> tuple[Outcome, str | None]:
+    """What the first record of a line says, and the next one where there may be one."""
     for begun in beginnings(line):
         fields = _fields(begun.rest)
         if fields is not None and begun.requester:
-            return (_outcome(begun, fields),)
-    return (malformed("not the fields of an S3 access log"),)
+            tail = begun.rest[fields.end() :]
+            more = _MORE.search(tail)
+            return _outcome(begun, fields, tail[: more.start()] if more else tail), tail[
+                more.start() :
+            ] if more else None
+    return malformed("not the fields of an S3 access log"), None
 
 
 def _fields(rest: str) -> re.Match[str] | None:
@@ -66,7 +88,7 @@ def _fields(rest: str) -> re.Match[str] | None:
     return next((each for each in found if _VERSION.search(rest[: each.start()])), found[0] if found else None)
 
 
-def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
+def _outcome(begun: Beginning, fields: re.Match[str], tail: str) -> Outcome:
     operation, status = begun.operation, fields["status"]
     event = event_of(operation)
     if isinstance(event, Dropped):
@@ -82,7 +104,6 @@ def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
     except ValueError:
         return _TIME_IS_WRONG
     logged, uri = _split(begun.rest[: fields.start()], is_quoted=fields[0].startswith('"'))
-    tail = begun.rest[fields.end() :]
     no_agent = _NO_AGENT.match(tail)
     last = _LAST.match(tail[no_agent.end() :] if no_agent else tail.rpartition('"')[2])
     try:
