@@ -24,7 +24,7 @@ from remora_pipeline.replay.prepare.entry import (
     number,
     write,
 )
-from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, event_of
+from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, begins, event_of
 from remora_pipeline.replay.shape import COPY, MPU_COMPLETE
 
 _SIX = r"(?P<error>\S+) (?P<sent>\d+|-) (?P<size>\d{1,19}|-) (?P<total>\d+|-) (?P<turn>\d+|-)(?= |$)"
@@ -53,6 +53,9 @@ _TIME_IS_WRONG = malformed("time is not like 21/Nov/2026:02:14:07 +0000")
 
 def parse(line: str) -> Sequence[Outcome]:
     """What one line says; what was put together without the line's end between says more."""
+    parts = line.split("\r")
+    if len(parts) > 2 and all(begins(part) for part in parts if part):  # what follows would copy the rest each time
+        return tuple(outcome for part in parts if part for outcome in parse(part))
     told: list[Outcome] = []
     rest: str | None = line
     while rest is not None:
@@ -69,10 +72,9 @@ def _first(line: str) -> tuple[Outcome, str | None]:
         fields = _fields(begun.rest)
         if fields is not None and begun.requester:
             tail = begun.rest[fields.end() :]
-            more = _MORE.search(tail)
-            return _outcome(begun, fields, tail[: more.start()] if more else tail), tail[
-                more.start() :
-            ] if more else None
+            more = _MORE.search(tail) if "] " in tail else None
+            own, rest = (tail[: more.start()], tail[more.start() :]) if more else (tail, None)
+            return _outcome(begun, fields, own), rest
     return malformed("not the fields of an S3 access log"), None
 
 
