@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from pathlib import Path
+from secrets import token_hex
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -23,6 +26,7 @@ from remora_pipeline.replay.prepare.formats import (
     rgw_ops,
     s3_access,
 )
+from remora_pipeline.replay.prepare.sources import opened
 
 SECOND = 1_795_227_247_000_000
 """2026-11-21 02:14:07 UTC."""
@@ -173,6 +177,26 @@ def test_an_error_behind_status_200_is_a_failure(operation: str, method: str) ->
 
     assert only(s3_access.parse(line)).key == "a.csv"
     assert reason(s3_access.parse(line.replace(" 200 - ", " 200 InternalError "))).startswith("failed with an error")
+
+
+@pytest.mark.parametrize("between", ["\r", "", " "])
+def test_records_without_a_line_s_end_between_are_all_read(between: str) -> None:
+    """Line ends of another kind, or files put together of which one lacked its end, cost no record."""
+    lines = [s3_line(key=key, uri=f'"PUT /{key} HTTP/1.1"', request=key) for key in ("a", "b", "c")]
+
+    found = s3_access.parse(between.join(lines))
+
+    assert [each.key for each in found if isinstance(each, Write)] == ["a", "b", "c"]
+    assert [each.request for each in found if isinstance(each, Write)] == [
+        only(s3_access.parse(line)).request for line in lines
+    ]
+
+
+def test_an_agent_that_looks_like_a_record_is_none() -> None:
+    """What a client calls itself is no record, whatever it is."""
+    agent = '"x y [21/Nov/2026:02:14:07 +0000] 192.0.2.7 u R9 REST.PUT.OBJECT z"'
+
+    assert only(s3_access.parse(s3_line(agent=agent))).key == "a.csv"
 
 
 def test_a_client_that_went_away_has_written_nothing() -> None:
@@ -342,6 +366,38 @@ def test_broken_lines_of_cloudtrail_are_counted_one_by_one() -> None:
     dropped = [(each.line, outcome) for each in found for outcome in each.outcomes if isinstance(outcome, Dropped)]
     assert [line for line, _ in dropped] == [2, 4, 5, 6, 7]
     assert all(outcome.reason.startswith(MALFORMED) for _, outcome in dropped)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_of_cloudtrail_that_ends_early(indent: int | None) -> None:
+    """What is whole in a document without an end is read, and the rest is one thing that is malformed."""
+    text = json.dumps({"Records": [E1, E2, E3]}, indent=indent)
+    cut = text[: text.index("e-3")].encode()
+
+    found = records("cloudtrail", cut)
+
+    assert [each.request for each in found if isinstance(each, Write)] == ["e-1", "e-2"]
+    reasons = {each.reason for each in found if isinstance(each, Dropped)}
+    assert reasons - {"a blank line"} == {MALFORMED + "not an object of JSON"}
+    assert detect(cut, "x", Mapping()).name == "cloudtrail"
+
+
+def test_a_compressed_document_of_cloudtrail_that_ends_early(tmp_path: Path) -> None:
+    """The events before the damage are read, and then it is told."""
+    keys = [{"bucketName": "b", "key": token_hex(40)} for _ in range(99)]
+    several = [trail(eventID=f"e-{number}", requestParameters=key) for number, key in enumerate(keys)]
+    file = tmp_path / "a.json.gz"
+    file.write_bytes(gzip.compress(document(*several))[:-1000])
+    found: list[Outcome] = []
+
+    with opened(file, "gzip") as stream:
+        lines = FORMATS["cloudtrail"].records(stream, FormatContext("a.json.gz"))
+        with pytest.raises(OSError, match="Truncated or damaged gzip"):
+            found.extend(outcome for line in lines for outcome in line.outcomes)
+
+    requests = [each.request for each in found if isinstance(each, Write)]
+    assert 9 < len(requests) < 99
+    assert requests == [f"e-{number}" for number in range(len(requests))]
 
 
 # ------------------------------------------------------------------------------------ radosgw

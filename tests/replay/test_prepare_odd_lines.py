@@ -168,6 +168,13 @@ def test_an_ops_log_however_it_is_laid_out(text: str) -> None:
     assert detect(text.encode(), "x", Mapping()).name == "rgw-ops"
 
 
+def test_entries_before_one_that_was_cut_are_read() -> None:
+    """Several entries on a line, of which the last one was cut, cost that one only."""
+    found = [kind for _, kind in kinds("rgw-ops", f"{A}{B}{A[:40]}\n{B}")]
+
+    assert found == ["a", "b", "malformed", "b"]
+
+
 def test_a_broken_entry_costs_no_other() -> None:
     """A line that was cut within, also within a text, is counted alone, whatever comes behind it."""
     cut = A[:30]

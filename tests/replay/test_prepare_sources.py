@@ -367,6 +367,27 @@ def test_rows_are_counted_as_lines_of_the_file() -> None:
     assert [each.line for each in csv_records(BytesIO(text.encode()), FormatContext("t"))] == [2, 4]
 
 
+def test_a_quote_in_a_table_that_is_never_closed_costs_no_other_row() -> None:
+    """A key that begins with a quote, and was not quoted, is a broken row; all others are read, quoted ones too."""
+    lines = [
+        "ts_s,op,key,bucket",
+        '1,PUT,"a,b',
+        '2,PUT,"c",b',
+        '3,PUT,"d\ne",b',
+        "4,PUT,f\u2028\x0b,b",
+        '5,PUT,"g ""h""",b',
+    ]
+    text = "\n".join([*lines, *(f"{number},PUT,k{number},b" for number in range(6, 300))])
+
+    found = list(FORMATS["csv"].records(BytesIO(text.encode()), FormatContext("a.csv")))
+
+    assert [each.line for each in found if not isinstance(each.outcomes[0], Write)] == [2]
+    keys = [each.outcomes[0].key for each in found if isinstance(each.outcomes[0], Write)]
+    assert keys[:4] == ["c", "d\ne", "f\u2028\x0b", 'g "h"']
+    assert len(keys) == 4 + 294
+    assert [each.line for each in found[:5]] == [2, 3, 4, 6, 7]
+
+
 def test_a_table_with_a_mapping() -> None:
     """Columns, unit, words for operations and the bucket are as the user says; semicolons and a BOM do no harm."""
     mapping = Mapping(ts_col="when", ts_unit="ms", op_col="cmd", key_col="lbn", op_map={"2a": "PUT", "28": "GET"})

@@ -263,7 +263,7 @@ def test_wrong_usage_is_told(argv: list[str], told: str) -> None:
 def test_a_verdict_that_does_not_say_what_it_judged_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """A verdict that somebody has edited, or another program wrote, is named in one line before anything is started."""
     times = {"from_us": None, "to_us": None, "edge_us": 1}
-    told = {
+    told: dict[str, Any] = {
         "verdict": PASS, "reasons": [], "topic": "t", "run_id": None, "isolation": "read_committed",
         "timestamp_type": "CreateTime", "offsets": {"0": [0, 5]}, "options": times, "counts": {}, "examples": {},
         "latencies": {}, "caveats": [], "undecided": {},

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from remora.client.progress import (
+    BadHeader,
     Headers,
     QueueProgress,
     as_json,
@@ -22,7 +23,6 @@ from remora.client.progress import (
     number_of,
     of_json,
     position_of,
-    refuse_no_text,
     split,
     text_of,
 )
@@ -287,7 +287,10 @@ class Deduplicator:
     def _begin(self, shard: bytes, incarnation: bytes) -> _QueueMarks:
         """A queue from which nothing was read. The one before it is kept, as copies of its records may still come."""
         for header, name in ((SHARD, shard), (POSITION, incarnation)):
-            refuse_no_text(header, name)
+            try:
+                name.decode()
+            except UnicodeDecodeError as exc:  # no checkpoint, which is JSON, could have it
+                raise BadHeader(f"{header} has {name[:100]!r}, which is not UTF-8") from exc
         if shard not in self._queues and len(self._queues) >= self._most_shards:
             told = f"records name more than {self._most_shards} shards: give most_shards"
             raise TooManyShards(f"{shard.decode()}: {told}")

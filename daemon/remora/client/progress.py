@@ -90,14 +90,6 @@ def split(header: str, value: bytes | None) -> tuple[bytes, bytes, bytes]:
     return incarnation, turn, place
 
 
-def refuse_no_text(header: str, name: bytes) -> None:
-    """Raise BadHeader for a name in a header that a checkpoint, which is JSON, could not have."""
-    try:
-        name.decode()
-    except UnicodeDecodeError as exc:
-        raise BadHeader(f"{header} is {name[:_MOST_SHOWN]!r}, which is not UTF-8") from exc
-
-
 def number_of(header: str, value: bytes, incarnation: bytes) -> int:
     """A header's position as a number, by which those of a queue are ordered. Raises BadHeader."""
     of, turn, place = split(header, value)

@@ -28,15 +28,15 @@ def objects(lines: Iterable[tuple[int, str | None]], parse: Parse) -> Iterator[F
     for line, text in lines:
         outcomes = _of_line(text, parse, is_within=bool(part.lines))
         if outcomes is not None:
-            yield from part.given_up()
+            yield from part.given_up(parse)
             yield FoundLine(line, outcomes, text or "")
             continue
         part.add(line, text or "")
         if not part.is_open:
             yield part.found(parse)
         elif len(part.lines) >= MOST_LINES:
-            yield from part.given_up()
-    yield from part.given_up()
+            yield from part.given_up(parse)
+    yield from part.given_up(parse)
 
 
 def _of_line(text: str | None, parse: Parse, *, is_within: bool) -> Sequence[Outcome] | None:
@@ -104,8 +104,10 @@ class _Part:
         self.__init__()  # type: ignore[misc]  # nothing is left of what was
         return FoundLine(line, outcomes, text)
 
-    def given_up(self) -> Iterator[FoundLine]:
-        """Each of the lines as none of an object; then it begins anew."""
+    def given_up(self, parse: Parse) -> Iterator[FoundLine]:
+        """The objects that are whole, and each of the lines as none of an object; then it begins anew."""
+        whole = [outcome for each in self._whole for outcome in parse(each)]
         for line, text in self.lines:
-            yield FoundLine(line, (BLANK if is_blank(text) else _NO_OBJECT,), text)
+            yield FoundLine(line, (*whole, BLANK if is_blank(text) else _NO_OBJECT), text)
+            whole = []
         self.__init__()  # type: ignore[misc]  # nothing is left of what was

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,13 +29,15 @@ from remora_pipeline.replay.prepare.entry import (
     write,
 )
 
-if TYPE_CHECKING:
-    from _csv import Reader as CsvReader  # the csv module does not name it before 3.13
-
 DELIMITERS = ",\t;|"
 PARQUET_MAGIC = b"PAR1"
 _NUMBER = re.compile(r"-?\d{1,20}(?:\.\d{1,12})?", re.ASCII)
 _ROWS = 8_192
+_MOST_ROW_LINES = 256
+"""A row with more lines is not looked for."""
+
+_OPEN = "unexpected end of data"
+"""What csv says of a text that ends within quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +84,47 @@ def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     )
     text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
     try:
-        yield from _csv_rows(csv.reader(text, delimiter=delimiter), row, header, delimiter)
+        yield from _csv_rows(text, row, header, delimiter)
     finally:
         text.detach()
 
 
-def _csv_rows(reader: CsvReader, row: _TableRow, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
-    """The rows behind the header, each with the line it begins at."""
+def _csv_rows(lines: Iterator[str], row: _TableRow, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
+    """The rows behind the header, each with the line it begins at.
+
+    A quote that is never closed costs its own line only: those behind it are read anew.
+    """
     line = 2
+    ahead: deque[str] = deque()
     while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
+        taken = [each] if (each := ahead.popleft() if ahead else next(lines, None)) is not None else []
+        if not taken:
             return
-        except csv.Error:
-            yield FoundLine(line, (malformed("not CSV"),), "")
-        else:
-            yield FoundLine(line, (_csv_outcome(row, header, cells),), delimiter.join(cells))
-        line = 2 + reader.line_num
+        cells = _row(taken, delimiter)
+        while cells is None and len(taken) < _MOST_ROW_LINES:
+            if (each := ahead.popleft() if ahead else next(lines, None)) is None:
+                break
+            taken.append(each)
+            cells = _row(taken, delimiter)
+        if len(taken) > 1 and (cells is None or len(cells) != len(header)):
+            ahead.extendleft(reversed(taken[1:]))
+            cells, taken = None, taken[:1]
+        outcome = malformed("not CSV") if cells is None else _csv_outcome(row, header, cells)
+        yield FoundLine(line, (outcome,), delimiter.join(cells or ()) or taken[0].rstrip("\r\n"))
+        line += len(taken)
+
+
+def _row(lines: Sequence[str], delimiter: str) -> Sequence[str] | None:
+    """The cells of a row; None for one that is open within quotes. Of several lines only what is CSV to the letter."""
+    try:
+        return next(csv.reader(lines, delimiter=delimiter, strict=True), ())
+    except csv.Error as exc:
+        if len(lines) > 1 or str(exc) == _OPEN:
+            return None
+    try:
+        return next(csv.reader(lines, delimiter=delimiter), ())
+    except csv.Error:
+        return None
 
 
 def csv_header(line: str) -> tuple[list[str], str]:

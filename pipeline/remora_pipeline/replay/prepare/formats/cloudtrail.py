@@ -46,6 +46,9 @@ _SOURCE = re.compile(rb'"eventSource"\s*:\s*"([^"]*)"')
 _NOTIFIERS = ("aws:s3", "ceph:s3", "minio:s3")
 _BEGIN = re.compile(rb"[\s\[]*\{")
 _EMPTY = re.compile(rb'\s*\{\s*"Records"\s*:\s*(?:\[\s*\]|null)\s*\}')
+_RECORDS = b'"Records"'
+_DOCUMENT = re.compile(rb'\s*\{\s*"Records"\s*:\s*\[')
+_READ_BYTES = 1 << 16
 _DIGEST = b'"digestStartTime"', b'"logFiles"'
 _EVENT = b'"eventSource"', b'"eventName"', b'"eventTime"'
 _SHOWN = 400
@@ -109,18 +112,40 @@ def recognises(head: bytes) -> bool:
 def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """The records of a file, counted from 1; where it has several texts of JSON, each is at the line that it begins at.
 
-    Raises ReplayRefused for notifications.
+    Of a file that ends early, or is damaged, the events before that are there. Raises ReplayRefused for notifications,
+    and OSError behind the last event that can be read.
     """
-    text = stream.read()
+    text, trouble = _readable(stream)
     try:
         several = _split(text)
     except (ValueError, RecursionError):
-        yield from objects(numbered(BytesIO(text)), partial(_parsed, source.name))
-        return
-    for number, raw in enumerate(several, start=1):
-        yield FoundLine(
-            number, (_outcome(raw, f"{source.name}: record {number}"),), bytes(raw)[:_SHOWN].decode("utf-8", "replace")
-        )
+        yield from objects(numbered(BytesIO(_without_a_begin(text))), partial(_parsed, source.name))
+    else:
+        for number, raw in enumerate(several, start=1):
+            shown = bytes(raw)[:_SHOWN].decode("utf-8", "replace")
+            yield FoundLine(number, (_outcome(raw, f"{source.name}: record {number}"),), shown)
+    if trouble is not None:
+        raise trouble
+
+
+def _readable(stream: BinaryIO) -> tuple[bytes, OSError | None]:
+    """A file as far as it can be read, and why no further."""
+    parts: list[bytes] = []
+    try:
+        # Not read(): what that has in hand when it raises is lost.
+        while data := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # each stream that is buffered has it
+            parts.append(data)
+    except OSError as exc:
+        return b"".join(parts), exc
+    return b"".join(parts), None
+
+
+def _without_a_begin(text: bytes) -> bytes:
+    """The records of one document that has no end, each of which may be whole; any other text as it is."""
+    begin = _DOCUMENT.match(text)
+    if begin is None or text.count(_RECORDS) > 1:
+        return text
+    return b"\n" * begin[0].count(b"\n") + text[begin.end() :]
 
 
 def _parsed(name: str, text: str) -> Sequence[Outcome]:

@@ -18,12 +18,13 @@ from remora_pipeline.replay.prepare.entry import (
     Outcome,
     clf_us,
     failed,
+    is_malformed,
     is_success,
     malformed,
     number,
     write,
 )
-from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, event_of
+from remora_pipeline.replay.prepare.formats.s3_operations import Beginning, beginnings, begins, event_of
 from remora_pipeline.replay.shape import COPY, MPU_COMPLETE
 
 _SIX = r"(?P<error>\S+) (?P<sent>\d+|-) (?P<size>\d{1,19}|-) (?P<total>\d+|-) (?P<turn>\d+|-)(?= |$)"
@@ -41,17 +42,40 @@ _NO_AGENT = re.compile(r' (?:"[^"]*"|-) -(?= )')
 _SAID_LATER = (COPY, MPU_COMPLETE)
 """S3 answers these with 200 before they are done, and tells an error in the answer's body."""
 
+_MORE = re.compile(
+    r"\S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] [^\"]* (?:REST|BATCH|S3|WEBSITE)\.[A-Z]", re.ASCII
+)
+"""How a record begins that stands behind another one. No new field looks so."""
+
 _MOST_TRIED = 8
 _TIME_IS_WRONG = malformed("time is not like 21/Nov/2026:02:14:07 +0000")
 
 
 def parse(line: str) -> Sequence[Outcome]:
-    """What one line says."""
+    """What one line says; what was put together without the line's end between says more."""
+    parts = line.split("\r")
+    if len(parts) > 2 and all(begins(part) for part in parts if part):  # what follows would copy the rest each time
+        return tuple(outcome for part in parts if part for outcome in parse(part))
+    told: list[Outcome] = []
+    rest: str | None = line
+    while rest is not None:
+        outcome, rest = _first(rest)
+        if told and is_malformed(outcome):
+            break  # a field that only looks like a record
+        told.append(outcome)
+    return tuple(told)
+
+
+def _first(line: str) -> tuple[Outcome, str | None]:
+    """What the first record of a line says, and the next one where there may be one."""
     for begun in beginnings(line):
         fields = _fields(begun.rest)
         if fields is not None and begun.requester:
-            return (_outcome(begun, fields),)
-    return (malformed("not the fields of an S3 access log"),)
+            tail = begun.rest[fields.end() :]
+            more = _MORE.search(tail) if "] " in tail else None
+            own, rest = (tail[: more.start()], tail[more.start() :]) if more else (tail, None)
+            return _outcome(begun, fields, own), rest
+    return malformed("not the fields of an S3 access log"), None
 
 
 def _fields(rest: str) -> re.Match[str] | None:
@@ -66,7 +90,7 @@ def _fields(rest: str) -> re.Match[str] | None:
     return next((each for each in found if _VERSION.search(rest[: each.start()])), found[0] if found else None)
 
 
-def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
+def _outcome(begun: Beginning, fields: re.Match[str], tail: str) -> Outcome:
     operation, status = begun.operation, fields["status"]
     event = event_of(operation)
     if isinstance(event, Dropped):
@@ -82,7 +106,6 @@ def _outcome(begun: Beginning, fields: re.Match[str]) -> Outcome:
     except ValueError:
         return _TIME_IS_WRONG
     logged, uri = _split(begun.rest[: fields.start()], is_quoted=fields[0].startswith('"'))
-    tail = begun.rest[fields.end() :]
     no_agent = _NO_AGENT.match(tail)
     last = _LAST.match(tail[no_agent.end() :] if no_agent else tail.rpartition('"')[2])
     try:
