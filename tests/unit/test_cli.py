@@ -520,7 +520,7 @@ def test_decode_escapes_for_a_terminal(remora: Run, monkeypatch: pytest.MonkeyPa
 
     done = remora("entry", "decode", stdin=raw_entry("a\x7f\x9b2J".encode() + b"\xff", 7))
 
-    assert rb"a\x7f\x9b2J\xff" in done.out
+    assert rb"a\u007f\x9b2J\xff" in done.out
     assert done.out.removesuffix(b"\n").decode().isprintable()
 
 

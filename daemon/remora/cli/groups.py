@@ -32,7 +32,7 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
         except click.ClickException as exc:
             if not isinstance(exc, click.exceptions.NoArgsIsHelpError):  # whose message is the whole help
-                exc.message = printable(exc.message)
+                exc.message = printable(exc.message)  # type: ignore[misc]  # it is what click shows, and nothing else is
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

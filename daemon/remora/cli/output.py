@@ -76,7 +76,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: 
     if not rows:
         print_line(none)
         return
-    lines = [list(columns), *([printable(str(cell)) for cell in row] for row in rows)]
+    lines = [[printable(str(cell)) for cell in line] for line in (columns, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
