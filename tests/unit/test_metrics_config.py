@@ -161,9 +161,9 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
-    """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner, spilled
-    entries near their bound, a lost lock, a log that is not served or changes its epoch, a change by command that lasts
-    for an hour, a landing that is behind and a lost directory are seen."""
+    """A stopped topic, a parked, an old or an unaccounted entry, a queue that fills up or leaks or has no owner,
+    spilled entries near their bound, a lost lock, a log that is not served or changes its epoch, a change by command
+    that lasts for an hour, a landing that is behind and a lost directory are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
