@@ -113,6 +113,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what so many notifications cost events without a topic instead, and copies to three topics (to 100)",
     )  # fmt: skip
     parser.add_argument(
+        "--store", choices=("sqlite", "rados"), default="sqlite",
+        help="where --notifications stores: on RADOS only its rates are measured (default: sqlite)",
+    )  # fmt: skip
+    parser.add_argument(
         "--beside", type=Path, metavar="CHECKOUT",
         help="run in another checkout, too, in turns with this one, and compare; without radosgw",
     )  # fmt: skip

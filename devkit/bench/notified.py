@@ -2,7 +2,8 @@
 
 First in this process, the same code as the daemon's, in turns: the processor time of an event more than by name, and
 what of it finds the notifications that it matches. Then through a daemon over HTTP, storing only, in turns: batches to
-a topic by name, and without a topic to one and to three, whose files are one or three of the store's.
+a topic by name, and without a topic to one and to three, whose files are one or three of the store's. RADOS has no such
+files: there only these rates are measured, and three topics once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import aiohttp
 
 from devkit.bench import programs
-from devkit.bench.clusters import BenchError
+from devkit.bench.clusters import BenchError, running_clusters
 from devkit.bench.embedded import NOBODY, Embedded, own_topic
 from devkit.bench.events import Bodies
 from devkit.processes.ports import free_port
@@ -30,6 +31,7 @@ from devkit.processes.processes import spent
 from remora.codec.event_copies import NO_TARGET
 from remora.codec.s3_events import EventPart, place
 from remora.codec.speedups import IMPLEMENTATION
+from remora.config import RadosSettings
 from remora.model.entry import Time
 from remora.model.notification import EventFilter, Notification
 from remora.model.topic import Topic
@@ -84,6 +86,9 @@ class FannedLoad:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The costs and the rates; printed, too."""
+    if options.store == "rados":
+        with running_clusters(options.name, options.keep, ["ceph"]) as clusters:
+            return asyncio.run(_rates(options, _ON_RADOS, clusters.place_of_its_own("bench")))
     print(f"codec: {IMPLEMENTATION}; {options.notifications} notifications, and an event matches one of them")
     costs = {}
     for kind, make in KINDS.items():
@@ -99,7 +104,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 f"{cost.more_us:5.2f} us more, {cost.matching_us:5.2f} us for matching",
                 flush=True,
             )
-    rates = asyncio.run(_rates(options))
+    rates = asyncio.run(_rates(options, _embedded()))
     return {"costs": {name: asdict(cost) for name, cost in costs.items()}} | rates
 
 
@@ -160,20 +165,32 @@ def _names(files: Sequence[int]) -> list[str]:
     return found
 
 
-async def _rates(options: argparse.Namespace) -> dict[str, Any]:
+_ON_RADOS = (
+    FannedLoad("a topic by name", ["bench-0"], is_by_name=True),
+    FannedLoad("one topic", ["bench-0"]),
+    FannedLoad("three topics", ["bench-0", "bench-1", "bench-2"]),
+)
+
+
+def _embedded() -> list[FannedLoad]:
     one, *others = _names([0, 0, 0])
-    loads = [
+    return [
         FannedLoad("a topic by name", [one], is_by_name=True),
         FannedLoad("one topic", [one]),
         FannedLoad("three topics in one file", [one, *others]),
         FannedLoad("three topics in three files", _names([0, 1, 2])),
     ]
+
+
+async def _rates(
+    options: argparse.Namespace, loads: Sequence[FannedLoad], rados: RadosSettings | None = None
+) -> dict[str, Any]:
     rates: dict[str, list[float]] = {load.title: [] for load in loads}
     cpu_us: dict[str, list[float]] = {load.title: [] for load in loads}
     for number in range(options.rounds):
         for load in loads if number % 2 == 0 else reversed(loads):
             with tempfile.TemporaryDirectory(prefix="remora-bench-") as folder:
-                rate, used = await _turn(load, options, Path(folder))
+                rate, used = await _turn(load, options, Path(folder), rados)
             rates[load.title].append(rate)
             cpu_us[load.title].append(used)
     beside = statistics.median(rates["one topic"])
@@ -187,21 +204,35 @@ async def _rates(options: argparse.Namespace) -> dict[str, Any]:
     return {"events_per_s": rates, "daemon_us": cpu_us}
 
 
-async def _turn(load: FannedLoad, options: argparse.Namespace, folder: Path) -> tuple[float, float]:
+async def _turn(
+    load: FannedLoad, options: argparse.Namespace, folder: Path, rados: RadosSettings | None
+) -> tuple[float, float]:
     """Events a second, and microseconds of the daemon's processor time for each."""
-    embedded = Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{free_port()}")
+    embedded = Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{free_port()}", rados=rados)
     topics = await embedded.make_topics(load.topics, NOBODY, options.shards)
+    made = [
+        Notification(f"n{number}", tuple(load.topics), ("bench",), (), by_suffix(number))
+        for number in range(options.notifications)
+    ]
     async with embedded.store() as store:
-        for number in range(options.notifications):
-            made = Notification(f"n{number}", tuple(load.topics), ("bench",), (), by_suffix(number))
-            await store.notifications.change(None, made)
+        for each in made:
+            await store.notifications.change(None, each)
     with programs.remora_on(embedded) as process:
         await programs.listening(process, embedded)
         before = spent({"daemon": process.pid})["daemon"]
         path = f"topics/{load.topics[0]}/events" if load.is_by_name else "events"
         events, seconds = await _send(f"http://{embedded.ingest}/v1/{path}", options)
         used = spent({"daemon": process.pid})["daemon"] - before
-    stored = [await embedded.entries(topic) for topic in topics]
+    async with embedded.store() as store:
+        stored = [
+            sum([(await store.inspection.stats(each, exact=True)).entries for each in topic.all_shards()])
+            for topic in topics
+        ]
+        if rados:  # whatever place a daemon is given, topics of remora's own lie where all of the cluster do
+            for each in made:
+                await store.notifications.change(each, None)
+            for topic in topics:
+                await store.own_topics.remove(topic, discard=True)
     if stored != [events] * len(topics):
         raise BenchError(f"{load.title}: {events:,} events were answered for, and {stored} are there")
     return events / seconds, used / events * 1e6

@@ -28,7 +28,6 @@ class Fanned:
         self.always = tuple(always)
         self.done: Counter[str] = Counter()
         self._embedded = embedded
-        self.has_two_phases = not embedded.is_rados
         self._chance = random.Random(f"{seed}/notifications")
 
     async def make(self) -> None:
@@ -52,7 +51,7 @@ class Fanned:
 
 
 class FanningClient(Client):
-    """A client that leaves it to notifications where its events go; on RADOS in one step only."""
+    """A client that leaves it to notifications where its events go."""
 
     _bucket = FANNED
 
@@ -60,9 +59,6 @@ class FanningClient(Client):
         super().__init__(number, "", seed, connection, ledger)
         self._path, self._reservations = "/v1/events", "/v1/reservations"
         self._fanned = fanned
-        if not fanned.has_two_phases:
-            for deed in (self._two_phase, self._aborted, self._never_committed, self._wrongly_committed):
-                del self._deeds[deed]
 
     def _enter(self, events: Sequence[Event], fate: Fate, answer: Answer | None = None) -> None:
         """All copies of the first notification are stored, or none; the answer says whether the second one sent any."""

@@ -74,6 +74,32 @@ async def retries(daemon: Daemon, topic: str) -> dict[str, Any]:
     return found
 
 
+async def test_all_copies_of_an_event_without_a_topic_are_found(tmp_path: Path) -> None:
+    """An event that notifications have sent to two topics is found in a queue of each, and `--topic` looks into one."""
+    async with embedded(tmp_path) as daemon:
+        for topic in ("thumbs", "audit", "other"):
+            await made(daemon, topic, NOBODY, "dog.jpg")
+        chosen = ("--topic", "thumbs", "--topic", "audit", "--bucket", "b", "--suffix", ".jpg")
+        done = await daemon.command("notification", "create", "photos", *chosen)
+        assert done.code == Exit.OK, done.err
+
+        async def sent() -> bool:
+            answer = await ask(daemon, "POST", "/v1/events", records("cat.jpg"))
+            return answer.status == 200 and bool(answer.json["topics"])
+
+        await daemon.until(sent, "the notification is known")
+        found = await explained(daemon, "b/cat.jpg")
+        shown = await text(daemon, "b/cat.jpg")
+        (of_one,) = (await explained(daemon, "b/cat.jpg", "--topic", "audit"))["waiting"]
+
+    assert found["kind"] == "event"
+    places = {(each["queue"].partition(".")[0], each["key"], each["event_id"]) for each in found["waiting"]}
+    assert places == {(topic, "b/cat.jpg", "id-cat.jpg") for topic in ("thumbs", "audit")}
+    assert len(found["waiting"]) == 2
+    assert all(f"waits in queue {each['queue']}" in shown for each in found["waiting"])
+    assert of_one["queue"] in {each["queue"] for each in found["waiting"]}
+
+
 async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path: Path) -> None:
     """By id and by key: its queue, the entries before it, why it waits and what to type, with and without daemon."""
     async with embedded(tmp_path) as daemon:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from pathlib import Path
 
 import pytest
 
-from devkit.processes.daemon import Sections, running_daemon
-from devkit.receivers.receiver import OK, Arrival, receiving
+from devkit.processes.daemon import Sections, merged, running_daemon
+from devkit.receivers.receiver import OK, Arrival, Reply, receiving
+from devkit.waits import slowness, until
 from support.embedded import drained, publish
 
 EVENTS, SHARDS = 60, 3
@@ -64,3 +67,62 @@ async def test_a_topic_is_held_beside_another_one(folder: Path) -> None:
     assert f"its topic is {text}" in explained.out.decode()
     for name in ("held", "free"):
         assert len([each for each in receiver.taken if path_of(each) == f"/{name}"]) == EVENTS
+
+
+@pytest.mark.guarantee("topics-of-remoras-own")
+async def test_every_host_stops_within_three_seconds_of_a_hold(folder: Path) -> None:
+    """Two hosts deliver a topic whose events go on coming: 3 s after the command has ended nothing arrives any more, on
+    a machine that is slow as many times later; resumed, all of it arrives."""
+    arrived: list[float] = []
+    sent = 0
+
+    def taken(_: Arrival) -> Reply:
+        arrived.append(time.monotonic())
+        return OK
+
+    async def send() -> None:
+        nonlocal sent
+        for start in itertools.count(0, 20):
+            await publish(folder, "busy", range(start, start + 20), keys=20)
+            sent += 20
+
+    one, other = (
+        merged(sections(folder), {"ownership": {"host_id": name}, "supervisor": {"workers": 1, "watchdog": "80s"}})
+        for name in ("one", "other")
+    )
+    async with (
+        receiving(taken) as receiver,
+        running_daemon(folder, one) as first,
+        running_daemon(folder, other) as second,
+    ):
+        words = ("--shards", "4", "--endpoint", f"{receiver.url}/busy")
+        assert (await first.command("topic", "create", "busy", *words)).code == 0
+
+        async def states() -> list[list[str]]:
+            return [[each["state"] for each in (await host.status())["shards"]] for host in (first, second)]
+
+        async def is_shared() -> bool:
+            return [len(each) for each in await states()] == [2, 2]
+
+        async def is_held() -> bool:
+            return sorted(itertools.chain(*await states())) == ["held"] * 4
+
+        await until(is_shared, "each host has half of the queues")
+        sending = asyncio.create_task(send())
+        await until(lambda: len(arrived) > 100, "events arrive")
+        done = await first.command("topic", "hold", "busy")
+        told = time.monotonic()
+        assert done.code == 0, done.err
+        await until(is_held, "all of its queues wait")
+        before = sent
+        await until(lambda: sent >= before + 40 or sending.done(), "further events")
+        last = max(arrived)
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert sending.cancelled()
+
+        assert (await second.command("topic", "resume", "busy")).code == 0
+        await drained(first, "busy")
+
+    assert last - told <= 3.0 * slowness()
+    assert len({each.body for each in receiver.taken}) >= sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,12 +13,12 @@ import pytest
 from devkit.clusters.ceph import Gateway, reached
 from remora.codec.lock_ops import encode_break
 from remora.config import RadosSettings
-from remora.model.errors import OwnershipLost, StoreDamaged, StoreError, StoreUnavailable
+from remora.model.errors import OwnershipLost, StoreDamaged, StoreError, StoreUnavailable, TopicRefused
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ObjectOperation, WriteOp
-from remora.storage.rados import RadosStore
+from remora.storage.rados import RadosStore, runs
 from support.stores import own_topic, spread
 
 rados = pytest.importorskip("rados")
@@ -349,6 +350,38 @@ async def test_a_topic_with_runs_is_unreadable_for_older_remoras(brook: Brook) -
             assert (await registry.find("brooks")).stored.state == ("ready" if i else "spilling")
     finally:
         await store.own_topics.remove(topic, discard=True)
+
+
+async def test_a_topic_is_not_removed_while_its_entries_stand_in_runs(brook: Brook) -> None:
+    """`topic rm` counts what is spilled: it refuses while the rings are empty and the runs are not, and all stays."""
+    store = brook.store
+    topic = await store.own_topics.create(own_topic("kept", 2))
+    try:
+        await store.ingest.publish(topic, spread(topic, 20))
+        tokens = [await held(store, shard=each) for each in topic.all_shards()]
+        for each in tokens:
+            assert await store.spill.guard(each)
+            assert await store.spill.move(each) == 10
+
+        with pytest.raises(TopicRefused, match="20 entries of kept wait; nothing was removed"):
+            await store.own_topics.remove(topic, discard=False)
+
+        for each in tokens:
+            page = await store.queue.read(each, b"", 100)
+            await store.queue.remove(each, page.positions[-1], 10, Tally(delivered=len(page.entries)))
+            await store.locks.release(each)
+        assert (await store.own_topics.remove(topic, discard=False)).entries == 0
+    finally:
+        if await store.own_topics.find("kept") is not None:
+            await store.own_topics.remove(topic, discard=True)
+
+
+async def test_real_monitors_say_how_full_the_pool_is(brook: Brook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool of new runs is found by its name in what real monitors say, and takes none where it is full enough."""
+    assert (await brook.store.spill.usage()).full == ""
+    monkeypatch.setattr(runs, "_FULL_FRACTION", 0.0)
+
+    assert re.fullmatch(r"pool \S+ is \d+% full", (await brook.store.spill.usage()).full)
 
 
 async def test_a_release_waits_for_the_runs(brook: Brook) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,13 @@ import pytest
 from devkit.processes.programs import ENVIRONMENT
 from remora.codec.event_entry import decode
 from remora.config import SqliteSettings
-from remora.model.errors import StoreMisconfigured
+from remora.model.errors import StoreMisconfigured, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, schema
+from remora.storage.sqlite import directory as opened_by
 from remora.storage.sqlite.checks import check_directory
+from support.sqlite_older import BEFORE_THE_LOG, THEIRS
 from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread
 
 DATA = Path(__file__).parents[1] / "data"
@@ -175,6 +179,73 @@ async def test_killed_while_migrating(tmp_path: Path) -> None:
                 assert (await store.ledger.balance(shard)).unaccounted == 0
         assert (step, delivered) == (step, 60)
         assert [report.problems for report in check_directory(directory)] == [[]]
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize(
+    ("version", "where"),
+    [(BEFORE_THE_LOG, "before"), (BEFORE_THE_LOG, "reading"), (BEFORE_THE_LOG, "within"), (NEWEST - 1, "before"),
+     (NEWEST - 1, "within")],
+)  # fmt: skip
+async def test_an_older_process_that_is_frozen_while_its_file_is_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, where: str
+) -> None:
+    """A process of an older release that has the file open and stands still: in a transaction that stores an event it
+    keeps the newer one from migrating, and the event is there whole once it goes on; else the file is migrated, and
+    what it wanted to store is refused. The books and the check are content, and all is delivered once."""
+    settings = SqliteSettings(directory=str(tmp_path / "store"), files=1)
+    path = tmp_path / "store" / "queues-000.db"
+    async with SqliteStore(settings) as store:
+        topic = await store.own_topics.create(own_topic("t", 1))
+        await store.ingest.publish(topic, spread(topic, 3))
+    as_version(path, version)
+
+    async with frozen(path, version, where) as older:
+        if where == "within":
+            with monkeypatch.context() as patch:
+                patch.setattr(opened_by, "_BUSY_FOR_S", 0.1)
+                with pytest.raises(StoreUnavailable, match="others kept it busy"):
+                    await SqliteStore(settings).__aenter__()
+            assert versions(tmp_path / "store") == {version}
+            said = await thawed(older)
+            assert said == "committed\n"
+        async with SqliteStore(settings) as store:
+            assert versions(tmp_path / "store") == {NEWEST}
+            if where != "within":
+                said = await thawed(older)
+                assert said.startswith("refused: "), said
+            await store.ingest.publish(topic, spread(topic, 2, "later"))
+            token = await held(store, topic.shard(0))
+            found = await deliver(store, token)
+            balance = await store.ledger.balance(topic.shard(0))
+
+    theirs = [THEIRS] if where == "within" else []
+    ours, later = spread(topic, 3), spread(topic, 2, "later")
+    assert found == [*(each.payload for each in ours), *theirs, *(each.payload for each in later)]
+    assert (balance.unaccounted, balance.pending) == (0, 0)
+    assert [report.problems for report in check_directory(tmp_path / "store")] == [[]]
+
+
+@asynccontextmanager
+async def frozen(path: Path, version: int, where: str) -> AsyncIterator[subprocess.Popen[str]]:
+    """A process of a release of this version that stands still on a file; see `support.sqlite_older`."""
+    command = [sys.executable, "-W", "error", "-m", "support.sqlite_older", str(path), str(version), where]
+    with subprocess.Popen(  # noqa: ASYNC220 - asyncio's watcher of children would take the news that it has stopped
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as older:
+        try:
+            _, status = await asyncio.to_thread(os.waitpid, older.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), status
+            yield older
+        finally:
+            older.kill()
+
+
+async def thawed(older: subprocess.Popen[str]) -> str:
+    """What a frozen process says at its end, when it goes on."""
+    older.send_signal(signal.SIGCONT)
+    said, _ = await asyncio.to_thread(older.communicate)
+    return said
 
 
 @pytest.mark.parametrize("version", [1, NEWEST - 1])
