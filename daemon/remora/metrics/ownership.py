@@ -44,7 +44,7 @@ class OwnershipEvents(EventGroup):
         self._releases = counter("remora_lock_releases", "Queue locks given back.")
         self._renewal_s = instruments.histogram(
             "remora_lock_renewal_seconds",
-            "Time that renewing queue locks took, of all that were due together.",
+            "Time to renew all queue locks that were due together.",
             buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
         )
 
