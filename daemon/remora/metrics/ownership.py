@@ -92,7 +92,7 @@ class OwnershipEvents(EventGroup):
             logging.WARNING,
             "budgets_whole",
             "budgets",
-            "the other workers were never seen; limits of the cluster are taken whole",
+            "the other workers were never seen; this one takes the cluster's limits whole",
         )
 
     def moved(self, kind: str) -> None:
