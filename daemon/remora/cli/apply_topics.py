@@ -125,10 +125,10 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
 def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, check: bool) -> None:
     """Make remora's own topics what a file says: make those that are missing, change those that differ.
 
-    The file is checked as a whole first, and all its problems are reported at once. What a table leaves out has its
-    default; `closed` stays as it is, and so does the number of shards. Another number is refused on RADOS, and while
-    an earlier change of it is not delivered. Applied again, nothing changes. A topic that the file does not name stays
-    without --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
+    The file is checked as a whole first, and all its problems are reported at once. What a table leaves out gets its
+    default, but `closed` and the number of shards stay as they are. Another number is refused while an earlier change
+    of it is not delivered. Applying the file again changes nothing. A topic that the file does not name stays, unless
+    --prune is given and no entry waits in its queues. radosgw's topics are never touched.
 
     A table [[notification]] says where events go whose sender names no topic. See `remora notification create`.
 

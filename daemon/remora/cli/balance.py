@@ -43,9 +43,9 @@ def show_command(settings: Settings, as_json: bool) -> None:
     """Show what a round of balance by load would do now, and change nothing.
 
     Asks the daemon of this host what each of its workers would do; of workers on other hosts it shows what they
-    announce. USAGE is that of a worker's busiest resource, MOVED the queues that it received for their load without
-    those that it gave. Below stands what memory and network of this host are measured by. Exit code 1 where a worker of
-    this host does not answer.
+    announce. USAGE is that of a worker's busiest resource. MOVED is the number of queues that it received for their
+    load, less those that it gave. The lines below the table say how memory and network of this host are measured.
+    Exit code 1 where a worker of this host does not answer.
 
     \b
     Example, the resources of each worker of this host:

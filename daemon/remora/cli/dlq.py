@@ -144,7 +144,7 @@ def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None
 def show_command(settings: Settings, queue: str, position: str, raw: bool) -> None:
     """Show the dead letter of QUEUE at POSITION (as `dlq list` prints it), with the event that is in it.
 
-    `body` is what would have been sent. `event` says why there is none where the entry cannot be decoded.
+    `body` is what would have been sent. If the entry cannot be decoded, `event` says why.
 
     \b
     Example, with POSITION as `dlq list` has it:

@@ -33,7 +33,7 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
 
     Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + exported + pending. Some of
     those that are pending may be spilled. What is missing is unaccounted, and the command then fails with exit code 1.
-    Queues that went when the topic got another number of shards are counted too, with their final ledgers.
+    Queues of a former number of shards are counted too, with their final ledgers.
 
     \b
     Example, shards with entries that something else than remora removed:

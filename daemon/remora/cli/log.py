@@ -44,8 +44,8 @@ def named(function: Callable[..., Any]) -> Callable[..., Any]:
 def log() -> None:
     """Shared logs, as CORFU and ZLog have them: positions from a sequencer, entries in the store.
 
-    `remora sequencer` hands the positions out. A counter is a log whose positions are all that is wanted. Commands that
-    ask for positions need the running sequencer; all others only look into the store.
+    `remora sequencer` hands the positions out. A counter is a log without entries: only its positions are used.
+    Commands that ask for positions need the running sequencer; all others only look into the store.
 
     \b
     Start with:
@@ -221,8 +221,8 @@ def tail(settings: Settings, name: str, pool: str) -> None:
 def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: int | None, epoch: int | None) -> None:
     """Write FILE, or standard input, as one entry, and print its position.
 
-    It lands once: a position that is lost, or an epoch that ends, has it take another one. With --position it says
-    "stale epoch", "taken" or "trimmed", with exit code 1, where that position cannot be written.
+    The entry is written once: it takes another position if the first one is lost or the epoch ends. With --position
+    the command says "stale epoch", "taken" or "trimmed", with exit code 1, if that position cannot be written.
 
     \b
     Example:

@@ -81,8 +81,8 @@ class AskedEvent:
 def notification() -> None:
     """Say what events of a bucket go to what topics, for senders that name no topic (POST /v1/events).
 
-    To topics of remora's own: the buckets of a radosgw have notifications through its API.
-    `remora topic apply` makes them from a file.
+    The topics are remora's own: radosgw's buckets get their notifications through radosgw's API.
+    `remora topic apply` makes notifications from a file.
 
     \b
     Start with:
@@ -221,9 +221,9 @@ def rm_command(settings: Settings, name: str) -> None:
 @json_option
 @gathered_into(AskedEvent)
 def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked: AskedEvent) -> None:
-    """Show which notifications an event of KEY in BUCKET would match, and of the others the first rule that refuses it.
+    """Show which notifications match an event of KEY in BUCKET, and for each other one the first rule that refuses it.
 
-    Nothing is sent. The exit code is 1 where none matches.
+    Nothing is sent. The exit code is 1 if none matches.
 
     \b
     Example:

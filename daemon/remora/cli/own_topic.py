@@ -89,7 +89,7 @@ def create_command(
 ) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
-    Neither a Kafka topic, an exchange of AMQP nor a stream of NATS is made: make them with the broker's tools, a Kafka
+    It makes no Kafka topic, no exchange of AMQP and no stream of NATS: make them with the broker's tools, a Kafka
     topic with enough partitions for the years to come.
 
     \b
@@ -180,10 +180,10 @@ async def _made(
 def set_command(
     settings: Settings, name: str, unset: Sequence[str], closed: bool | None, asked: ReshardAsked, **options: Any
 ) -> None:
-    """Change what is given of remora's own topic NAME, and nothing else. Entries that wait already follow it too.
+    """Change the given options of remora's own topic NAME, and nothing else. Entries that wait already follow it too.
 
-    Another number of shards holds for new events; those that wait are delivered from their former queues first, and
-    the new ones wait for them: per object the order stays. Senders notice nothing.
+    Another number of shards holds for new events. They wait until those in the former queues are delivered, so the
+    order of each object stays. Senders notice nothing.
 
     A queue that holds more than --capacity says keeps what it holds, delivers it, and refuses new events meanwhile.
 

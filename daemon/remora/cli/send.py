@@ -94,8 +94,8 @@ def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> 
     """Send the records in FILE, or on standard input, to TOPIC of a running daemon.
 
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
-    are stored in their order. The first malformed one ends the sending after all before it are stored; the command
-    reports its line. Of an input without records only the topic is checked. At the end the command counts the records
+    are stored in their order. A malformed record ends the sending once all before it are stored; the command
+    reports its line. If the input has no records, only the topic is checked. At the end the command counts the records
     by outcome. Exit code 0 only if all are stored; 69 when the server could not be reached, 77 without permission;
     else 1.
 

@@ -91,7 +91,7 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
     Says of each entry that is lost which it is. An empty one without a right checksum stands in its place: the daemon
     parks it as `corrupt`, so that the ledger and the dead letters have it. Open reservations are not copied; their
     commits are refused. DAMAGED stays as it is. Copy its -wal file along when you copy it: what was committed last is
-    in there, and that it is missing cannot be noticed. Exit code 1 when something was lost.
+    in there, and nothing would show that it is missing. Exit code 1 when something was lost.
 
     Move the -wal and -shm files away with DAMAGED before NEW takes its place: SQLite would write what is in them into
     NEW, whose pages are others.

@@ -71,10 +71,10 @@ def add_command(settings: Settings, path: Path) -> None:
 @click.option("--discard", is_flag=True, help="Give up all that lies in it; also for one that is lost for good.")
 @config_option
 def rm_command(settings: Settings, path: Path, discard: bool) -> None:
-    """Have the store use DIRECTORY no longer. Its files stay, and can be deleted then.
+    """Stop using DIRECTORY for the store. Its files stay, and can be deleted then.
 
-    It takes no new topics from the first call on. While topics or dead letters lie in it this fails with exit code 75:
-    remove the topics when they are delivered, and repeat it. The first directory cannot be removed.
+    The directory takes no new topics from the first call on. While topics or dead letters lie in it this fails with
+    exit code 75: remove the topics when they are delivered, and repeat it. The first directory cannot be removed.
 
     \b
     Example:

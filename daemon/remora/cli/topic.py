@@ -132,8 +132,8 @@ def _delivered_by(row: Row, held: str, settings: Settings) -> str:
 def show_command(settings: Settings, name: str, origin: Origin | None, as_json: bool) -> None:
     """Show the attributes of topic NAME. Credentials are never printed.
 
-    Of a topic that numbers its events it shows the last number, and up to which all have left their queues. Of remora's
-    own it shows the notifications that send to it.
+    For a topic that numbers its events it shows the last number, and the number up to which all events have left their
+    queues. For one of remora's own it shows the notifications that send to it.
 
     \b
     Example:
@@ -207,8 +207,8 @@ def stats_command(
 ) -> None:
     """Show reservations, entries, bytes, leak, room and oldest age of topic NAME, or of all topics.
 
-    Shards are added up, but for the room, which is that of the queue with the least. How long it lasts (FULL IN) is
-    known where the daemon of this host holds the queues. A count with a ~ is estimated from the bytes, on RADOS;
+    Figures are summed over shards, but the room is that of the queue with the least. How long it lasts (FULL IN) is
+    known if the daemon of this host holds the queues. A count with a ~ is estimated from the bytes, on RADOS;
     --exact lists the queue and counts.
 
     With --advice it watches for a minute, or as long as --watch says, and shows how many shards the busiest minute

@@ -45,7 +45,7 @@ class DeliveryEvents(EventGroup):
         self._removed_entries = topic_counter("remora_removed_entries", "Entries removed from queues.")
         self._failed = topic_counter("remora_failures", "Attempts that failed, by kind of failure.", kind=KINDS)
         self._parked = topic_counter("remora_parked_entries", "Entries moved to the dead-letter store.", cause=CAUSES)
-        self._retries = topic_counter("remora_retries", "Pauses before another attempt.")
+        self._retries = topic_counter("remora_retries", "Pauses of deliveries before another attempt.")
         self._retry_pauses = topic_counter(
             "remora_retry_pause_seconds",
             "Time that deliveries are to pause before another attempt, as decided at each failure.",

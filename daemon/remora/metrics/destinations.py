@@ -13,15 +13,15 @@ class DestinationEvents(EventGroup):
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
         counter, gauge = instruments.counter, instruments.gauge
-        self._quarantines = counter("remora_quarantines", "Destinations that a worker left to others for a while.")
+        self._quarantines = counter("remora_quarantines", "Quarantines of failing destinations that a worker began.")
         self._quarantine_skips = counter(
             "remora_quarantine_skips",
-            "Bad windows of a destination after which a worker, by lot, did not leave it to others.",
+            "Bad windows of a destination after which a worker's draw began no quarantine.",
         )
         self._quarantined = gauge("remora_quarantined_destinations", "Destinations in quarantine.")
         self._quarantining = gauge(
             "remora_quarantining_workers_ratio",
-            "Part of all workers that quarantine the destination which most workers quarantine.",
+            "Share of all workers that quarantine a destination, for the destination that most of them do.",
         )
         self._denied = counter(
             "remora_denied_destinations", "Attempts to connect that `destinations` denied.", "scheme"
@@ -53,7 +53,7 @@ class DestinationEvents(EventGroup):
         self._amqp_connections = gauge("remora_amqp_connections", "Connections to AMQP brokers that are open.")
         self._amqp_unroutable = counter(
             "remora_amqp_unroutable_messages",
-            "Messages that an AMQP broker confirmed and no queue got; none with amqp-ack-level routable.",
+            "Messages that an AMQP broker confirmed although no queue took them; 0 with amqp-ack-level=routable.",
         )
         self._nats_connections = gauge("remora_nats_connections", "Connections to NATS servers that are open.")
         self._nats_known = counter(

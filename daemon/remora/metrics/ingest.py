@@ -58,7 +58,7 @@ class IngestEvents(EventGroup):
         self._ingest_connections = gauge("remora_ingest_connections", "Open connections of the ingest API.")
         self._ingest_is_paused = gauge(
             "remora_ingest_paused",
-            "1 while new requests to the ingest API wait, since bodies of all workers hold too much memory; else 0.",
+            "1 while new requests to the ingest API wait, because bodies hold too much memory; else 0.",
         )
         self._ingest_pauses = counter(
             "remora_ingest_pauses",

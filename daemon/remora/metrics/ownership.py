@@ -43,7 +43,7 @@ class OwnershipEvents(EventGroup):
         self._releases = counter("remora_lock_releases", "Queue locks given back.")
         self._renewal_s = instruments.histogram(
             "remora_lock_renewal_seconds",
-            "Time that renewing queue locks took, of all that were due together.",
+            "Time to renew all queue locks that were due together.",
             buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
         )
 
@@ -91,7 +91,7 @@ class OwnershipEvents(EventGroup):
             logging.WARNING,
             "budgets_whole",
             "budgets",
-            "the other workers were never seen; limits of the cluster are taken whole",
+            "the other workers were never seen; this one takes the cluster's limits whole",
         )
 
     def moved(self, kind: str) -> None:

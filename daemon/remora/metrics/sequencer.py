@@ -68,7 +68,7 @@ class SequencerTelemetry(Collector):
         )
         self._skipped = Counter(
             "remora_sequencer_skipped_positions",
-            "Positions that no server hands out, since this one lost an epoch before it wrote down its place.",
+            "Positions that no server hands out: this one lost the epoch before it stored its last position.",
             registry=self.registry,
         )
         self.registry.register(self)

@@ -270,7 +270,7 @@ class RoomsLeft(Collector):
             return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic"])
 
         room = gauge("room_bytes", "Bytes that can still be reserved in the topic's queue with the least room.")
-        leaked = gauge("leaked_bytes", "Bytes reserved for nobody in the topic's queue with the most of them: a leak.")
+        leaked = gauge("leaked_bytes", "Leaked bytes, reserved for nobody, of the topic's queue with the most.")
         until = gauge(
             "seconds_until_full",
             "Seconds until the topic's worst queue is full, by its growth over ten minutes; +Inf if it does not grow.",
@@ -379,7 +379,7 @@ class Ledgers(Collector):
         removed = gauge("removed_entries", "Entries that have left the topic's queues, by why.", "cause")
         unaccounted = gauge(
             "unaccounted_entries",
-            "Entries of a topic that neither wait nor left for a known cause, or count twice; else 0.",
+            "Entries of a topic that neither wait nor left for a known cause, or were counted twice; else 0.",
         )
         for label, books in self.by_label().items():
             committed.add_metric([label], books.committed)

@@ -82,7 +82,7 @@ class SpillEvents(EventGroup):
         self._moved = instruments.topic_counter("remora_spill_moved", "Entries moved from the topic's rings to runs.")
         self._seams = instruments.counter(
             "remora_spill_seams",
-            "Times that a queue was taken after others had delivered behind its spilled entries.",
+            "Times that a queue was taken over after others had delivered newer entries than its spilled ones.",
         )
         self._spilled = SpilledTopics(instruments.labels)
         instruments.registry.register(self._spilled)

@@ -32,8 +32,8 @@ class StoreEvents(EventGroup):
         self._discovery_failures = counter("remora_discovery_failures", "Failed looks for queues and topics.")
         self._arrivals = counter(
             "remora_arrivals",
-            "Queues of this worker that the store named since entries came, or may have come. On RADOS a ring names all"
-            " queues of a doorbell.",
+            "Queues of this worker that a notification of the store named, as entries came or may have come."
+            " On RADOS a notification names all queues of a doorbell.",
         )
         self._store_connected = False
 

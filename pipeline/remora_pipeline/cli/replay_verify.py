@@ -105,7 +105,7 @@ class _VerifyOptions:
 @click.option(
     "--isolation",
     type=click.Choice([COMMITTED, UNCOMMITTED]),
-    help="What the records are read as; read_uncommitted has those of aborted transactions, too."
+    help="Isolation level of the consumer; read_uncommitted includes records of aborted transactions."
     "  [default: read_committed]",
 )
 @click.option(

@@ -51,7 +51,7 @@ class JobTelemetry:
             "remora_landing_event_time_seconds", "Time of the newest event that has landed.", "topic"
         )
         self._events = gauge("remora_landing_events", "Events in the landed table.", "topic")
-        self._bad = gauge("remora_landing_bad_values", "Values kept aside, since they are no notifications.", "topic")
+        self._bad = gauge("remora_landing_bad_values", "Values set aside because they are no notifications.", "topic")
         self._seen = gauge(
             "remora_landing_timestamp_seconds", "When a landing last came to its end, or ended a batch.", "topic"
         )

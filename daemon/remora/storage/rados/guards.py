@@ -103,7 +103,7 @@ class Guards(RadosPart):
                 await runs.sweep(asyncio.get_running_loop().time())
                 await self.lift_stale()
             except StoreError as exc:
-                _log.debug("spilled entries are not looked after: %s", exc)
+                _log.debug("cannot sweep spilled entries and their guards: %s", exc)
 
     async def lift_stale(self) -> None:
         """Lift what was set where nothing was moved, or was left by a worker that has stopped."""

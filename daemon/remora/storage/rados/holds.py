@@ -54,7 +54,7 @@ class HoldsObject(RadosPart):
                 raise
             if self._remarked != str(exc):
                 self._remarked = str(exc)
-                _log.warning("which topics are held is not looked at: %s", exc)
+                _log.warning("cannot read which topics are held: %s", exc)
         else:
             self._remarked = ""
         return self._known or _NONE
@@ -105,5 +105,5 @@ def _decoded(values: Mapping[str, bytes]) -> Mapping[Shard, TopicHold]:
         try:
             found[Shard(queue, Origin(origin))] = _decoder.decode(value)
         except ValueError as exc:  # msgspec's errors are ValueErrors, too
-            _log.warning("hold %s of %s cannot be read, and counts for nothing: %s", key, _OBJECT, exc)
+            _log.warning("hold %s of %s cannot be read, and has no effect: %s", key, _OBJECT, exc)
     return found

@@ -53,7 +53,7 @@ class Recovery(Generic[L]):
             try:
                 await self.look()
             except StoreError as exc:
-                _log.debug("requests are not looked after: %s", exc)
+                _log.debug("cannot look for unfinished requests: %s", exc)
             await asyncio.sleep(random.uniform(0.5, 1.5) * _EVERY_S)  # noqa: S311 - keeps daemons out of step
 
     async def look(self) -> None:
@@ -81,7 +81,7 @@ class Recovery(Generic[L]):
         unreadable = set()
         for entry, outcome in zip(entries, outcomes, strict=True):
             if isinstance(outcome, StoreUnavailable):
-                _log.debug("a request is not brought to its end yet: %s", outcome)
+                _log.debug("a request is not completed yet: %s", outcome)
             elif outcome is not None:
                 unreadable.add(entry.name)
                 if entry.name not in self._unreadable:
@@ -104,7 +104,7 @@ class Recovery(Generic[L]):
                 await self._schedule.replace([entry], None)
             return
         if known.state is IntentState.COMMITTED:
-            _log.info("storing the %d events of request %s, which its process left", known.intent.events, entry.name)
+            _log.info("storing the %d events of request %s, left by its process", known.intent.events, entry.name)
             with contextlib.suppress(TopicUnknown):
                 await self._finisher.complete(entry.name, known.intent)
         else:

@@ -124,7 +124,7 @@ class Registry(RadosPart):
             reason = str(exc)
             if reason != self._remarked:
                 self._remarked = reason
-                _log.warning("topics of remora's own are not looked at: %s", reason)
+                _log.warning("cannot read the topics of remora's own: %s", reason)
         else:
             self._remarked = ""
         return self._known

@@ -55,7 +55,7 @@ class RadosReleases(RadosPart):
             reason = str(exc)
             if reason != self._remarked:
                 self._remarked = reason
-                _log.warning("which queues are released is not looked at: %s", reason)
+                _log.warning("cannot read which queues are released: %s", reason)
             return self._known or frozenset()
         self._remarked = ""
         if found != self._known:

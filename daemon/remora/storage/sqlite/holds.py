@@ -70,4 +70,4 @@ def stored_hold(key: str, value: str) -> Iterator[tuple[Shard, TopicHold]]:
     try:
         yield Shard(name, Origin.REMORA), _decoder.decode(value)
     except msgspec.MsgspecError as exc:
-        _log.warning("the hold of topic %s cannot be read, and counts for nothing: %s", name, exc)
+        _log.warning("the hold of topic %s cannot be read, and has no effect: %s", name, exc)
