@@ -93,7 +93,7 @@ class Doorbells(RadosPart):
             bell.is_due = True
             self._tasks.create_task(self._ring(bell), name=f"ring {bell.oid}")
 
-    async def topics_changed(self) -> None:
+    async def changed(self) -> None:
         """Return when the bell of the topics was rung, or may have been while it was not watched."""
         if not self._topics_bell.is_wanted:
             self._topics_bell.is_wanted = True

@@ -83,7 +83,7 @@ class RadosStore:
         sealed, former = SealedQueues(connection, own_queues), FormerQueues(connection)
         topics = OwnTopicsParts(registry, own_queues, sealed, self.inspection, self.holds, former)
         own_topics = RadosOwnTopics(topics)
-        self.catalog = RadosCatalog(connection, registry, runs, doorbells.topics_changed)
+        self.catalog = RadosCatalog(connection, registry, runs, doorbells.changed)
         self.releases, self.members, self.ledger = (
             RadosReleases(connection),
             RadosMembers(connection),
