@@ -185,6 +185,9 @@ class ScriptedStore(NoMatching):
     async def topics(self) -> Mapping[Shard, Topic]:
         return {each.first_shard: each for each in self.own.values()}
 
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
     async def peek(self, shard: Shard) -> bytes | None:
         return None
 

@@ -245,8 +245,8 @@ async def opening(kind: str, directory: Path, killer: Killer) -> None:
         killer.is_armed = False
 
 
-def watch(module: Any, killer: Killer) -> None:
-    """Have the killer count the statements of connections that this module opens."""
+def watch(module: Any, killer: Callable[[str], None]) -> None:
+    """Have the killer see the statements of connections that this module opens."""
     connect = module.connect
 
     def watched(path: Path, **options: Any) -> sqlite3.Connection:

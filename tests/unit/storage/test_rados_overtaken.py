@@ -320,10 +320,10 @@ async def test_a_shard_waits_until_its_parents_are_through() -> None:
     cluster.queues["t"].entries, cluster.queues["t.1"].reservations = 3, 1
 
     async def why() -> str:
-        return (await Parents(me, me, me).before(child)).why
+        return (await Parents(me, me, me, lambda _: None).before(child)).why
 
     assert await why() == "waits for t of generation 0: 3 entries, and 1 more"
     cluster.queues["t"].entries = 0
     assert await why() == "waits for t.1 of generation 0: 1 open reservation"
     cluster.queues["t.1"].reservations = 0
-    assert await Parents(me, me, me).before(child) == Precedence("", b"t=i:0/9,t.1=i:0/9")
+    assert await Parents(me, me, me, lambda _: None).before(child) == Precedence("", b"t=i:0/9,t.1=i:0/9")
