@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
         running_clusters(options.name, options.keep, ("kafka",)) as clusters,
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
-        session("bench", kafka=True, settings={"spark.driver.memory": options.memory}) as spark,
+        session("bench", kafka=True, memory=options.memory) as spark,
     ):
         found = _measured(spark, str(clusters.kafka["bootstrap"]), Path(folder), options.events)
     print(

@@ -236,9 +236,10 @@ def _footprint(figures: Figures) -> list[Panel]:
 
 
 def _ingest(figures: Figures) -> list[Panel]:
-    if "costs" in figures:
-        more = {f"{name} a request": [cost["more_us"]] for name, cost in figures["costs"].items()}
-        return [Panel("events/s", figures["events_per_s"]), Panel("more than by name, us an event", more)]
+    if "events_per_s" in figures:
+        more = {f"{name} a request": [cost["more_us"]] for name, cost in figures.get("costs", {}).items()}
+        costs = [Panel("more than by name, us an event", more)] if more else []
+        return [Panel("events/s", figures["events_per_s"]), *costs]
     rates = {"radosgw's reserve and commit": [figures["enqueued"]["rate"]]} if "enqueued" in figures else {}
     doing = {False: "storing only", True: "delivering"}
     turns = {f"{turn['load']}, {doing[turn['delivering']]}": turn for turn in figures["turns"]}

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
     with tempfile.TemporaryDirectory(prefix="remora-bench-") as made:
         folder = Path(made)
-        with session("bench", settings={"spark.driver.memory": options.memory}) as spark, writing(spark):
+        with session("bench", memory=options.memory) as spark, writing(spark):
             _make(spark, folder, options.objects)
         plan = ReconcilePlan(
             bucket="photos", out=folder / "out", inventory=folder / "inventory", listing=folder / "listing.parquet",

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
     ):
         bootstrap = str(clusters.kafka["bootstrap"])
-        with session("bench", kafka=True, settings={"spark.driver.memory": options.memory}) as spark:
+        with session("bench", kafka=True, memory=options.memory) as spark:
             stands = [(size, _stand(spark, bootstrap, Path(folder) / str(size), size)) for size in sizes]
         found = [_verify(bootstrap, run, size, options.memory) for size, run in stands]
     for each in found:

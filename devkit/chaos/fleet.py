@@ -39,6 +39,7 @@ from devkit.verdicts.history import Balance, History, Round, Topic
 from devkit.verdicts.verdict import Copy
 from remora.config import Settings
 from remora.model.errors import StoreError
+from remora.model.topic import generation_of, own_topic_name
 
 PARTITIONS = 3
 SHARD_BYTES = 1 << 18
@@ -144,7 +145,8 @@ class _Fleet:
             modes = {"least": Mode(uri), "other": Mode(uri)}
         ends = await self._receivers(stack)
         modes |= {name: Mode(each.uri, each.args) for name, each in ends.items()}
-        wanted = Wanted(self._run_id, modes, plan.Fault.SPILL in _faults(options))
+        faults = _faults(options)
+        wanted = Wanted(self._run_id, modes, plan.Fault.SPILL in faults, plan.Fault.RESHARD in faults)
         self._stand = await stack.enter_async_context(self._open(ceph, wanted))
         self._topics = self._stand.topics
         bootstrap = self._kafka.env["bootstrap"]
@@ -195,8 +197,7 @@ class _Fleet:
         for uri, end in self._ends.items():
             copies = await end.read()
             for topic in (each for each in self._topics if each.uri == uri):
-                queues = {shard.queue for shard in topic.shards}
-                seen[topic.name] = [each for each in copies if each.place.shard in queues]
+                seen[topic.name] = [each for each in copies if own_topic_name(each.place.shard) == topic.name]
         return seen
 
     def _senders_of(self, topic: Fed) -> list[Client | Gateway]:
@@ -247,31 +248,40 @@ class _Fleet:
 
     async def _emptied(self) -> list[str]:
         """Wait until nothing waits in any queue; what still does after a long time."""
-        shards = [shard for topic in self._topics for shard in topic.shards]
         deadline = time.monotonic() + EMPTY_S
         while True:
             try:
-                left = [each for each in await self._stand.store.inspection.backlog(shards) if each.entries]
+                why = await self._left()
             except StoreError as error:
-                left, why = [], [f"the store cannot be looked at: {error}"]
+                why = [f"the store cannot be looked at: {error}"]
             else:
-                why = [f"{each.entries} entries wait in {each.shard}, held by {each.holder}" for each in left]
-                if not left:
+                if not why:
                     return []
             if time.monotonic() > deadline:
                 return why
             await asyncio.sleep(0.1)
 
+    async def _left(self) -> list[str]:
+        """What waits in the queues, and former layouts of topics, which go when nothing does. Raises StoreError."""
+        store = self._stand.store
+        own = [await store.own_topics.find(each.name) for each in self._topics if each.takes_ingest]
+        found = [each for each in own if each is not None]
+        shards = [shard for each in found for shard in each.all_shards()]
+        shards += [shard for each in self._topics if not each.takes_ingest for shard in each.shards]
+        waiting = [each for each in await store.inspection.backlog(shards) if each.entries]
+        return [f"{each.entries} entries wait in {each.shard}, held by {each.holder}" for each in waiting] + [
+            f"topic {each.name} has a layout that has not gone: {each.layouts}" for each in found if each.former
+        ]
+
     async def _history(self, seen: Mapping[str, Sequence[Copy]]) -> History:
-        queues = {shard.queue: topic.name for topic in self._topics for shard in topic.shards}
-        letters = await witness.letters(self._stand.store, queues)
+        letters = await witness.letters(self._stand.store, [topic.name for topic in self._topics])
         balances = await self._balances()
         return History(
             [
                 Topic(
                     topic.name,
                     topic.is_exact,
-                    len(topic.shards),
+                    _most_shards(topic, balances.get(topic.name, ())),
                     list(self._accounts[topic.name].sent),
                     seen[topic.name],
                     letters[topic.name],
@@ -359,12 +369,12 @@ class _Fleet:
 
 
 def _faults(options: argparse.Namespace) -> Collection[plan.Fault]:
-    """Which faults may be drawn: those that were named, or all; RabbitMQ's and NATS's where a topic goes there.
+    """Which faults may be drawn: those that were named, else plan.UNNAMED; RabbitMQ's and NATS's where topics go there.
 
     Where topics go to NATS alone the clock is stepped only by name: the age of an entry would be wrong, and copies
     beyond the stream's window possible.
     """
-    named = {each for each in plan.Fault if options.faults is None or each.word in options.faults}
+    named = {each for each in plan.Fault if each.word in options.faults} if options.faults else set(plan.UNNAMED)
     if options.endpoints not in ("amqp", "all"):
         named.difference_update(plan.OF_RABBITMQ)
     if options.endpoints not in ("nats", "all") or options.store != "sqlite":
@@ -372,6 +382,12 @@ def _faults(options: argparse.Namespace) -> Collection[plan.Fault]:
     if options.endpoints == "nats" and options.faults is None:
         named.discard(plan.Fault.STEP_CLOCK)
     return named
+
+
+def _most_shards(topic: Fed, balances: Sequence[Balance]) -> int:
+    """The most shards of which a topic had something under way at a time: those of its two largest layouts."""
+    layouts = Counter(generation_of(each.shard) for each in balances)
+    return max(len(topic.shards), sum(count for _, count in layouts.most_common(2)))
 
 
 async def _entered(stack: AsyncExitStack, manager: AbstractAsyncContextManager[Cluster]) -> Cluster:

@@ -59,7 +59,8 @@ class Host(Daemon):
             "log": {"format": "json", "repeat_interval": "1s"},
         }
         self.moves = Moves(folder / f"moves-{number}")
-        env = {"PYTHONPATH": str(CLOCK), "CHAOS_CLOCK": str(self._clock), "CHAOS_MOVES": str(self.moves.file)}
+        path = os.pathsep.join(filter(None, [str(CLOCK), os.environ.get("PYTHONPATH")]))
+        env = {"PYTHONPATH": path, "CHAOS_CLOCK": str(self._clock), "CHAOS_MOVES": str(self.moves.file)}
         super().__init__(folder, merged(sections, own), env=env)
         self._serves_since_start = False
 

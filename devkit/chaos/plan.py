@@ -37,6 +37,7 @@ class Fault(Enum):
     FREEZE_NATS = "SIGSTOP of the NATS server"
     FILL_NATS = "a full NATS stream"
     SPILL = "owners killed and frozen within moves of entries, while endpoints are away"
+    RESHARD = "other numbers of shards"
 
     @property
     def word(self) -> str:
@@ -71,6 +72,7 @@ WEIGHTS = {
     Fault.FREEZE_NATS: 3,
     Fault.FILL_NATS: 3,
     Fault.SPILL: 2,
+    Fault.RESHARD: 4,
 }
 
 DOUBLINGS = {
@@ -100,6 +102,7 @@ DOUBLINGS = {
     Fault.FREEZE_NATS: 0,
     Fault.FILL_NATS: 0,
     Fault.SPILL: 8,
+    Fault.RESHARD: 0,
 }
 """How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
 of an outage that lasts longer than `kafka.delivery_timeout`."""
@@ -125,9 +128,13 @@ _PARTS = {
     Fault.FREEZE_NATS: "nats",
     Fault.FILL_NATS: "nats",
     Fault.SPILL: "moves",
+    Fault.RESHARD: "layouts",
 }
 OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq")
 OF_NATS = tuple(fault for fault, part in _PARTS.items() if part == "nats")
+UNNAMED = frozenset(Fault) - {Fault.RESHARD}
+"""What is drawn where no fault is named. Gateways fill fewer queues where numbers of shards change."""
+
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.SPILL: "rados", Fault.FULL_DISK: "sqlite"}
 
 
@@ -149,20 +156,18 @@ class Stroke:
         return _PARTS.get(self.fault) or f"host {self.target % HOSTS + 1}"
 
 
-def rounds(
-    seed: str, count: int, store: str, among: Collection[Fault] = frozenset(Fault)
-) -> Sequence[Sequence[Stroke]]:
+def rounds(seed: str, count: int, store: str, among: Collection[Fault] = UNNAMED) -> Sequence[Sequence[Stroke]]:
     """The strokes of each round: one to three, in the order of their beginning, of the faults `among` which to draw.
 
     The first round freezes a host for longer than the lease, unless that is to be left out: a run without that proves
-    no fence. Raises ValueError where no fault is left.
+    no fence. Where numbers of shards may change they do so in every round. Raises ValueError where no fault is left.
     """
     chance = random.Random(f"{seed}/{store}")
     faults = [fault for fault in WEIGHTS if fault in among and _ONLY_ON.get(fault, store) == store]
     if not faults:
         raise ValueError(f"none of these faults can be made on {store}")
-    first = [each for each in faults if each is Fault.FREEZE_HOST]
-    return [_round(chance, faults, first if number == 0 else []) for number in range(count)]
+    first, always = ([each for each in faults if each is demanded] for demanded in (Fault.FREEZE_HOST, Fault.RESHARD))
+    return [_round(chance, faults, [*(first if number == 0 else ()), *always]) for number in range(count)]
 
 
 def _round(chance: random.Random, faults: Sequence[Fault], demanded: Sequence[Fault]) -> Sequence[Stroke]:

@@ -120,6 +120,7 @@ def _copy(body: bytes, headers: Mapping[str, str], shard: str, offset: int) -> C
         at=time.time(),
         nbytes=len(body),
         number=headers.get("remora-seq", ""),
+        after=headers.get("remora-after", ""),
     )
 
 

@@ -254,7 +254,7 @@ class _Chaos:
         self._names = {f"chaos-{run_id}-{name}": shards for name, shards in SHARDS.items()}
         self._args = {f"chaos-{run_id}-{name}": args for name, args in EXACTLY_ONCE.items()}
         self._topics: list[Topic] = []
-        self._changer = Changer(self._embedded, list(self._names), str(options.seed))
+        self._changer = Changer(self._embedded.store, list(self._names), str(options.seed))
         self._fanned = Fanned(self._embedded, list(self._names), str(options.seed)) if options.fan_out else None
         self._start_s = 1.0
 

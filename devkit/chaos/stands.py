@@ -22,7 +22,7 @@ OWN_SHARDS = 5
 
 @dataclass(frozen=True)
 class Fed:
-    """One topic of a run: how it is delivered, its shards, and how it gets its events."""
+    """One topic of a run: how it is delivered, its first shards, and how it gets its events."""
 
     name: str
     is_exact: bool
@@ -69,6 +69,9 @@ class Wanted:
     modes: Mapping[str, Mode]
     spills: bool = False
     """Whether gateways' queues are small, and some of them spill, where the store can."""
+    reshards: bool = False
+    """Whether topics of remora's own get other numbers of shards: gateways then fill none of these queues, as they know
+    no layout."""
 
 
 @asynccontextmanager
@@ -76,8 +79,9 @@ async def sqlite(folder: Path, wanted: Wanted) -> AsyncIterator[Stand]:
     """The embedded store: topics of remora's own that number their events; some are filled in two phases, too."""
     settings = SqliteSettings(directory=str(folder / "store"), files=4, queue_bytes=QUEUE_BYTES)
     sections = {"store": {"kind": "sqlite"}, "sqlite": {"directory": settings.directory}}
+    gateways = 0 if wanted.reshards else 2
     async with SqliteStore(settings) as store:
-        topics = [await own(store, wanted, name, by_gateways=2, is_sequenced=True) for name in wanted.modes]
+        topics = [await own(store, wanted, name, by_gateways=gateways, is_sequenced=True) for name in wanted.modes]
         ballast = folder / "store" / "ballast" if (folder / "store").is_mount() else None
         yield Stand(store, sections, topics, ballast)
 

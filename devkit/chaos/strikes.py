@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.chaos import leaders, limits, shaping
+from devkit.chaos.changer import Changer
 from devkit.chaos.clusters import ChaosError, Cluster
 from devkit.chaos.hosts import Host
 from devkit.chaos.moves import hurt_moves
@@ -42,6 +43,9 @@ MOST_FREEZES = 12
 
 LONGEST_SILENCE_S = 14.0
 """For so long RabbitMQ takes nothing at most: longer than the daemon waits for a confirm."""
+
+RESHARDING_S = 5.0
+"""For so long at least topics get other numbers of shards."""
 
 LIFE_S = 60
 """For so long entries live for a while; clocks are stepped by more."""
@@ -77,6 +81,7 @@ class Strikes:
         self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, stand.topics, ceph
         self._topics = [each.name for each in stand.topics if each.is_in_kafka]
         self._network, self._ballast, self._rabbitmq = network, stand.ballast, receivers.rabbitmq
+        self._store = stand.store
         self._nats, self._http = receivers.nats, receivers.http
         self.thaws: list[int] = []
         self.surprises: list[str] = []
@@ -108,6 +113,7 @@ class Strikes:
             Fault.FREEZE_NATS: self._freeze_nats,
             Fault.FILL_NATS: self._fill_nats,
             Fault.SPILL: self._spill,
+            Fault.RESHARD: self._reshard,
         }
 
     async def strike(self, stroke: Stroke) -> str:
@@ -397,6 +403,16 @@ class Strikes:
         await asyncio.sleep(2 + 4 * stroke.strength)
         await self._set(own, "--unset", "time-to-live", "--unset", "max-retries")
         return f"{LIFE_S} s and one retry for {len(own)} topics"
+
+    async def _reshard(self, stroke: Stroke) -> str:
+        """Give remora's own topics other numbers of shards for a while, one change behind the other."""
+        ended, own = asyncio.Event(), [each.name for each in self._fed if each.takes_ingest]
+        changer = Changer(lambda: contextlib.nullcontext(self._store), own, f"{stroke.target}/{stroke.strength}")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(changer.run(ended))
+            await asyncio.sleep(RESHARDING_S * (1 + stroke.strength))
+            ended.set()
+        return ", ".join(f"{count} {what}" for what, count in sorted(changer.done.items()))
 
     async def _shape(self, stroke: Stroke) -> str:
         """Let every host limit its traffic, otherwise each time, by its file and a reload; then let all go again."""

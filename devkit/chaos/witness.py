@@ -15,6 +15,7 @@ from devkit.chaos import entries
 from devkit.chaos.reading import copy_of
 from devkit.verdicts.history import Letter, Reached
 from devkit.verdicts.verdict import Copy, Place
+from remora.model.topic import own_topic_name
 from remora.ports.store import ShardStore
 
 READ_S = 90.0
@@ -95,11 +96,11 @@ def _seen(record: ConsumerRecord) -> Copy:
     return copy_of(record)._replace(event_id=json.loads(record.value)["Records"][0]["eventId"])
 
 
-async def letters(store: ShardStore, queues: Mapping[str, str]) -> Mapping[str, Sequence[Letter]]:
-    """All dead letters, by the topics that their queues belong to."""
-    found: dict[str, list[Letter]] = {topic: [] for topic in queues.values()}
+async def letters(store: ShardStore, topics: Sequence[str]) -> Mapping[str, Sequence[Letter]]:
+    """All dead letters of these topics, by the topics that their queues belong to, as these are called."""
+    found: dict[str, list[Letter]] = {topic: [] for topic in topics}
     async for each in store.letters.stored():
-        if topic := queues.get(each.queue):
+        if (topic := own_topic_name(each.queue)) in found:
             place = Place.read(each.queue, f"{each.incarnation}:{each.position}")
             end = Place.read(each.queue, f"{each.incarnation}:{each.next_position}")
             found[topic].append(Letter(entries.found_id(each.raw), place, end, each.cause, each.sequence))

@@ -140,19 +140,23 @@ def _sent_twice(topic: Topic) -> Iterator[Finding]:
 
 
 def _reordered(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
-    """The first copies of a key's events: in one partition, there and in their queue in the order of commits."""
+    """The first copies of a key's events: in one partition, there and in their queue in the order of commits. In each
+    layout of the topic they are in one queue, and none of a layout comes before one of an earlier layout."""
     sent = {each.event_id: each for each in topic.sent}
     by_key: dict[str, list[Copy]] = defaultdict(list)
     for each in firsts:
         if each.event_id in sent:
             by_key[sent[each.event_id].key].append(each)
     for key, members in by_key.items():
-        if len({(each.place.shard, each.place.incarnation, each.partition) for each in members}) > 1:
+        queues = {(each.place.shard, each.place.incarnation) for each in members}
+        layouts = {each.place.generation for each in members}
+        if len(queues) > len(layouts) or len({each.partition for each in members}) > 1:
             yield Finding("reordered", f"{topic.name}: {key} lies in several shards or partitions")
             continue
         members.sort(key=lambda each: each.offset)
         for before, after in itertools.pairwise(members):
-            if sent[before.event_id].number >= sent[after.event_id].number or before.place >= after.place:
+            is_late = sent[before.event_id].number >= sent[after.event_id].number
+            if is_late or (before.place.generation, before.place) >= (after.place.generation, after.place):
                 yield Finding("reordered", f"{topic.name}: {key}: {before.event_id} before {after.event_id}")
 
 
@@ -167,6 +171,20 @@ def _gaps(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
             if chain[before] != after:
                 text = f"{shard}: after {_shown(before)} to {_shown(chain[before])} comes {_shown(after)}"
                 yield Finding("gap", f"{topic.name}: {text}")
+    for text in _cut(topic, {queue: max(chain.values()) for queue, chain in links.items()}):
+        yield Finding("gap", f"{topic.name}: {text}")
+
+
+def _cut(topic: Topic, reached: Mapping[tuple[str, str], Place]) -> Iterator[str]:
+    """Where shards ended as their successors say, and no entry leads there; `reached` is how far those of a queue
+    lead. Queues that had no entry have no chain."""
+    for each in dict.fromkeys(copy.after for copy in topic.view):
+        for parent in filter(None, each.split(",")):
+            shard, _, header = parent.partition("=")
+            if shard != "generation":
+                end = Place.read(shard, header)
+                if (found := reached.get((shard, end.incarnation), end)) != end:
+                    yield f"{shard} leads to {_shown(found)}, and ended at {_shown(end)}"
 
 
 def _numbers(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:

@@ -238,6 +238,18 @@ def test_what_notifications_cost_is_measured(tmp_path: Path) -> None:
     assert all(len(rates) == 1 and rates[0] > 0 for rates in found["events_per_s"].values())
 
 
+@pytest.mark.ceph
+def test_copies_on_rados_are_measured(tmp_path: Path, name: str) -> None:
+    """To one topic by name, and by notifications to one and to three: every load stored all of its copies."""
+    found = figures(
+        tmp_path, "ingest", "--notifications", "20", "--batch", "20", "--connections", "2", "--seconds", "0.5",
+        "--rounds", "1", "--store", "rados", "--name", name,
+    )  # fmt: skip
+
+    assert set(found["events_per_s"]) == {"a topic by name", "one topic", "three topics"}
+    assert all(len(rates) == 1 and rates[0] > 0 for rates in found["events_per_s"].values())
+
+
 @pytest.mark.kafka
 def test_footprint_is_told_idle_and_for_each_tenth(tmp_path: Path, name: str) -> None:
     """Memory is told of each idle start, after the first events, and after each tenth of them."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import uuid
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ import pytest
 
 from devkit.chaos.reading import copy_of
 from devkit.clusters.kafka import Kafka, create_topic
-from devkit.processes.daemon import PATIENT, Daemon, merged, rados_section, running_daemon
+from devkit.processes.daemon import PATIENT, Daemon, Options, merged, rados_section, running_daemon
 from devkit.readers.consumer import raw_records
+from devkit.receivers.http_sink import http_sink
 from devkit.verdicts.verdict import Arrived, Fate, Request, judge
+from devkit.waits import until
 from remora.model.exits import Exit
 from support.ingest import Answer, record
+from support.older import older, older_commits, older_daemon
 
 SENDERS = 4
 
@@ -99,11 +104,7 @@ async def test_shards_are_changed_under_load(
     """Senders notice nothing of changes that two daemons carry on with: no request is refused, each event arrives
     once and each key in order over all generations, and every shard's chain leads to where it ended."""
     topic = await create_topic(kafka.address, f"re-{uuid.uuid4().hex[:10]}")
-    store: dict[str, dict[str, object]] = {"store": {"kind": kind}}
-    if kind == "sqlite":
-        store["sqlite"] = {"directory": str(folder / "queues"), "files": 1}
-    else:
-        store["rados"] = rados_section(request.getfixturevalue("settings"))
+    store = _store(request, folder, kind)
     places = [folder / name for name in ("one", "two")]
     for place in places:
         place.mkdir()
@@ -146,6 +147,97 @@ async def test_shards_are_changed_under_load(
     assert ledger[0]["unaccounted"] == 0
     assert sum(each["delivered"] for each in ledger[0]["shards"]) == len(due)
     assert len({copy.place.generation for copy in arrived.firsts.values()}) > 1
+
+
+FIRST = "c90864a"
+OLDER = older_commits(FIRST, "eabeb60e")
+"""Commits whose remoras know one layout: the first release, 0.1.0, and the last one before re-sharding."""
+
+
+@pytest.mark.full("runs the code of older commits; the gate has the refusals: of files, and of topics")
+@pytest.mark.parametrize(
+    ("kind", "commit", "runs_before"),
+    [
+        # 0.1.0 does not notice that files that it has open were brought to a newer version: docs/resharding.md says so.
+        *[("sqlite", commit, commit != FIRST) for commit in OLDER],
+        *[pytest.param("rados", commit, True, marks=pytest.mark.ceph) for commit in OLDER],
+    ],
+)
+async def test_older_hosts_touch_nothing_of_a_topic_with_other_shards(
+    request: pytest.FixtureRequest, folder: Path, kind: str, commit: str, runs_before: bool
+) -> None:
+    """An older daemon that ran before, and one that is started later, take in and deliver nothing of a topic whose
+    shards were changed, also when no newer one runs, and say why; a newer one then delivers all of it in order."""
+    topic, keys, count = f"re-{uuid.uuid4().hex[:10]}", 5, 60
+    plain = merged(_store(request, folder, kind), {"destinations": {"deny": []}, "ownership": {"schemes": ["http"]}})
+    new = folder / "new"
+    new.mkdir()
+    async with http_sink() as sink, AsyncExitStack() as stack:
+        olds = []
+        if runs_before:
+            olds.append(await stack.enter_async_context(older_daemon(folder / "before", plain, commit)))
+        async with running_daemon(new, plain) as daemon:
+            made = await daemon.command("topic", "create", topic, "--endpoint", sink.url, "--shards", "2")
+            assert made.code == Exit.OK, made.err
+            async with door_of(daemon) as door:
+                await fill(door, topic, range(count // 2), keys)
+                changed = await daemon.command("topic", "set", topic, "--shards", "4")
+                assert changed.code == Exit.OK, changed.err
+                await fill(door, topic, range(count // 2, count), keys)
+            await daemon.kill_all()
+        await sink.open()
+        olds.append(older(folder / "later", plain, commit))
+        stack.push_async_callback(olds[-1].close)
+        if kind == "rados":
+            await olds[-1].start()
+        else:
+            with pytest.raises(AssertionError, match="newer remora"):
+                await olds[-1].start()
+        for old in olds:
+            await until(partial(_says_why, old, kind, topic), "why an older daemon leaves the topic alone")
+        assert all([await _refuses(old, topic) for old in olds if old.is_running])
+        assert sink.bodies == []
+        async with running_daemon(new, plain) as daemon:
+            await sink.until(count)
+            ledger = (await daemon.command("ledger", topic, "--json")).json
+
+    events = [json.loads(body)["Records"][0] for body in dict.fromkeys(sink.bodies)]
+    for key in range(keys):
+        ids = [int(each["eventId"]) for each in events if each["s3"]["object"]["key"] == str(key)]
+        assert ids == sorted(ids)
+    assert sorted(int(each["eventId"]) for each in events) == list(range(count))
+    assert ledger[0]["unaccounted"] == 0
+
+
+def _store(request: pytest.FixtureRequest, folder: Path, kind: str) -> Options:
+    if kind == "rados":
+        return {"store": {"kind": kind}, "rados": rados_section(request.getfixturevalue("settings"))}
+    return {"store": {"kind": kind}, "sqlite": {"directory": str(folder / "queues"), "files": 1}}
+
+
+@asynccontextmanager
+async def door_of(daemon: Daemon) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield session
+
+
+async def fill(door: aiohttp.ClientSession, topic: str, numbers: Iterable[int], keys: int) -> None:
+    """Store events, of each key in the order of their numbers."""
+    body = {"Records": [record(str(number % keys), eventId=str(number)) for number in numbers]}
+    answer = await ask(door, "POST", f"/v1/topics/{topic}/events", body)
+    assert answer.status == 200, answer.body
+
+
+def _says_why(older: Daemon, kind: str, topic: str) -> bool:
+    return ("newer remora" if kind == "sqlite" else topic) in older.logged()
+
+
+async def _refuses(older: Daemon, topic: str) -> bool:
+    """Whether it takes nothing in for the topic."""
+    async with door_of(older) as door:
+        answer = await ask(door, "POST", f"/v1/topics/{topic}/events", {"Records": [record("1", eventId="1")]})
+    return answer.status >= 400
 
 
 async def until_forgotten(daemon: Daemon, topic: str) -> None:

@@ -6,10 +6,7 @@ import asyncio
 import gzip
 import json
 import os
-import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,12 @@ import pytest
 from devkit.clusters.ceph import Gateway
 from devkit.clusters.s3 import Zone, fresh
 from devkit.entries.queues import Queues, calm
-from devkit.paths import ROOT
 from devkit.processes.daemon import Daemon, Options, merged, running_daemon
 from devkit.receivers.http_sink import HttpSink, http_sink
 from devkit.waits import until
 from remora.codec.lock_ops import encode_break
 from remora.model.shard import Shard
+from support.older import older_commits, older_daemon
 
 pytestmark = pytest.mark.ceph
 
@@ -129,9 +126,8 @@ async def test_what_never_gets_delivered_is_exported_and_dropped(queues: Queues,
     assert (done["delivered"], done["exported"], done["unaccounted"]) == (sent - len(lines), len(lines), 0)
 
 
-OLDER = [os.environ["OLDER_COMMIT"]] if "OLDER_COMMIT" in os.environ else ["c90864a", "eabeb60e"]
-"""Commits whose remoras know nothing of runs: the first release, 0.1.0, and the last one before spill. The wheel of
-`scripts/try-upgrade --store rados` is in OLDER_REMORA; without that their code runs with this checkout's packages."""
+OLDER = older_commits("c90864a", "eabeb60e")
+"""Commits whose remoras know nothing of runs: the first release, 0.1.0, and the last one before spill."""
 
 
 @pytest.mark.full("runs the code of older commits; the gate has what keeps it away, by itself")
@@ -175,30 +171,6 @@ async def test_a_pool_with_older_hosts(queues: Queues, tmp_path: Path, commit: s
     assert all(each == sorted(each) for each in found.values())
 
 
-@asynccontextmanager
-async def older_daemon(folder: Path, sections: Options, commit: str) -> AsyncIterator[Daemon]:
-    """A daemon of that commit when it is ready."""
-    daemon = older(folder, sections, commit)
-    try:
-        await daemon.start()
-        yield daemon
-    finally:
-        await daemon.close()
-
-
-def older(folder: Path, sections: Options, commit: str) -> Daemon:
-    """A daemon of that commit, which knows neither a control socket nor mends."""
-    if program := os.environ.get("OLDER_REMORA"):
-        folder.mkdir()
-        daemon = Daemon(folder, sections, command=(program,))
-    else:
-        daemon = Daemon(folder, sections, env={"PYTHONPATH": str(older_code(folder, commit))})
-    del daemon.sections["admin"]["control_socket"]
-    del daemon.sections["rados"]["heal"]
-    daemon.rewrite()
-    return daemon
-
-
 async def takes_others(queues: Queues, older: Daemon, sink: HttpSink) -> None:
     """Wait until an older daemon has taken a queue that was made now: it has read the catalogue since."""
     made: list[str] = []
@@ -209,22 +181,6 @@ async def takes_others(queues: Queues, older: Daemon, sink: HttpSink) -> None:
         return bool({each["queue"] for each in (await older.status())["shards"]} & set(made))
 
     await until(has_one, "a queue of the older daemon's")
-
-
-def older_code(folder: Path, commit: str) -> Path:
-    """The daemon's package as that commit has it."""
-    folder.mkdir()
-    archive = subprocess.run(
-        ["git", "-C", ROOT, "archive", commit, "daemon", "config", "systemd", "CHANGELOG.md"],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if archive.returncode:
-        pytest.skip(f"this checkout has no commit {commit}")
-    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-    named = folder / "daemon/remora-0.1.0.dist-info"  # the first release asks for its own version
-    named.mkdir()
-    (named / "METADATA").write_text("Metadata-Version: 2.1\nName: remora\nVersion: 0.1.0\n")
-    return folder / "daemon"
 
 
 @pytest.mark.timeout(3600)

@@ -44,8 +44,8 @@ def land(journal: Table, *events: dict[str, Any]) -> None:
 
 @pytest.mark.full("the gate compares a bucket with folders, and keeps the tables up")
 def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    """Reconcile finds the same in a catalog's tables as in folders; what has landed since is not sent, and another
-    catalog's tables are refused."""
+    """Reconcile finds the same in a catalog's tables as in folders, events behind the inventory included; what has
+    landed since is not sent, and another catalog's tables are refused."""
     address = lake(tmp_path)
     plan = ReconcilePlan(
         bucket="photos",
@@ -57,6 +57,7 @@ def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: 
             ("same", 0, "e", "v1", START),
             ("size", 9, "e", "null", START),
             ("missing", 5, "e", "null", START),
+            ("behind", 5, "e", "null", START),
         ),
         listed_at_us=int(LISTED_AT.timestamp() * 1_000_000),
         grace_s=GRACE_S,
@@ -70,11 +71,12 @@ def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: 
         told("theirs", PUT, 1, tenant="y"),
     )  # fmt: skip
     take_in_lake(address)
+    land(journal, told("behind", PUT, 4))
 
     found = reconcile(plan)
 
     assert found.counts == {"missing": 1, "extra": 1, "differing": 1, "changing": 0}
-    assert (found.listed, found.told, found.batch) == (3, 3, 0)
+    assert (found.listed, found.told, found.batch) == (4, 4, 1)
     land(journal, told("extra", DELETE, 20))
     folder = tmp_path / "other"
     folder.mkdir()

@@ -95,7 +95,10 @@ def test_a_bucket_beside_its_events(spark: SparkSession, landing: LandedDirector
         listed_at_us=int(LISTED_AT.timestamp() * 1_000_000),
         grace_s=GRACE_S,
     )
-    land(spark, landing, 1, Told("deleted meanwhile", DELETE, 20, time=LISTED_AT))
+    land(
+        spark, landing, 1,
+        Told("deleted meanwhile", DELETE, 20, time=LISTED_AT), Told("made afterwards", PUT, 21, time=LISTED_AT),
+    )  # fmt: skip
 
     found = reconcile(plan)
 

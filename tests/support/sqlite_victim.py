@@ -245,13 +245,13 @@ async def opening(kind: str, directory: Path, killer: Killer) -> None:
         killer.is_armed = False
 
 
-def watch(module: Any, killer: Callable[[str], None]) -> None:
-    """Have the killer see the statements of connections that this module opens."""
+def watch(module: Any, look: Callable[[str], None]) -> None:
+    """Have the statements of connections that this module opens looked at before they run."""
     connect = module.connect
 
     def watched(path: Path, **options: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(path, **options)
-        connection.set_trace_callback(killer)
+        connection.set_trace_callback(look)
         return connection
 
     module.connect = watched

@@ -121,8 +121,42 @@ NUMBERS: dict[str, Callable[[Topic], Topic]] = {
     ),
 }
 
+PARENT, CHILD = "t", "t@1.1"
+"""A shard of the first layout, and one of the next that took over from it."""
+
+
+def resharded(topic: Topic) -> Topic:
+    """The same topic, whose number of shards was changed after its fifth event."""
+    end = Place(PARENT, "inc", 0, 500)
+
+    def moved(where: Place) -> Place:
+        return where._replace(shard=PARENT) if where.offset < end.offset else where._replace(shard=CHILD)
+
+    records = [each._replace(place=moved(each.place), end=moved(each.end)) for each in topic.seen]
+    first = min(each.place for each in records if each.place.shard == CHILD)
+    records = [
+        each._replace(
+            after=f"{PARENT}=inc:0/500,t.2=other:0/70" if each.place == first else "",
+            end=end if each.end.offset == end.offset else each.end,
+        )
+        for each in records
+    ]
+    letters = [each._replace(place=moved(each.place), end=end) for each in topic.letters]
+    balances = [Balance(PARENT, 0, 0, 4, 1), Balance(CHILD, 0, 0, 5, 0)]
+    return replace(topic, seen=records, letters=letters, balances=balances)
+
+
+def later_first(topic: Topic) -> Topic:
+    """The same, where the first event of the later layout stands in Kafka before the last of the earlier one."""
+    whole = resharded(topic)
+    places = {"k-3": 5, "k-5": 3}
+    return replace(whole, seen=[each._replace(offset=places.get(each.event_id, each.offset)) for each in whole.seen])
+
+
 FAULTS: dict[str, tuple[str, Callable[[Topic], Topic]]] = {
     **{name: ("number", spoil) for name, spoil in NUMBERS.items()},
+    "an event of a later layout comes before one of an earlier": ("reordered", later_first),
+    "a shard stops before the end that its successor names": ("gap", lambda topic: without(resharded(topic), BAD)),
     "an acknowledged event is nowhere": ("lost", lambda topic: without(topic, 7)),
     "a dead letter is nowhere": ("lost", lambda topic: without(topic, BAD)),
     "an entry left without a trace": ("gap", lambda topic: without(topic, 7)),
@@ -201,6 +235,12 @@ def test_a_clean_history_has_no_findings(is_exact: bool) -> None:
 
 
 @pytest.mark.guarantee("chaos-runs")
+@pytest.mark.parametrize("is_exact", [False, True], ids=["at-least-once", "exactly-once"])
+def test_another_number_of_shards_is_no_fault(is_exact: bool) -> None:
+    """A key is in one shard of each layout, in order over both, and the first one's chain leads to its end."""
+    assert kinds(of(resharded(a_topic(is_exact=is_exact)))) == set()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found(fault: str) -> None:
     """A history with one fault has a finding of its kind."""

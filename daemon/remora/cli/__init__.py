@@ -161,16 +161,13 @@ def main() -> None:
         _leave(Exit.NO_PERMISSION if exc.errno in NOT_PERMITTED else Exit.FAILURE)
     except UnicodeEncodeError:
         # Names of files and keys of objects may be any bytes; all other arguments are texts.
-        if (wrong := next((each for each in sys.argv[1:] if not _is_text(each)), None)) is None:
+        odd = (each for each in sys.argv[1:] if any("\ud800" <= character <= "\udfff" for character in each))
+        if (wrong := next(odd, None)) is None:
             raise
         print_line(f"remora: the argument {wrong} is not UTF-8", err=True)
         _leave(Exit.USAGE)
     except SystemExit as exc:
         _leave(exc.code)
-
-
-def _is_text(argument: str) -> bool:
-    return not any("\ud800" <= each <= "\udfff" for each in argument)
 
 
 def _leave(code: str | int | None) -> NoReturn:

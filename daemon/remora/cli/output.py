@@ -63,13 +63,10 @@ def print_line(text: str = "", *, err: bool = False) -> None:
 def print_json(value: object, indent: int | None = 2) -> None:
     """One JSON document on standard output, whatever is in its texts."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-    lines = text.split("\n")
-    click.echo("\n".join(each if each.isprintable() else "".join(map(_escaped, each)) for each in lines))
-
-
-def _escaped(character: str) -> str:
-    """A character as JSON escapes it, unless it can be shown; `json` itself leaves one that terminals obey."""
-    return character if character.isprintable() else json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
+    if not text.isascii() or "\x7f" in text:  # what cannot be shown as JSON escapes it, which leaves DEL
+        shown = (each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+        text = "".join(shown).replace("\x7f", "\\u007f")
+    click.echo(text)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: str = "there are none") -> None:

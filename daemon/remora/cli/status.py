@@ -53,7 +53,9 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     for line in (*status_lines(shown), *destinations, *rooms, *slo_lines(shown["topics"])):
         print_line(line)
     heads = ("TOPIC", "STATE", "FOR", "NEXT", "QUEUES", "WAITING", "ENDPOINT", "REASON")
-    print_table(heads, status_rows(shown["topics"], shown["shards"]), _none_held(shown))
+    answer = {each["answers"] for each in shown["workers"]}
+    none = "no worker that answers holds a queue" if True in answer else "which queues are held is not known"
+    print_table(heads, status_rows(shown["topics"], shown["shards"]), none if False in answer else "no queue is held")
     for queues, reason in left_rows(shown["left"]):
         print_line(f"not held: {queues}: {reason}")
 
@@ -68,13 +70,6 @@ def silence_lines(shown: Mapping[str, Any], what: str) -> list[str]:
         return [f"no worker answers: {what} are not known"]
     do, their = ("does", "its") if len(silent) == 1 else ("do", "their")
     return [f"{len(silent)} of {len(workers)} workers {do} not answer: {their} {what} are not known"]
-
-
-def _none_held(shown: Mapping[str, Any]) -> str:
-    answer = [each["answers"] for each in shown["workers"]]
-    if answer and not any(answer):
-        return "which queues are held is not known"
-    return "no queue is held" if all(answer) else "no worker that answers holds a queue"
 
 
 def status_lines(shown: dict[str, Any]) -> list[str]:

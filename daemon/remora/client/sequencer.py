@@ -23,6 +23,7 @@ from typing import Literal, Self
 from remora.client.sequencer_session import (
     INIT_LOG,
     MOST_RANGE,
+    MOST_REQUEST_BYTES,
     OK,
     STALE_EPOCH,
     Outcome,
@@ -30,11 +31,10 @@ from remora.client.sequencer_session import (
     RequestSent,
     SequencerReply,
     SequencerSession,
-    check_name,
     request_frame,
 )
 from remora.model.errors import RemoraError
-from remora.model.log import LogName, Token
+from remora.model.log import LogName, LogRefused, Token
 
 MOST_UNDER_WAY = 4096
 FIRST_PAUSE_S = 0.005
@@ -242,7 +242,10 @@ class SequencerClient:
 
     async def _learn(self, log: LogName) -> None:
         """Learn which epoch a log is served in, from where it is kept or from the server. Raises LogRefused."""
-        check_name(log)
+        longest = request_frame(log, (1 << 64) - 1, hands_out=True, wanted=MOST_RANGE, current=True)
+        if (beyond := len(longest) - 4 - MOST_REQUEST_BYTES) > 0:  # whatever a request asks for
+            size = len(log.pool) + len(log.name)
+            raise LogRefused(f"pool and name of a log have {size - beyond} bytes at most in a request, not {size}")
         if self._projection is not None:
             epoch = await self._projection(log)
             if epoch is not None:

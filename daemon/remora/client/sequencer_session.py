@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, cast
 
-from remora.model.log import LogName, LogRefused, Token
+from remora.model.log import LogName, Token
 
 MOST_REQUEST_BYTES = 1024
 """Servers close the connection of a longer one."""
@@ -40,14 +40,6 @@ def request_frame(log: LogName, epoch: int, *, hands_out: bool, wanted: int = 0,
     if current:
         body += b"\x40\x01"
     return len(body).to_bytes(4, "big") + body
-
-
-def check_name(log: LogName) -> None:
-    """Raises LogRefused where a request of this log is longer than servers read, whatever it asks for."""
-    longest = request_frame(log, (1 << 64) - 1, hands_out=True, wanted=MOST_RANGE, current=True)
-    if (beyond := len(longest) - 4 - MOST_REQUEST_BYTES) > 0:
-        size = len(log.pool) + len(log.name)
-        raise LogRefused(f"pool and name of a log have {size - beyond} bytes at most in a request, not {size}")
 
 
 @dataclass(frozen=True, slots=True)

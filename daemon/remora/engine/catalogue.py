@@ -74,14 +74,11 @@ class Catalogue:
         """Read again and again until cancelled."""
         while True:
             await self.refresh()
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Wait until the next reading is due: after a while, or since the store has told of a change."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._interval_s):
-                await self._store.catalog.changed()
-                await asyncio.sleep(self._early.wait_s(asyncio.get_running_loop().time()))
+            # The next reading is due after a while, or since the store has told of a change.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._store.catalog.changed()
+                    await asyncio.sleep(self._early.wait_s(asyncio.get_running_loop().time()))
 
     async def refresh(self) -> None:
         """Read all of it once; on failure keep what is known and say so."""

@@ -208,7 +208,6 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
     if asked.is_dry:
         _say_what_would_be_read(question, run)
         return
-    settings = {"spark.driver.memory": asked.memory}
     with told(far=running_stage) as tell:
         tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
         with _quiet("aiokafka"):
@@ -218,7 +217,7 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
         question = replace(question, tell=tell)
         with (
             _quiet("aiokafka"),
-            session("replay verify", master=asked.master, kafka=True, light=light, settings=settings) as spark,
+            session("replay verify", master=asked.master, kafka=True, light=light, memory=asked.memory) as spark,
         ):
             found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := asked.out or run) is not None:

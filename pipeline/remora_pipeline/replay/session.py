@@ -84,14 +84,15 @@ def session(
     master: str | None = None,
     kafka: bool = False,
     light: bool = False,
+    memory: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at the end unless it was there before.
 
     `master` is Spark's, by default what spark-submit gave, else all processors of this host. With `kafka`, Spark's
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
-    `light` is for a job that has little to compute: Java compiles less, which suits what must be punctual, and what
-    would end before its compilers do.
+    `memory` is what a local Spark may take. `light` is for a job that has little to compute: Java compiles less, which
+    suits what must be punctual, and what would end before its compilers do.
     """
     if (running := _running()) is not None:
         with in_one_line():
@@ -109,6 +110,8 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     elif master:
         builder = builder.master(master)
+    if memory is not None:
+        wanted["spark.driver.memory"] = memory
     for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
     _hush_the_accumulators()

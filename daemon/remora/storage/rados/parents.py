@@ -19,7 +19,7 @@ import msgspec
 
 from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import FormerQueue, Tally
-from remora.model.shard import Shard
+from remora.model.shard import Origin, Shard
 from remora.model.topic import generation_of, number_of, own_topic_name
 from remora.policy.layouts import parents, waits_for, waits_for_commits
 from remora.storage.librados import WriteOp
@@ -132,7 +132,8 @@ class Parents:
 
         A reservation may be open in it yet; then they wait on, and look by themselves.
         """
-        topic, generation = self._registry.last_known(own_topic_name(shard.queue)), generation_of(shard.queue)
+        generation, first = generation_of(shard.queue), Shard(own_topic_name(shard.queue), Origin.REMORA)
+        topic = self._registry.last_known.topics.get(first)
         old = next((each for each in topic.former if each.generation == generation), None) if topic else None
         if topic is None or old is None:
             return

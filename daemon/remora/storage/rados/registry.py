@@ -106,7 +106,8 @@ class Registry(RadosPart):
         """`changed` is called after each change of a topic."""
         super().__init__(connection)
         self._changed = changed
-        self._known = NONE
+        self.last_known = NONE
+        """The topics that are ready, as this process read them last."""
         self._known_version = -1
         self._remarked = ""
 
@@ -127,11 +128,7 @@ class Registry(RadosPart):
                 _log.warning("cannot read the topics of remora's own: %s", reason)
         else:
             self._remarked = ""
-        return self._known
-
-    def last_known(self, name: str) -> Topic | None:
-        """The topic of this name as this process read it last, if it was ready."""
-        return self._known.topics.get(Shard(name, Origin.REMORA))
+        return self.last_known
 
     async def _refresh(self) -> None:
         """Read the registry if it has changed."""
@@ -153,8 +150,8 @@ class Registry(RadosPart):
 
     def _keep(self, own: ReadyTopics, version: int) -> None:
         self._known_version = version
-        if own != self._known:
-            self._known = own
+        if own != self.last_known:
+            self.last_known = own
 
     async def find(self, name: str) -> TopicRecord | None:
         """The topic of this name in any state; None when there is none."""

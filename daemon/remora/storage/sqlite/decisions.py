@@ -139,14 +139,11 @@ def decision_of(name: str, _: bytes, answer: bytes, parts: Any, checksum: int) -
         raise StoreDamaged(f"what request {name} has decided has changed in the store")
     found = answer_of(name, answer)
     repeated = FannedOut(found.accepted, found.unmatched, found.topics, repeated=True)
-    return Decision(name, repeated, _parts_of(name, parts), now_ns() + MAY_BE_TAKEN_NS)
-
-
-def _parts_of(name: str, raw: bytes) -> Sequence[FilePart]:
     try:
-        return _decode_parts(raw) if raw else ()
+        decided: Sequence[FilePart] = _decode_parts(parts) if parts else ()
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as exc:
         raise StoreDamaged(f"what request {name} has decided cannot be read: {exc}") from exc
+    return Decision(name, repeated, decided, now_ns() + MAY_BE_TAKEN_NS)
 
 
 def answer_of(name: str, raw: bytes) -> FannedOut:

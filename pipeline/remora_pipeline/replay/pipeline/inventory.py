@@ -60,10 +60,10 @@ def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
     newest = target.newest()
     if newest and (newest.landing, newest.batch, newest.buckets) == (wanted.landing, wanted.batch, wanted.buckets):
         return newest, False
-    staging, settings = target.staging(), AGAIN | {"spark.driver.memory": plan.memory}
+    staging = target.staging()
     try:
         with (
-            session("pipeline inventory", master=master, settings=settings) as spark,
+            session("pipeline inventory", master=master, memory=plan.memory, settings=AGAIN) as spark,
             writing(spark),
         ):
             _write(spark, source, wanted, staging)

@@ -116,8 +116,10 @@ def reconcile(
     directory.refuse_others()
     with named_by_path(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
-        settings = {**SETTINGS, "spark.driver.memory": plan.memory}
-        with session("pipeline reconcile", master=master, settings=settings) as spark, writing(spark):
+        with (
+            session("pipeline reconcile", master=master, memory=plan.memory, settings=SETTINGS) as spark,
+            writing(spark),
+        ):
             found = _compared(spark, plan, directory, tell)
     directory.page.write_text(page_of(found))
     directory.keep(found)

@@ -91,7 +91,7 @@ def take_in_lake(
         return LakeInventory(_objects(inventory), is_new=False)
     added = None if said is None or whole else _added(journal, head, _position(said).journal)
     with (
-        session("pipeline inventory", master=master, settings=AGAIN | {"spark.driver.memory": memory}) as spark,
+        session("pipeline inventory", master=master, memory=memory, settings=AGAIN) as spark,
         writing(spark),
         told_as(lake.uri),
     ):
