@@ -142,15 +142,14 @@ def test_names_that_may_be_any_bytes_are_taken_as_they_are(remora: Run, config: 
     "command", ["store directory list", "store directory add {}/other", "store backup {}/copies", "topic list"]
 )
 def test_a_directory_that_may_not_be_entered_is_a_permission(
-    remora: Run, config: Path, folder: Path, request: pytest.FixtureRequest, command: str
+    remora: Run, folder: Path, request: pytest.FixtureRequest, command: str
 ) -> None:
     """A line names what this user may not look into; there is no traceback."""
-    store = folder / "queues"
+    config, store = folder / "remora.toml", folder / "queues"
     write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(store), "files": 1}})
     assert remora("topic", "create", "t", "--endpoint", "http://h", "-c", config).code == Exit.OK
-    for each in (config, *config.parents, folder):
-        if each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o055)
+    folder.chmod(0o755)
+    config.chmod(0o644)
     request.getfixturevalue("nobody")
 
     done = remora(*command.format(folder).split(), "-c", config)

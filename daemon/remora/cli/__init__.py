@@ -15,7 +15,6 @@ import click
 
 from remora import __version__
 from remora.cli.groups import CommandGroup
-from remora.cli.output import print_line
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import Exit, exit_code
 from remora.process.exit import end_at_once
@@ -149,25 +148,31 @@ def main() -> None:
         group(standalone_mode=True)
     except RemoraError as exc:
         for each in exc.problems if isinstance(exc, ConfigError) else (exc,):
-            print_line(f"remora: {each}", err=True)
+            _complain(str(each))
         _leave(exit_code(exc))
     except OSError as exc:
         if exc.errno in NO_ROOM:
-            print_line(f"remora: cannot write {exc.filename or 'what is printed'}: {exc.strerror}", err=True)
+            _complain(f"cannot write {exc.filename or 'what is printed'}: {exc.strerror}")
             _leave(Exit.FAILURE)
         if exc.filename is None:
             raise
-        print_line(f"remora: {os.fsdecode(exc.filename)}: {exc.strerror}", err=True)
+        _complain(f"{os.fsdecode(exc.filename)}: {exc.strerror}")
         _leave(Exit.NO_PERMISSION if exc.errno in NOT_PERMITTED else Exit.FAILURE)
     except UnicodeEncodeError:
         # Names of files and keys of objects may be any bytes; all other arguments are texts.
         odd = (each for each in sys.argv[1:] if any("\ud800" <= character <= "\udfff" for character in each))
         if (wrong := next(odd, None)) is None:
             raise
-        print_line(f"remora: the argument {wrong} is not UTF-8", err=True)
+        _complain(f"the argument {wrong} is not UTF-8")
         _leave(Exit.USAGE)
     except SystemExit as exc:
         _leave(exc.code)
+
+
+def _complain(text: str) -> None:
+    from remora.cli.output import print_line  # with modules that `--version` does not need
+
+    print_line(f"remora: {text}", err=True)
 
 
 def _leave(code: str | int | None) -> NoReturn:

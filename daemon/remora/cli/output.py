@@ -1,8 +1,10 @@
-"""How commands print: tables for people, JSON for programs, one line for errors."""
+"""How commands print: tables for people, JSON for programs, one line for errors.
+
+What only commands need that wait for something is imported by them: `--version` prints, too.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -11,7 +13,6 @@ from typing import Any, TypeVar
 
 import click
 
-from remora.cluster_answer import notice
 from remora.model.words import printable
 
 T = TypeVar("T")
@@ -22,6 +23,10 @@ LETTERS = ("dead letter", "dead letters")
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's one coroutine; while it waits for a silent cluster, standard error says so."""
+    import asyncio
+
+    from remora.cluster_answer import notice
+
     before = notice.set(_waiting)
     try:
         return asyncio.run(work)
