@@ -13,6 +13,7 @@ from devkit.clusters.ceph import Ceph, Gateway, reached
 from devkit.waits import PATIENT_S, until
 from remora.config import RadosSettings
 from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
+from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.policy import doorbells
@@ -115,6 +116,40 @@ async def test_each_commit_of_another_process_is_told(
 
         assert await told(holder) == {topic.first_shard}
         assert len(await pending(holder, topic.first_shard)) == 1
+
+
+async def test_the_end_of_a_parent_is_told(
+    ceph: Ceph, settings: RadosSettings, writer: RadosStore, topic: Topic
+) -> None:
+    """The owner of a former shard that finds it empty tells the owners of the shards behind it, once: that of another
+    process and its own. These are delivered then."""
+    await published(writer, topic)
+    async with reached(settings) as owner, reached(settings) as other:
+        token = await held_and_watched(ceph, owner, topic.first_shard)
+        changed = await writer.own_topics.reshard(topic, 2)
+        await owner.catalog.topics()
+        one, two = changed.open_shards()
+        children = {owner: await held_and_watched(ceph, owner, one), other: await held_and_watched(ceph, other, two)}
+        for store, child in children.items():
+            assert (await store.queue.read(child, b"", 1)).held_back
+        page = await owner.queue.read(token, b"", 10)
+        await owner.queue.remove(token, page.positions[-1], 1, Tally(delivered=1))
+        for store in children:
+            store.arrivals._bell.take()
+
+        assert not (await owner.queue.read(token, b"", 10)).entries
+
+        assert one in await told(owner)
+        assert await told(other) == {two}
+        assert not (await owner.queue.read(children[owner], b"", 1)).held_back
+        await until(partial(_is_let_go, other, children[other]))
+        rung = [each.rung_at for each in owner._doorbells._bells]
+        await owner.queue.read(token, b"", 10)
+        assert [each.rung_at for each in owner._doorbells._bells] == rung
+
+
+async def _is_let_go(store: RadosStore, token: LockToken) -> bool:
+    return not (await store.queue.read(token, b"", 1)).held_back
 
 
 async def test_a_commit_of_this_process_is_told(settings: RadosSettings, writer: RadosStore, topic: Topic) -> None:

@@ -31,7 +31,6 @@ class Catalog(Protocol):
 
     async def shards(self) -> Sequence[Shard]:
         """Every registered queue, in name order. While nothing changed, the answer may be the same object as before."""
-        ...
 
     async def topics(self) -> Mapping[Shard, Topic]:
         """The persistent topics whose metadata is readable, by their (first) shard.
@@ -42,16 +41,10 @@ class Catalog(Protocol):
         ...
 
     async def changed(self) -> None:
-        """Return when this process is told of a change of shards, topics or holds that it may not have read; called by
-        one task.
-
-        Nobody has to tell: what is not told is found by reading. It is told of more than there was, too.
-        """
-        ...
+        """Return when told, by whoever tells, that any of it may be another. Called by one task."""
 
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without the lock, or None. Corrupt: CorruptBytes; no queue: ShardGone."""
-        ...
 
 
 class Locks(Protocol):
