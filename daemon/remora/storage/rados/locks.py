@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import MappingProxyType
+from typing import Protocol
 
 from remora.codec.lock_ops import (
     LockFlags,
@@ -39,7 +40,6 @@ from remora.storage.rados.part import (
     held_write,
     lock_name,
 )
-from remora.storage.rados.queue import RadosQueue
 from remora.storage.rados.refusals import HELD, Refusals
 from remora.storage.rados.state import STATE, stored_state
 
@@ -63,6 +63,18 @@ _MARKED: Refusals = MappingProxyType(
 _TRIES = 3
 
 
+class HeldQueues(Protocol):
+    """Who keeps something of queues while their locks are held."""
+
+    def taken(self, token: LockToken) -> None:
+        """The lock was acquired."""
+        ...
+
+    def let_go(self, token: LockToken) -> None:
+        """The lock is not held any more."""
+        ...
+
+
 class RadosLocks(RadosPart):
     """Takes, extends and releases locks of queues.
 
@@ -76,7 +88,7 @@ class RadosLocks(RadosPart):
         catalog: RadosCatalog,
         old_heads: OldHeads,
         doorbells: Doorbells,
-        queue: RadosQueue,
+        queue: HeldQueues,
         on_seam: OnSeam,
     ) -> None:
         """`queue` is told of each lock that was acquired, before anything is done under it, and of each that is not
