@@ -17,7 +17,7 @@ class CreditFlow(msgspec.Struct, kw_only=True):
     `granted_bytes` were charged and handed to endpoints, `passed_bytes` while the scope was disabled;
     `given_back_bytes` were charged and not used. Requests passed `at_once`, or were `deferred`: of these so many have
     `waited` and were granted then, the others wait or were given up. `waits` has the times of those that `waited`, by
-    bucket of `policy.waits`.
+    bucket of `policy.credit_flows`.
     """
 
     group: str

@@ -288,6 +288,7 @@ class RadosQueue(RadosPart):
             raise ValueError(f"{what}: a tally of {tally.total} for {count} entries")
         progress = self._progress.get(token)
         if progress is None or progress.listed is None:
+            await self._run(held_read(token), token, what)  # a queue that is gone is that, and no lost lock
             raise OwnershipLost(f"{token.shard}: nothing was listed under this lock, or the lock was lost since")
         if end > progress.listed or progress.front is None:
             raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
