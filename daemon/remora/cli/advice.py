@@ -70,7 +70,7 @@ def show_advice(settings: Settings, name: str | None, origin: Origin | None, wat
         print_json(found)
     else:
         _print(found)
-    complain(damaged)
+    complain(damaged.values())
 
 
 async def advice(

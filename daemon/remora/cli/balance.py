@@ -71,7 +71,7 @@ def show_command(settings: Settings, as_json: bool) -> None:
         )
         for line in (*_moves(workers), *_limits(workers)):
             print_line(line)
-    complain({each: each for each in silence_lines(status, "resources and moves")})
+    complain(silence_lines(status, "resources and moves"))
 
 
 def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:

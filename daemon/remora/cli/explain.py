@@ -104,7 +104,7 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
         print_json(_as_json(answer))
     else:
         print_findings(asked, answer)
-    complain(damaged | {each: each for each in answer.failures})
+    complain([*damaged.values(), *answer.failures])
     if not answer.is_found:
         sys.exit(Exit.FAILURE)
 

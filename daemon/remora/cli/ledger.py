@@ -57,7 +57,7 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
         print_json([_topic_json(row, balances) for row, balances in rows])
     else:
         _print(rows)
-    complain(damaged)
+    complain(damaged.values())
     if any(each.unaccounted for _, balances in rows for each in balances):
         sys.exit(Exit.FAILURE)
 

@@ -43,7 +43,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
       remora quarantine list --json | jq -r '.[].destination' | sort -u
     """
     status = run_async(fetch_status(settings.admin))
-    rows, unknown = _rows(status), _unknown(status)
+    rows, unknown = _rows(status), silence_lines(status, "quarantines")
     if as_json:
         print_json(rows)
     elif rows or not unknown:
@@ -74,9 +74,9 @@ def release_command(settings: Settings, destination: str | None, every: bool, to
     if (destination is not None) == every:
         raise click.UsageError("name one DESTINATION, or give --all")
 
-    async def work() -> tuple[list[str], Mapping[str, str]]:
+    async def work() -> tuple[list[str], list[str]]:
         status = await fetch_status(settings.admin)
-        rows, unknown = _rows(status), _unknown(status)
+        rows, unknown = _rows(status), silence_lines(status, "quarantines")
         names = sorted({each["destination"] for each in rows if is_meant(each["destination"], destination)})
         if destination is not None and not names and not unknown:
             raise NotQuarantined(f"{destination} is not in quarantine; `remora quarantine list` shows what is")
@@ -89,11 +89,6 @@ def release_command(settings: Settings, destination: str | None, every: bool, to
     if not released and not unknown:
         print_line("no destination was in quarantine")
     complain(unknown)
-
-
-def _unknown(status: Mapping[str, Any]) -> dict[str, str]:
-    """That workers do not answer, for `complain`; empty where all do."""
-    return {each: each for each in silence_lines(status, "quarantines")}
 
 
 def _rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:

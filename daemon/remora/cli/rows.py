@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,9 +138,9 @@ async def look_at(store: ShardStore, shards: Iterable[Shard], *, exact: bool = F
     return found
 
 
-def complain(damaged: Mapping[str, str]) -> None:
-    """Say what is damaged, and end with a failure then: what was printed is not everything."""
-    for reason in damaged.values():
-        print_line(f"remora: {reason}", err=True)
-    if damaged:
+def complain(reasons: Collection[str]) -> None:
+    """Say why what was printed is not everything, and end with a failure where there is a reason."""
+    for each in reasons:
+        print_line(f"remora: {each}", err=True)
+    if reasons:
         sys.exit(Exit.FAILURE)

@@ -73,7 +73,7 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
         print_json([as_json_row(each, is_released=each.shard in released) for each in stats])
     else:
         _print_figures(stats, released, names)
-    complain(damaged)
+    complain(damaged.values())
 
 
 def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard], names: Names) -> None:

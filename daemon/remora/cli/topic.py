@@ -94,7 +94,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
         print_json([_as_json(row, settings) | each for row, each in zip(found, said, strict=True)])
     else:
         _print_rows(found, held, settings)
-    complain(damaged)
+    complain(damaged.values())
 
 
 def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Settings) -> None:
@@ -244,7 +244,7 @@ def stats_command(
         print_json(totals)
     else:
         _print_totals(totals)
-    complain(damaged)
+    complain(damaged.values())
 
 
 async def _seconds_until_full(settings: Settings) -> dict[str, float | None]:
