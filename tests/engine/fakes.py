@@ -34,7 +34,7 @@ from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
 from remora.ports.endpoint import ALL_LANES, Batch, ExactRoute, Route
 from remora.ports.spill import Spilling
-from remora.storage.catalogue_news import CatalogueNews
+from remora.storage.bell import CatalogueNews
 
 FIRST = 24576
 

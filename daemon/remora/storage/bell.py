@@ -1,4 +1,4 @@
-"""Where a store collects the queues that got entries, until its reader of arrivals takes them."""
+"""What a store tells its readers: which queues got entries, and that topics may have changed."""
 
 from __future__ import annotations
 
@@ -34,3 +34,19 @@ class Bell:
             await self._rung.wait()
         finally:
             alarm.cancel()
+
+
+class CatalogueNews:
+    """Tells the one reader of the catalogue that topics may have changed. News that nobody waits for is kept."""
+
+    def __init__(self) -> None:
+        self._told = asyncio.Event()
+
+    def tell(self) -> None:
+        """Some topic may have changed."""
+        self._told.set()
+
+    async def wait(self) -> None:
+        """Return once news came since the last return."""
+        await self._told.wait()
+        self._told.clear()

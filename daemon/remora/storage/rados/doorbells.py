@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
 from remora.policy.doorbells import BELLS, RingPace, bell_of, pause_s
-from remora.storage.bell import Bell
-from remora.storage.catalogue_news import CatalogueNews
+from remora.storage.bell import Bell, CatalogueNews
 from remora.storage.librados import NotifyOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection, reconnect_pause_s
 from remora.storage.rados.part import RadosPart
@@ -83,13 +82,15 @@ class Doorbells(RadosPart):
         if shard in bell.held:
             self._tell([shard])
         elif not bell.is_due and self._pace.notifies(now):
-            bell.is_due = True
-            self._tasks.create_task(self._ring(bell), name=f"ring {bell.oid}")
+            self._ring_soon(bell)
 
     def ring_topics(self) -> None:
         """A topic was made, changed, held or removed. Neither waits nor fails."""
-        bell = self._topics_bell
-        if self._tasks is not None and not bell.is_due:
+        if not self._topics_bell.is_due:
+            self._ring_soon(self._topics_bell)
+
+    def _ring_soon(self, bell: _Doorbell) -> None:
+        if self._tasks is not None:
             bell.is_due = True
             self._tasks.create_task(self._ring(bell), name=f"ring {bell.oid}")
 

@@ -15,8 +15,7 @@ from remora.model.errors import DirectoryLost, StoreAway, StoreError, StoreFull,
 from remora.policy.disk_room import Disk
 from remora.policy.store_directories import StoreDirectories, StoreDirectory
 from remora.ports.stages import NO_METER, StageMeter
-from remora.storage.bell import Bell
-from remora.storage.catalogue_news import CatalogueNews
+from remora.storage.bell import Bell, CatalogueNews
 from remora.storage.sqlite.directories import (
     PreparedFiles,
     anchored,
