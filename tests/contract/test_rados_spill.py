@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from remora.model.errors import OwnershipLost, StoreDamaged, StoreError, StoreUn
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
+from remora.model.topic import Topic
 from remora.storage.librados import ObjectOperation, WriteOp
 from remora.storage.rados import RadosStore, runs
 from support.stores import own_topic, spread
@@ -330,50 +332,53 @@ async def test_older_remoras_leave_a_queue_with_runs_alone(brook: Brook) -> None
     assert brook.value() == b""
 
 
-async def test_a_topic_with_runs_is_unreadable_for_older_remoras(brook: Brook) -> None:
-    """The state of a topic of remora's own says that it spills while any of its queues has runs."""
-    store = brook.store
-    topic = await store.own_topics.create(own_topic("brooks", 2))
-    try:
-        await store.ingest.publish(topic, spread(topic, 20))
-        tokens = [await held(store, shard=each) for each in topic.all_shards()]
-        for each in tokens:
-            assert await store.spill.guard(each)
-            assert await store.spill.move(each)
-        registry: Any = store.own_topics._registry
-        assert (await registry.find("brooks")).stored.state == "spilling"
-        assert topic.first_shard in await store.catalog.topics()
-        for i, each in enumerate(tokens):
-            page = await store.queue.read(each, b"", 100)
-            count = len(page.entries)
-            await store.queue.remove(each, page.positions[-1], count, Tally(delivered=count))
-            assert (await registry.find("brooks")).stored.state == ("ready" if i else "spilling")
-    finally:
-        await store.own_topics.remove(topic, discard=True)
-
-
-async def test_a_topic_is_not_removed_while_its_entries_stand_in_runs(brook: Brook) -> None:
-    """`topic rm` counts what is spilled: it refuses while the rings are empty and the runs are not, and all stays."""
-    store = brook.store
-    topic = await store.own_topics.create(own_topic("kept", 2))
+@asynccontextmanager
+async def spilled_topic(store: RadosStore, name: str) -> AsyncIterator[tuple[Topic, Sequence[LockToken]]]:
+    """A topic of remora's own with two held queues, each of which has ten entries in runs and none in its ring."""
+    topic = await store.own_topics.create(own_topic(name, 2))
     try:
         await store.ingest.publish(topic, spread(topic, 20))
         tokens = [await held(store, shard=each) for each in topic.all_shards()]
         for each in tokens:
             assert await store.spill.guard(each)
             assert await store.spill.move(each) == 10
+        yield topic, tokens
+    finally:
+        if await store.own_topics.find(name) is not None:
+            await store.own_topics.remove(topic, discard=True)
 
+
+async def drained(store: RadosStore, token: LockToken) -> int:
+    """Deliver what a queue has; how many entries that are."""
+    page = await store.queue.read(token, b"", 100)
+    count = len(page.entries)
+    await store.queue.remove(token, page.positions[-1], count, Tally(delivered=count))
+    return count
+
+
+async def test_a_topic_with_runs_is_unreadable_for_older_remoras(brook: Brook) -> None:
+    """The state of a topic of remora's own says that it spills while any of its queues has runs."""
+    store = brook.store
+    async with spilled_topic(store, "brooks") as (topic, tokens):
+        registry: Any = store.own_topics._registry
+        assert (await registry.find("brooks")).stored.state == "spilling"
+        assert topic.first_shard in await store.catalog.topics()
+        for i, each in enumerate(tokens):
+            await drained(store, each)
+            assert (await registry.find("brooks")).stored.state == ("ready" if i else "spilling")
+
+
+async def test_a_topic_is_not_removed_while_its_entries_stand_in_runs(brook: Brook) -> None:
+    """`topic rm` counts what is spilled: it refuses while the rings are empty and the runs are not, and all stays."""
+    store = brook.store
+    async with spilled_topic(store, "kept") as (topic, tokens):
         with pytest.raises(TopicRefused, match="20 entries of kept wait; nothing was removed"):
             await store.own_topics.remove(topic, discard=False)
 
         for each in tokens:
-            page = await store.queue.read(each, b"", 100)
-            await store.queue.remove(each, page.positions[-1], 10, Tally(delivered=len(page.entries)))
+            assert await drained(store, each) == 10
             await store.locks.release(each)
         assert (await store.own_topics.remove(topic, discard=False)).entries == 0
-    finally:
-        if await store.own_topics.find("kept") is not None:
-            await store.own_topics.remove(topic, discard=True)
 
 
 async def test_real_monitors_say_how_full_the_pool_is(brook: Brook, monkeypatch: pytest.MonkeyPatch) -> None:
