@@ -385,7 +385,7 @@ def _faults(options: argparse.Namespace) -> Collection[plan.Fault]:
 
 
 def _most_shards(topic: Fed, balances: Sequence[Balance]) -> int:
-    """The most shards of which a topic had something under way at a time: those of its two largest layouts."""
+    """How many shards of a topic can have something under way at a time: those of its two largest layouts."""
     layouts = Counter(generation_of(each.shard) for each in balances)
     return max(len(topic.shards), sum(count for _, count in layouts.most_common(2)))
 

@@ -45,7 +45,7 @@ LONGEST_SILENCE_S = 14.0
 """For so long RabbitMQ takes nothing at most: longer than the daemon waits for a confirm."""
 
 RESHARDING_S = 5.0
-"""For so long at least topics get other numbers of shards."""
+"""A stroke goes on changing numbers of shards until this time is over."""
 
 LIFE_S = 60
 """For so long entries live for a while; clocks are stepped by more."""

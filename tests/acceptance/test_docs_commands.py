@@ -111,7 +111,7 @@ WORLDS = {
 }  # fmt: skip
 
 AT_THE_GATE = ("holding.md", "shaping.md")
-"""Documents of which each change tries the commands; a release tries all."""
+"""The gate runs the commands of these documents; the full run those of all."""
 
 PLACES = ("/etc/remora", "/etc/prometheus", "/var/lib/remora", "/var/backups", "/run/remora", "/srv/disk2", "/root")
 """Folders that the documents name, and that lie in the test's own one."""

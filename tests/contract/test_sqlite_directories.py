@@ -198,7 +198,7 @@ async def test_a_lost_directory_costs_its_topics_only(settings: SqliteSettings, 
 
 
 async def test_arrivals_are_awaited_while_a_directory_comes_back(settings: SqliteSettings, tmp_path: Path) -> None:
-    """A waiter for arrivals stays while a directory is away, and hears of what the directory has when it is back."""
+    """Who waits for arrivals waits on while a directory is away, and gets what it holds when it is back."""
     async with SqliteStore(settings) as store:
         here, gone = await one_in(store, "one"), await one_in(store, "two")
         await store.ingest.publish(gone, spread(gone, 4))

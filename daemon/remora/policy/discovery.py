@@ -5,8 +5,8 @@ from __future__ import annotations
 from remora.policy.gcra import CellRate
 
 EVERY_S, AT_ONCE = 0.5, 4
-"""One reading in this time, in the long run, and so many at once: on RADOS a change of shards tells that often. A
-worker that is told of changes all the time reads four times as often as one that is told of none, by default."""
+"""A worker reads once in this time in the long run, and so many times at once: on RADOS one change of shards rings that
+often. By default a worker that always hears of changes reads four times as often as one that hears of none."""
 
 
 class EarlyReadings:

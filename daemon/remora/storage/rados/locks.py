@@ -91,8 +91,8 @@ class RadosLocks(RadosPart):
         queue: HeldQueues,
         on_seam: OnSeam,
     ) -> None:
-        """`queue` is told of each lock that was acquired, before anything is done under it, and of each that is not
-        held any more; `on_seam` is called with those that have a seam, see `ports.spill`.
+        """The locks tell `queue` of each one that they acquire, before anything uses it, and of each one that they lose
+        or release. They call `on_seam` with those that have a seam, see `ports.spill`.
         """
         super().__init__(connection)
         self._catalog, self._old_heads, self._queue, self._on_seam = catalog, old_heads, queue, on_seam

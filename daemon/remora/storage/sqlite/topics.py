@@ -132,9 +132,8 @@ class Topics(SqlitePart):
             connection.execute(_CHANGE, (topic.closed, attributes, number))
             connection.execute(CATALOGUE_CHANGED)
 
-        await self._files.file_of(topic.name).write(
-            change, upkeep=True, changes_topics=True
-        )  # what mends a topic that fills the disk
+        # It is upkeep, since it also mends a topic that fills the disk.
+        await self._files.file_of(topic.name).write(change, upkeep=True, changes_topics=True)
 
     async def reshard(self, topic: Topic, shards: int) -> Topic:
         """Give a topic another number of shards, in one transaction that makes the new queues and shuts the old ones.

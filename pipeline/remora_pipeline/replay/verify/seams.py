@@ -128,7 +128,7 @@ def tells_generation() -> Column:
 
 
 def untold(records: DataFrame, ended: DataFrame | None) -> DataFrame:
-    """The records that tell the generation before their shard, of which no end is known."""
+    """The records that name the generation before their shard where nobody said how that ended."""
     found = records.filter(tells_generation())
     if ended is None:
         return found

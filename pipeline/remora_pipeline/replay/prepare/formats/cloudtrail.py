@@ -141,7 +141,7 @@ def _readable(stream: BinaryIO) -> tuple[bytes, OSError | None]:
 
 
 def _without_a_begin(text: bytes) -> bytes:
-    """The records of one document that has no end, each of which may be whole; any other text as it is."""
+    """What stands behind the head of a single document whose end is missing; any other text as it is."""
     begin = _DOCUMENT.match(text)
     if begin is None or text.count(_RECORDS) > 1:
         return text
