@@ -3,6 +3,7 @@
 from setuptools import Extension, setup
 
 setup(
+    options={"build_ext": {"parallel": True}},  # each takes some seconds of a processor
     ext_modules=[
         Extension(
             "remora.codec._compiled",
