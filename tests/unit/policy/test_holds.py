@@ -52,7 +52,7 @@ def test_a_hold_counts_for_its_topic_until_its_end(
     ],
 )
 def test_a_hold_says_until_when_and_why(hold: TopicHold, text: str) -> None:
-    """Its text has the end in UTC, which the calendar's last day stands for where it is later, and a reason that is given."""
+    """Its text has the end in UTC, at most the last day of the calendar, and the reason where one was given."""
     assert hold_text(hold) == text
 
 
