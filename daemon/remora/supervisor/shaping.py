@@ -28,7 +28,11 @@ class KnowsFlows(Protocol):
 
     async def waiting_for_credit(self) -> Waiting: ...
 
-    async def flows(self) -> Sequence[CreditFlow]: ...
+    async def flows(self) -> Mapping[int, Sequence[CreditFlow] | None]: ...
+
+
+def _all_of(flows: Mapping[int, Sequence[CreditFlow] | None]) -> list[CreditFlow]:
+    return [each for said in flows.values() for each in said or ()]
 
 
 class HostShaping:
@@ -95,7 +99,8 @@ class HostShaping:
             "default_class": self.in_force.default_class,
             "remarks": self.remarks,
             "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
-            "flows": [each | self._moved(each) for each in merged_flows(flows)],
+            "flows": [each | self._moved(each) for each in merged_flows(_all_of(flows))],
+            "workers": [{"number": number, "answers": said is not None} for number, said in flows.items()],
             "ticks": self._shaper.ticks,
             "late_ticks": self._shaper.late_ticks,
         }
