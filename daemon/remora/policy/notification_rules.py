@@ -98,9 +98,9 @@ def overlaps(notifications: Sequence[Notification], of: str = "") -> Iterator[st
 def _may_overlap(one: Notification, other: Notification) -> bool:
     events = [(plain(a), plain(b)) for a in one.events or ("*",) for b in other.events or ("*",)]
     names = [b if stands_for(a, b) else a for a, b in events if stands_for(a, b) or stands_for(b, a)]
-    return any(_filters_may_overlap(one.filter, other.filter, name) for name in names) and _share_a_bucket(
-        one.buckets or ("*",), other.buckets or ("*",)
-    )
+    if not any(_filters_may_overlap(one.filter, other.filter, name) for name in names):
+        return False
+    return _share_a_bucket(one.buckets or ("*",), other.buckets or ("*",))
 
 
 def _share_a_bucket(some: Sequence[str], others: Sequence[str]) -> bool:
