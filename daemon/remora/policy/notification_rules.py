@@ -96,6 +96,7 @@ def overlaps(notifications: Sequence[Notification], of: str = "") -> Iterator[st
 
 
 def _may_overlap(one: Notification, other: Notification) -> bool:
+    """Whether buckets, names and plain rules leave an event for both."""
     events = [(plain(a), plain(b)) for a in one.events or ("*",) for b in other.events or ("*",)]
     names = [b if stands_for(a, b) else a for a, b in events if stands_for(a, b) or stands_for(b, a)]
     if not any(_filters_may_overlap(one.filter, other.filter, name) for name in names):
