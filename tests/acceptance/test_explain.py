@@ -172,6 +172,8 @@ async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_p
 
         assert "with --bootstrap it is looked for in Kafka" in await not_known("id-k")
         assert "whether Kafka had it before" in await not_known("id-of-none", "--bootstrap", kafka.address)
+        ever = "--bootstrap", kafka.address, "--since", "49000d"
+        assert "whether Kafka had it before 1970-01-01 00:00:00Z (--since)" in await not_known("id-of-none", *ever)
         assert "whether it was ever committed: no reservation is open" in await not_known("id-of-none")
         reserved = await ask(
             daemon, "POST", f"/v1/topics/{topic}/reservations", {"events": [{"bucket": "b", "object": "l"}]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -38,7 +39,7 @@ from remora.model.errors import (
 )
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import LockHolder, Shard, ShardStats
-from remora.model.words import duration, several
+from remora.model.words import duration, moment, several
 from remora.policy.hosts import owner_text
 from support.commands import Run, config, remora, subcommands
 from support.scripted_daemon import STATUS, scripted_daemon
@@ -558,6 +559,20 @@ def test_decode_refuses_what_is_no_entry(remora: Run, options: list[str], tmp_pa
 def test_durations(seconds: float | None, text: str) -> None:
     """Durations are printed for people."""
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1_795_752_000.5, "2026-11-27 04:00:00Z"),
+        (-1.0, "1970-01-01 00:00:00Z"),
+        (1e20, "9999-12-31 23:59:59Z"),
+        (math.inf, "9999-12-31 23:59:59Z"),
+    ],
+)
+def test_a_time_that_no_date_can_say_is_the_nearest_one(seconds: float, text: str) -> None:
+    """A time is said in UTC; one before 1970, or behind the calendar's last day, is the nearest that has a date."""
+    assert moment(seconds) == text
 
 
 def test_counts_agree_with_their_nouns() -> None:

@@ -143,10 +143,14 @@ def test_a_hold_that_is_over_is_none(topic: Callable[..., Any], monkeypatch: pyt
         (["--for", "1h", "--until", "2100-01-01T00:00:00Z"], "exclude each other"),
         (["--until", "tomorrow"], "is not a time such as"),
         (["--for", "soon"], "--for"),
+        (["--for", "300000000h"], "behind the year 9999"),
+        (["--for", "9" * 400], "behind the year 9999"),
+        (["--until", "9999-12-31T23:59:59-14:00"], "behind the year 9999"),
     ],
 )
 def test_wrong_ends_are_refused(topic: Callable[..., Any], words: list[str], said: str) -> None:
-    """An end that has passed, that is given twice or that is no time is wrong usage, and nothing is held."""
+    """An end that has passed, that no date can say, that is given twice or that is no time is wrong usage, and nothing
+    is held."""
     done = topic("hold", "orders", *words)
 
     assert done.code == Exit.USAGE

@@ -73,6 +73,25 @@ def test_the_table_has_counters_and_waits(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert len(first) == len(second) + 1
 
 
+@pytest.mark.parametrize(
+    ("answering", "said", "empty"),
+    [
+        ([True, True], [], "no request"),
+        ([True, False], ["workers: 1 of 2 workers does not answer: its counters are not known"], "no request is known"),
+        ([False, False], ["workers: no worker answers: counters are not known"], "no request is known"),
+    ],
+)
+def test_workers_that_are_silent_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answering: list[bool], said: list[str], empty: str
+) -> None:
+    """What a worker that does not answer has counted is said to be unknown, and not taken for none."""
+    workers = [{"number": number, "answers": answers} for number, answers in enumerate(answering, 1)]
+
+    lines = asked(monkeypatch, tmp_path, said=shown() | {"workers": workers}).splitlines()
+
+    assert lines[1:] == [*said, empty]
+
+
 def test_an_earlier_output_is_subtracted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`--since` takes what `--json` printed."""
     before = tmp_path / "before.json"

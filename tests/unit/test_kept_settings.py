@@ -54,16 +54,26 @@ ASKING = (
     "drain", "drain --undo", "quarantine release --all", "shaping reset",
     "shaping set --scope ALL --disable", "topic hold orders", "topic resume orders",
 )  # fmt: skip
+READING = (
+    "topic list", "topic show orders", "notification list", "dlq list", "dlq list --summary", "ledger", "shard list",
+    "spill list", "store directory list", "explain orders",
+)  # fmt: skip
+CHANGING = ("topic rm orders", "notification rm photos", "dlq drop --yes --topic orders", "store directory add more")
 
 
-@pytest.mark.parametrize("command", ASKING)
-def test_a_refused_file_takes_no_command_of_the_daemon_away(
-    remora: Run, config: Path, folder: Path, command: str
-) -> None:
-    """Each command that asks the running daemon, or changes what it does, goes by the settings that it runs with."""
+@pytest.fixture
+def topic(remora: Run, config: Path, folder: Path) -> None:
+    """A store with a topic `orders`, by a file that is not spoilt yet."""
     store, run = {"directory": f"{folder}/queues", "files": 1}, {"run_directory": str(folder)}
     write_config(config, {"store": {"kind": "sqlite"}, "sqlite": store, "supervisor": run})
     assert remora("topic", "create", "orders", "--endpoint", "http://h", "-c", config).code == Exit.OK
+
+
+@pytest.mark.parametrize("command", [*ASKING, *READING])
+@pytest.mark.usefixtures("topic")
+def test_a_refused_file_takes_no_command_away_that_looks(remora: Run, config: Path, folder: Path, command: str) -> None:
+    """Each command that asks the running daemon, changes what it does or only reads its store goes by the settings that
+    it runs with."""
     with scripted_daemon(folder / "control.sock") as address:
         settings = load(config)
         kept_settings.remember(replace(settings, admin=replace(settings.admin, listen=address)), config)
@@ -73,6 +83,19 @@ def test_a_refused_file_takes_no_command_of_the_daemon_away(
 
     assert done.code == Exit.OK, done.err
     assert "by the settings that it runs with" in done.err
+
+
+@pytest.mark.parametrize("command", CHANGING)
+@pytest.mark.usefixtures("topic")
+def test_a_refused_file_keeps_the_store_from_changes(remora: Run, config: Path, command: str) -> None:
+    """A command that changes the store is refused: the file may be about to name another one."""
+    kept_settings.remember(load(config), config)
+    config.write_text(f'{config.read_text()}\n[log]\nlevel = "loud"\n')
+
+    done = remora(*command.split(), "-c", config)
+
+    assert done.code == Exit.CONFIG
+    assert "log.level" in done.err
 
 
 def test_a_refused_file_does_not_keep_events_out(remora: Run, config: Path, folder: Path) -> None:

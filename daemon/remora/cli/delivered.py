@@ -6,10 +6,10 @@ import logging
 from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from remora.model.errors import RemoraError
+from remora.model.words import moment
 
 EVENT_ID = "remora-event-id"
 READ_MS = 5000
@@ -37,9 +37,8 @@ class Delivered:
     @property
     def shown(self) -> str:
         """One line."""
-        at = datetime.fromtimestamp(self.timestamp, UTC)
         place = f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
-        return f"{place}, {at:%Y-%m-%d %H:%M:%S} UTC, event id {self.event_id or 'unknown'}"
+        return f"{place}, {moment(self.timestamp)}, event id {self.event_id or 'unknown'}"
 
     def as_json(self) -> dict[str, object]:
         """The same with the names that `remora explain --json` promises."""

@@ -14,7 +14,7 @@ import click
 from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.letters import Filter, filter_options, pick_letters
-from remora.cli.options import config_option, gathered_into, json_option
+from remora.cli.options import config_option, daemon_option, gathered_into, json_option
 from remora.cli.output import LETTERS, ask, print_json, print_line, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.codec.event_entry import decode
@@ -56,7 +56,7 @@ def dlq() -> None:
 @click.argument("queue", required=False)
 @filter_options
 @click.option("--summary", is_flag=True, help="Count them by queue and cause, with those re-driven and dropped.")
-@config_option
+@daemon_option
 @json_option
 def list_command(settings: Settings, queue: str | None, wanted: Filter, summary: bool, as_json: bool) -> None:
     """List dead letters of QUEUE, or of all queues, in queue order.
@@ -140,7 +140,7 @@ def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None
 @click.argument("queue")
 @click.argument("position")
 @click.option("--raw", is_flag=True, help="Write the raw entry to standard output, as `entry decode` reads it.")
-@config_option
+@daemon_option
 def show_command(settings: Settings, queue: str, position: str, raw: bool) -> None:
     """Show the dead letter of QUEUE at POSITION (as `dlq list` prints it), with the event that is in it.
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
@@ -19,7 +18,7 @@ from remora.codec.rendering_plain import created_ns, key
 from remora.model.errors import CodecError, ShardGone, StoreDamaged
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
-from remora.model.words import several
+from remora.model.words import moment, several
 from remora.ports.store import ShardStore
 
 MOST_FOUND = 100
@@ -111,7 +110,7 @@ async def _look_into_kafka(
     bootstrap: str, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: EventFindings
 ) -> None:
     """Add the records of the event. A broker that does not answer is asked once; one may lack topics of others."""
-    since = time.time() - asked.since_s
+    since = max(time.time() - asked.since_s, 0.0)  # Kafka has no times before 1970
     try:
         found = await find_delivered(bootstrap, _topics_of_kafka(meant), asked.needles, since)
     except KafkaNotReachable as exc:
@@ -181,8 +180,7 @@ async def not_known(
         + ("; with --bootstrap it is looked for in Kafka" if not asked.bootstrap and _topics_of_kafka(meant) else "")
     ]
     if asked.bootstrap and not answer.failures:
-        since = datetime.fromtimestamp(time.time() - asked.since_s, UTC)
-        lines.append(f"whether Kafka had it before {since:%Y-%m-%d %H:%M:%S} UTC (--since)")
+        lines.append(f"whether Kafka had it before {moment(time.time() - asked.since_s)} (--since)")
     if reservations:
         lines.append(
             f"whether it is in {several(reservations, 'open reservation')}: none has content before its commit"

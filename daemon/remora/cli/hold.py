@@ -20,7 +20,7 @@ from remora.model.errors import DaemonNotReachable, RemoraError
 from remora.model.hold import TopicHold
 from remora.model.shard import Origin
 from remora.model.topic import Topic
-from remora.model.words import duration
+from remora.model.words import LAST_MOMENT, duration
 from remora.policy.holds import deaf_hosts, hold_text, in_force
 from remora.ports.store import ShardStore
 
@@ -38,12 +38,16 @@ class HoldAsked:
     reason: str
 
     def hold(self, now: float) -> TopicHold:
-        """The hold. Raises UsageError for an end that has passed."""
+        """The hold. Raises UsageError for an end that has passed, or that no date can say."""
         if self.until is not None and self.length is not None:
             raise click.UsageError("--until and --for exclude each other")
         end = self.until / 1e6 if self.until is not None else now + self.length if self.length is not None else None
         if end is not None and end <= now:
             raise click.UsageError("the hold would be over already")
+        if end is not None and end > LAST_MOMENT:
+            raise click.UsageError(
+                "the hold would end behind the year 9999; without an end it lasts until it is resumed"
+            )
         return TopicHold(now, end, self.reason)
 
 

@@ -11,7 +11,7 @@ import click
 
 from remora import app
 from remora.cli.layouts import ended_balances
-from remora.cli.options import config_option, json_option
+from remora.cli.options import daemon_option, json_option
 from remora.cli.output import print_json, print_table, run_async
 from remora.cli.rows import AT_ONCE, Row, complain, origin_option, row_named, rows_of
 from remora.cli.steps import SILENT_S, told
@@ -26,7 +26,7 @@ from remora.ports.store import ShardStore
 @click.command()
 @click.argument("topic", required=False)
 @origin_option
-@config_option
+@daemon_option
 @json_option
 def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json: bool) -> None:
     """Count all entries of TOPIC, or of all topics, by shard and outcome. Takes no lock.

@@ -12,7 +12,7 @@ from remora import app
 from remora.cli.declared_notifications import named, size_of
 from remora.cli.groups import CommandGroup
 from remora.cli.notification_lines import shown, shown_filter
-from remora.cli.options import config_option, gathered_into, json_option
+from remora.cli.options import config_option, daemon_option, gathered_into, json_option
 from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.config import Settings
 from remora.model.errors import NotificationRefused
@@ -142,7 +142,7 @@ def create_command(
 
 
 @notification.command("list")
-@config_option
+@daemon_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List notifications, and where each sends to.
@@ -173,7 +173,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
 
 @notification.command("show")
 @click.argument("name", metavar="ID")
-@config_option
+@daemon_option
 @json_option
 def show_command(settings: Settings, name: str, as_json: bool) -> None:
     """Show notification ID.
@@ -217,7 +217,7 @@ def rm_command(settings: Settings, name: str) -> None:
 @click.option("--size", callback=_size, metavar="SIZE", help="The object's size.")
 @METADATA
 @TAG
-@config_option
+@daemon_option
 @json_option
 @gathered_into(AskedEvent)
 def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked: AskedEvent) -> None:

@@ -48,9 +48,10 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def daemon_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `-c FILE`; the command gets the settings that the running daemon works by.
 
-    Every command has it that asks the daemon or changes what it does. The settings are the file's, unless that is
-    refused: then they are what the daemon was last started or reloaded with, since a mistake in the file must not take
-    away the commands that an operator needs then.
+    Every command has it that asks the daemon, changes what it does or only reads its store. The settings are the
+    file's, unless that is refused: then they are what the daemon was last started or reloaded with, since a mistake in
+    the file must not take away the commands that an operator needs then. A command that changes the store has it not:
+    the file may be about to name another one.
     """
 
     @config_file_option("Configuration file.")

@@ -13,6 +13,7 @@ from remora.cli.groups import CommandGroup
 from remora.cli.options import daemon_option, running_option, token_file_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.shaping_stats import stats
+from remora.cli.status import silence_lines
 from remora.config import Settings, parse_size, show_size
 from remora.model.words import several
 from remora.supervisor.shaping_changes import Change, named
@@ -91,6 +92,8 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
         )
         for line in _shares(each):
             print_line(line)
+    for line in silence_lines(shown, "waits"):
+        print_line(f"workers: {line}")
     for remark in shown["remarks"]:
         print_line(f"remark: {remark}")
     print_table(

@@ -13,6 +13,7 @@ import click
 from remora.cli.admin_client import fetch_shaping
 from remora.cli.options import running_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
+from remora.cli.status import silence_lines
 from remora.config import Settings
 from remora.model.credit_flow import COUNTED
 from remora.policy.classes import scope_of
@@ -54,6 +55,7 @@ def stats(
 
     Counters are those of the workers that run, since each began. A wait is right to 12 %. A request that waits
     counts as deferred, and as waited once it was granted. Credit that a group lost stands at its first line.
+    A worker that does not answer is named: what it counted is missing, also from what came since.
 
     \b
     Examples:
@@ -71,9 +73,14 @@ def stats(
             print_json({**came, "flows": rows})
         else:
             print_line(f"ticks: {came['ticks']}, late by one or more: {came['late_ticks']}")
+            silent = silence_lines(came, "counters")
+            for line in silent:
+                print_line(f"workers: {line}")
             firsts = {each["group"]: each["priority"] for each in reversed(rows)}
             print_table(
-                COLUMNS, [_row(each, is_first=firsts[each["group"]] == each["priority"]) for each in rows], "no request"
+                COLUMNS,
+                [_row(each, is_first=firsts[each["group"]] == each["priority"]) for each in rows],
+                "no request is known" if silent else "no request",
             )
         if watch_s is None:
             return
@@ -95,6 +102,7 @@ def came_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, A
     return {
         "ticks": _grown(now["ticks"], before.get("ticks", 0)),
         "late_ticks": _grown(now["late_ticks"], before.get("late_ticks", 0)),
+        "workers": now.get("workers", []),
         "flows": [_flow_since(earlier.get((each["group"], each["priority"]), {}), each) for each in now["flows"]],
     }
 

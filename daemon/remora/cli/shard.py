@@ -11,7 +11,7 @@ from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.heal import heal_command
 from remora.cli.hold import hold_of
-from remora.cli.options import config_option, json_option
+from remora.cli.options import config_option, daemon_option, json_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.cli.steps import SILENT_S, told
@@ -51,7 +51,7 @@ shard.add_command(heal_command)
 
 @shard.command("list")
 @click.option("--exact", is_flag=True, help="List and count entries where the OSDs keep no count.")
-@config_option
+@daemon_option
 @json_option
 def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
     """List queues: owner, lease left, entries, bytes and oldest age. Takes no lock.

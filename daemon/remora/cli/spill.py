@@ -15,7 +15,7 @@ import msgspec
 
 from remora import app
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, json_option
+from remora.cli.options import config_option, daemon_option, json_option
 from remora.cli.output import ask, print_json, print_line, print_table, run_async, size
 from remora.cli.rows import look_at, origin_option
 from remora.cli.trace import myself, trace
@@ -47,7 +47,7 @@ def spill() -> None:
 
 
 @spill.command("list")
-@config_option
+@daemon_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List the queues that have spilled entries. Takes no lock.
@@ -85,7 +85,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
 @spill.command("show")
 @click.argument("queue")
 @origin_option
-@config_option
+@daemon_option
 @json_option
 def show_command(settings: Settings, queue: str, origin: Origin | None, as_json: bool) -> None:
     """Show the runs of QUEUE: pieces of its ring in the order in which they are delivered. Takes no lock.

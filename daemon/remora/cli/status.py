@@ -62,7 +62,7 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
 
 def silence_lines(shown: Mapping[str, Any], what: str) -> list[str]:
     """That workers do not answer, and `what` of theirs is therefore not known; nothing where all answer."""
-    workers = shown["workers"]
+    workers = shown.get("workers", ())
     silent = [each for each in workers if not each["answers"]]
     if not silent:
         return []

@@ -9,7 +9,7 @@ import click
 
 from remora import embedded_files
 from remora.cli.groups import CommandGroup
-from remora.cli.options import config_option, json_option
+from remora.cli.options import config_option, daemon_option, json_option
 from remora.cli.output import print_json, print_line, print_table
 from remora.config import Settings
 
@@ -26,7 +26,7 @@ def directory_group() -> None:
 
 
 @directory_group.command("list")
-@config_option
+@daemon_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List the directories of the store, with what lies in each, while the daemon runs or not.

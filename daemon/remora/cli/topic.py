@@ -19,7 +19,7 @@ from remora.cli.attributes import shown_arguments
 from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, hold_of, resume_command
 from remora.cli.layouts import ended_json, layouts_json
-from remora.cli.options import config_option, gathered_into, json_option, running_option, seconds
+from remora.cli.options import daemon_option, gathered_into, json_option, running_option, seconds
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
@@ -70,7 +70,7 @@ for command in (
 
 
 @topic.command("list")
-@config_option
+@daemon_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
     """List topics, who made each, and who delivers it, or holds it back.
@@ -127,7 +127,7 @@ def _delivered_by(row: Row, held: str, settings: Settings) -> str:
 @topic.command("show")
 @click.argument("name")
 @origin_option
-@config_option
+@daemon_option
 @json_option
 def show_command(settings: Settings, name: str, origin: Origin | None, as_json: bool) -> None:
     """Show the attributes of topic NAME. Credentials are never printed.
@@ -282,7 +282,7 @@ def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
 @click.argument("name")
 @click.option("--raw", is_flag=True, help="Print the raw entry in base64 instead of the notification.")
 @origin_option
-@config_option
+@daemon_option
 def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None) -> None:
     """Print the pending entries of topic NAME as JSON lines, oldest first in each shard, without removing any.
 

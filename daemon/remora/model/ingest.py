@@ -51,8 +51,7 @@ class PublishResult:
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCopies:
+class TopicCopies(NamedTuple):
     """Events that notifications send to one topic, in order."""
 
     topic: Topic

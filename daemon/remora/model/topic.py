@@ -104,6 +104,10 @@ class Topic:
     owner: str = ""
     """Whose topic of radosgw's it is: `tenant$user`, `user` or an account; empty where only its entries are known."""
 
+    def __hash__(self) -> int:
+        """What nearly always differs where topics do: each request looks up what is known of its topic."""
+        return hash((self.name, self.tenant, self.id))
+
     @property
     def first_shard(self) -> Shard:
         """The shard that names the topic."""

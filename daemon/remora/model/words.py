@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 
 def duration(seconds: float | None) -> str:
@@ -25,6 +26,15 @@ def duration(seconds: float | None) -> str:
 def when(seconds: float) -> str:
     """A time to come: `in 4.2s`, and `now` where nothing is left of it."""
     return f"in {duration(seconds)}" if seconds >= 0.001 else "now"
+
+
+LAST_MOMENT = 253_402_300_799
+"""The latest time that a date can say, in Unix seconds: the end of the year 9999."""
+
+
+def moment(at: float) -> str:
+    """A time in UTC; of one that no date can say, the nearest from 1970 on."""
+    return datetime.fromtimestamp(min(max(at, 0), LAST_MOMENT), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def several(count: int, one: str, more: str = "") -> str:

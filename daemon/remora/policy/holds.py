@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
 from remora.model.hold import TopicHold
 from remora.model.member import Member, is_workers
 from remora.model.shard import Shard
 from remora.model.topic import Topic
+from remora.model.words import moment
 from remora.policy.hosts import host_text, names_of
 
 
@@ -29,11 +29,6 @@ def hold_text(hold: TopicHold) -> str:
     """Until when, and why, as status and page say it."""
     until = "until it is resumed" if hold.until is None else f"until {moment(hold.until)}"
     return f"held by an operator {until}" + (f": {hold.reason}" if hold.reason else "")
-
-
-def moment(at: float) -> str:
-    """A time of day for people, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def deaf_hosts(rows: Iterable[Member]) -> list[str]:

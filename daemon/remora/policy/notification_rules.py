@@ -96,11 +96,22 @@ def overlaps(notifications: Sequence[Notification], of: str = "") -> Iterator[st
 
 
 def _may_overlap(one: Notification, other: Notification) -> bool:
-    buckets = [(a, b) for a in one.buckets or ("*",) for b in other.buckets or ("*",)]
+    """Whether buckets, names and plain rules leave an event for both."""
     events = [(plain(a), plain(b)) for a in one.events or ("*",) for b in other.events or ("*",)]
     names = [b if stands_for(a, b) else a for a, b in events if stands_for(a, b) or stands_for(b, a)]
-    return any(_filters_may_overlap(one.filter, other.filter, name) for name in names) and any(
-        may_both_fit(*pair) for pair in buckets
+    if not any(_filters_may_overlap(one.filter, other.filter, name) for name in names):
+        return False
+    return _share_a_bucket(one.buckets or ("*",), other.buckets or ("*",))
+
+
+def _share_a_bucket(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether some bucket's name fits a pattern of each. Names alone are not compared pair by pair: there may be
+    hundreds in each of a thousand notifications."""
+    if not set(some).isdisjoint(others):
+        return True
+    stars, other_stars = ([each for each in patterns if "*" in each] for patterns in (some, others))
+    return any(may_both_fit(a, b) for a in stars for b in others) or any(
+        may_both_fit(a, b) for a in some for b in other_stars
     )
 
 

@@ -28,7 +28,7 @@ class KnowsFlows(Protocol):
 
     async def waiting_for_credit(self) -> Waiting: ...
 
-    async def flows(self) -> Sequence[CreditFlow]: ...
+    async def flows(self) -> Mapping[int, Sequence[CreditFlow] | None]: ...
 
 
 class HostShaping:
@@ -90,12 +90,14 @@ class HostShaping:
     async def show(self) -> dict[str, object]:
         """What is in force, with the credit and the counters of all workers."""
         waiting, flows = await asyncio.gather(self._asked.waiting_for_credit(), self._asked.flows())
+        counted = [each for said in flows.values() for each in said or ()]
         return {
             "changed": self.in_force != self._file,
             "default_class": self.in_force.default_class,
             "remarks": self.remarks,
             "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
-            "flows": [each | self._moved(each) for each in merged_flows(flows)],
+            "flows": [each | self._moved(each) for each in merged_flows(counted)],
+            "workers": [{"number": number, "answers": said is not None} for number, said in flows.items()],
             "ticks": self._shaper.ticks,
             "late_ticks": self._shaper.late_ticks,
         }

@@ -98,10 +98,11 @@ class WorkersView:
                 found[scope, priority] = found.get((scope, priority), 0) + count
         return found
 
-    async def flows(self) -> list[CreditFlow]:
-        """What became of requests for credit, of those workers that answer."""
+    async def flows(self) -> dict[int, list[CreditFlow] | None]:
+        """What became of requests for credit, by the number of each worker; None of one that does not answer."""
         answers = await self._ask("flows")
-        return [each for child, body in answers for each in self._read(child, body, list[CreditFlow]) or ()]
+        said = {child.number: self._read(child, body, list[CreditFlow]) for child, body in answers}
+        return {each.number: said.get(each.number) for each in self.children}
 
     async def metrics(self) -> list[Metric]:
         """One page for all workers. Of one that does not answer in time, what it said last is shown."""

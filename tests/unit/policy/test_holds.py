@@ -48,10 +48,11 @@ def test_a_hold_counts_for_its_topic_until_its_end(
         (TopicHold(0.0), "held by an operator until it is resumed"),
         (TopicHold(0.0, reason="a rebuild"), "held by an operator until it is resumed: a rebuild"),
         (TopicHold(0.0, 1_795_752_000.5), "held by an operator until 2026-11-27 04:00:00Z"),
+        (TopicHold(0.0, 1e20), "held by an operator until 9999-12-31 23:59:59Z"),
     ],
 )
 def test_a_hold_says_until_when_and_why(hold: TopicHold, text: str) -> None:
-    """Its text has the end in UTC, and the reason where one was given."""
+    """Its text has the end in UTC, at most the last day of the calendar, and the reason where one was given."""
     assert hold_text(hold) == text
 
 

@@ -25,6 +25,7 @@ from remora.model.topic import SequenceState
 from remora.servers import tokens
 from remora.servers.ingest import problems
 from remora.servers.ingest.api import ROUTES, template_of
+from remora.servers.ingest.checks import ONCE
 from remora.servers.ingest.openapi import document
 from remora.servers.ingest.problems import TOO_MANY, RefusedRequest
 from remora.servers.ingest.request_reader import BodyForm, has_lines, rooms_of
@@ -225,14 +226,31 @@ async def test_a_bad_idempotency_key_is_refused(site: Site, store: ScriptedStore
     assert store.is_untouched
 
 
-async def test_two_idempotency_keys_are_refused(site: Site, store: ScriptedStore) -> None:
-    """It would be open which of them makes a repeat recognisable; also where both are the same."""
+@pytest.mark.parametrize("name", ONCE)
+async def test_a_header_that_decides_stands_once(site: Site, store: ScriptedStore, name: str) -> None:
+    """It would be open which one is meant, and who is ahead may take another one; also where all are the same."""
     for second in ("b", "a"):
-        headers = CIMultiDict([("Idempotency-Key", "a"), ("Idempotency-Key", second)])
+        headers = CIMultiDict([(name, "a"), (name, second)])
         answer = await site.ask("POST", EVENTS, records("a"), headers)
 
-        assert (answer.status, answer.code, answer.json["field"]) == (400, "BadRequest", "Idempotency-Key")
+        assert (answer.status, answer.code, answer.json["field"]) == (400, "BadRequest", name)
     assert store.is_untouched
+
+
+async def test_other_headers_may_stand_twice(site: Site) -> None:
+    """What decides nothing may come in several lines, as proxies add it."""
+    headers = CIMultiDict([("Via", "1.1 a"), ("Via", "1.1 b"), ("Content-Type", "application/json")])
+
+    assert (await site.ask("POST", EVENTS, records("a"), headers)).status == 200
+
+
+@pytest.mark.parametrize(("encoding", "is_gzip"), [("x-gzip", True), ("GZIP", True), ("", False), ("Identity", False)])
+async def test_encodings_have_other_names(site: Site, store: ScriptedStore, encoding: str, is_gzip: bool) -> None:
+    """Older clients call gzip x-gzip, names are in any case, and a header that names none says nothing."""
+    body = json.dumps(records("a")).encode()
+    answer = await site.ask("POST", EVENTS, gzip.compress(body) if is_gzip else body, {"Content-Encoding": encoding})
+
+    assert (answer.status, answer.json["stored"]) == (200, 1)
 
 
 async def test_a_test_event_of_s3_is_answered_and_stored_nowhere(site: Site, store: ScriptedStore) -> None:

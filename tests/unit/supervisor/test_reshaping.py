@@ -153,11 +153,14 @@ class Desk:
     async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
         return {("uplink", "client_low"): 2}
 
-    async def flows(self) -> list[CreditFlow]:
-        return [
-            CreditFlow(group="uplink", priority="client_low", at_once=3, deferred=2, waited=1, waits={20: 1}),
-            CreditFlow(group="uplink", priority="client_low", at_once=4, deferred=1, waited=1, waits={20: 1, 30: 2}),
-        ]
+    async def flows(self) -> dict[int, list[CreditFlow] | None]:
+        return {
+            1: [CreditFlow(group="uplink", priority="client_low", at_once=3, deferred=2, waited=1, waits={20: 1})],
+            2: None,
+            3: [
+                CreditFlow(group="uplink", priority="client_low", at_once=4, deferred=1, waited=1, waits={20: 1, 30: 2})
+            ],
+        }
 
     def _count(self) -> None:
         self.told += 1
@@ -178,13 +181,15 @@ async def test_a_change_lasts_until_the_next_reload() -> None:
 
 
 async def test_what_became_of_requests_is_of_all_workers() -> None:
-    """The counters of the workers are added up by group and priority, with what the shaper moved of each."""
+    """The counters of the workers are added up by group and priority, with what the shaper moved of each; who does not
+    answer is said."""
     shown: dict[str, Any] = dict(await Desk(TWO).shaping.show())
 
     (flow,) = shown["flows"]
     assert (flow["at_once"], flow["deferred"], flow["waited"], flow["waits"]) == (7, 3, 2, {20: 2, 30: 2})
     assert (flow["donated_bytes"], flow["transferred_bytes"], flow["group_lost_bytes"]) == (0, 0, 0)
     assert (shown["ticks"], shown["late_ticks"]) == (0, 0)
+    assert [(each["number"], each["answers"]) for each in shown["workers"]] == [(1, True), (2, False), (3, True)]
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[Mapping[str, object]]:

@@ -57,11 +57,16 @@ class Headers:
         """All values of a header, in their order."""
         return [_text(value) for value in self.values(name)]
 
+    @property
+    def repeats(self) -> bool:
+        """Whether any header stands more than once."""
+        return len(self._all) != len(self._first)
+
     def values(self, name: bytes) -> Sequence[bytes]:
         """All values of a header, in their order, as they came."""
         if name not in self._first:
             return ()
-        if len(self._all) == len(self._first):
+        if not self.repeats:
             return (self._first[name],)
         return [value for each, value in self._all if each == name]
 

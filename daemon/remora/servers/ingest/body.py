@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import MappingProxyType
 
 from remora.servers.http.begun import in_task
 from remora.servers.http.request import BodyBroken, BodyStream, Request
@@ -18,6 +19,7 @@ from remora.servers.ingest.problems import (
     RefusedRequest,
 )
 
+_OTHER_NAMES = MappingProxyType({"": "identity", "x-gzip": "gzip"})  # RFC 9110, 5.6.1 and 8.4.1
 _QUOTED = " or ".join(f'"{each}"' for each in DECODERS)
 
 
@@ -29,7 +31,8 @@ async def read_body(request: Request, share: Share, *, most_bytes: int, timeout_
     """
     encoding, headers = "identity", request.head.headers
     if b"content-encoding" in headers:
-        encoding = headers.get(b"content-encoding").strip().lower()
+        given = headers.get(b"content-encoding").lower()
+        encoding = _OTHER_NAMES.get(given, given)
     if encoding != "identity" and encoding not in DECODERS:
         detail = f"Content-Encoding may be {_QUOTED}, not {encoding!r}"
         raise RefusedRequest(WRONG_TYPE, detail, headers={"Accept-Encoding": ", ".join(DECODERS)})

@@ -9,6 +9,9 @@ from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.problems import BAD_REQUEST, CROSS_ORIGIN, RefusedRequest, stopping
 from remora.servers.ingest.request_reader import BodyForm, form_of, idempotency_key
 
+ONCE = ("Authorization", "Content-Encoding", "Content-Type", "Idempotency-Key")
+"""Headers that may stand once: of several it would be open which one is meant, and a proxy may read another one."""
+
 
 def check_any(desk: Desk, head: Head) -> None:
     """Let in a request of any kind. Raises Problem.
@@ -21,6 +24,10 @@ def check_any(desk: Desk, head: Head) -> None:
         raise stopping()
     if head.version not in VERSIONS:
         raise RefusedRequest(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
+    if head.headers.repeats:
+        for name in ONCE:
+            if len(head.headers.values(name.lower().encode())) > 1:
+                raise RefusedRequest(BAD_REQUEST, f"{name}: stands more than once", field=name)
 
 
 def check_publishing(desk: Desk, head: Head, topic: str) -> tuple[str, BodyForm, str]:

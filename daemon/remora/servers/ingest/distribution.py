@@ -45,6 +45,11 @@ class Matching:
     last event that matches none.
     """
 
+    __slots__ = (
+        "_allowed", "_left", "_matcher", "_sender", "accepted", "by_topic", "dropped", "filtered", "refused_bucket",
+        "sent", "tests", "unmatched", "unmatched_bucket",
+    )  # fmt: skip
+
     def __init__(self, matcher: RequestMatcher, sender: SenderGrant, most_bytes: int) -> None:
         self.by_topic: defaultdict[str, TopicMatches] = defaultdict(lambda: TopicMatches([], [], []))
         self.accepted = self.unmatched = self.dropped = self.tests = 0
