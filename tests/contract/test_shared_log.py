@@ -313,7 +313,7 @@ async def test_a_log_that_is_none_is_refused(logs: FaultyLogs, folder: Path) -> 
         for doing in (Log.append, Log.trim, Log.fill):
             async with Log(logs, nothing, [server.address], replace(PATIENT, ask_s=0.01)) as log:
                 with pytest.raises(LogUnknown):
-                    await doing(log, b"no" if doing is Log.append else 1)  # type: ignore[operator]
+                    await doing(log, b"no" if doing is Log.append else 1)  # type: ignore[arg-type]
 
 
 async def test_calls_that_wait(logs: FaultyLogs, opens: Opens, folder: Path) -> None:
