@@ -52,6 +52,7 @@ class Footprint:
     events: int
     rss_bytes: int
     pss_bytes: int
+    own_pss_bytes: int
     peak_rss_bytes: int
 
 
@@ -110,10 +111,11 @@ async def _through(clusters: Clusters, options: argparse.Namespace, folder: Path
                     rate = (sent - before) / (time.monotonic() - began)
                     what = f"at rest, after {rate:,.0f} events/s"
                     steps.append(await _at_rest(what, sent, embedded, process.pid, options.workers))
-    grown = (steps[-1].rss_bytes - steps[1].rss_bytes, steps[-1].pss_bytes - steps[1].pss_bytes)
+    names = ("rss_bytes", "pss_bytes", "own_pss_bytes")
+    grown = [getattr(steps[-1], name) - getattr(steps[1], name) for name in names]
     print(
         f"from {steps[1].events:,} to {steps[-1].events:,} events: {grown[0] / 1e6:+.1f} MB resident, "
-        f"{grown[1] / 1e6:+.1f} MB in proportion"
+        f"{grown[1] / 1e6:+.1f} MB in proportion, {grown[2] / 1e6:+.1f} MB of it no file's"
     )
     return steps
 
@@ -133,11 +135,12 @@ async def _at_rest(what: str, events: int, embedded: Embedded, pid: int, workers
         await asyncio.sleep(0.1)
     await asyncio.sleep(REST_S)
     rss_bytes, peak_rss_bytes = memory_bytes(pid)
-    found = Footprint(what, events, rss_bytes, proportional_bytes(pid), peak_rss_bytes)
-    resident, proportional, most = (each / 1e6 for each in (rss_bytes, found.pss_bytes, peak_rss_bytes))
+    pss_bytes, own_pss_bytes = proportional_bytes(pid)
+    found = Footprint(what, events, rss_bytes, pss_bytes, own_pss_bytes, peak_rss_bytes)
+    resident, proportional, own, most = (each / 1e6 for each in (rss_bytes, pss_bytes, own_pss_bytes, peak_rss_bytes))
     print(
-        f"{events:12,} events   {resident:6.1f} MB resident, {proportional:6.1f} MB in proportion,"
-        f" {most:6.1f} MB resident at most   {what}",
+        f"{events:12,} events   {resident:6.1f} MB resident, {proportional:6.1f} MB in proportion, {own:6.1f} MB of it"
+        f" no file's, {most:6.1f} MB resident at most   {what}",
         flush=True,
     )
     return found

@@ -126,14 +126,17 @@ def memory_bytes(pid: int) -> tuple[int, int]:
     return sum(now for now, _ in each), sum(most for _, most in each)
 
 
-def proportional_bytes(pid: int) -> int:
-    """Memory of a process and its family in which each page counts once, whoever shares it (PSS)."""
-    return _proportional_bytes(pid) + sum(_of_one(one, _proportional_bytes, 0) for one in family(pid)[1:])
+def proportional_bytes(pid: int) -> tuple[int, int]:
+    """Memory of a process and its family in which each page counts once, whoever shares it (PSS), and how much of it is
+    no file's. The share of a file's pages, such as a library's, depends on what else runs on the machine."""
+    found = [_proportional_bytes(pid), *(_of_one(one, _proportional_bytes, (0, 0)) for one in family(pid)[1:])]
+    return sum(all_ for all_, _ in found), sum(own for _, own in found)
 
 
-def _proportional_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+def _proportional_bytes(pid: int) -> tuple[int, int]:
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    all_, own = (int(lines[name].split()[0]) * 1024 for name in ("Pss", "Pss_Anon"))
+    return all_, own
 
 
 def _memory_bytes(pid: int) -> tuple[int, int]:

@@ -144,7 +144,8 @@ async def test_a_thawed_server_hands_nothing_out(folder: Path) -> None:
 
 
 async def test_entries_and_seals_by_command(folder: Path) -> None:
-    """`append` asks the sequencer, `read` and its exit codes tell what stands there, and a sealed epoch is stale."""
+    """`append` asks the sequencer, `fill` refuses what was not handed out, `read` and its exit codes tell what stands
+    there, and a sealed epoch is stale."""
     async with a_server(folder):
 
         def run(*words: str, data: bytes = b"") -> tuple[int, bytes]:
@@ -153,6 +154,8 @@ async def test_entries_and_seals_by_command(folder: Path) -> None:
 
         assert await asyncio.to_thread(run, "append", "orders", data=b"first") == (0, b"1\n")
         assert await asyncio.to_thread(run, "read", "orders", "1") == (0, b"first")
+        assert await asyncio.to_thread(run, "fill", "orders", "2") == (1, b"")
+        assert await asyncio.to_thread(run, "next", "orders") == (0, b"2\n")
         assert await asyncio.to_thread(run, "fill", "orders", "2") == (0, b"")
         assert await asyncio.to_thread(run, "read", "orders", "2") == (3, b"")
         assert await asyncio.to_thread(run, "read", "orders", "3") == (4, b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sqlite3
 from contextlib import closing
@@ -89,6 +90,31 @@ async def test_workers_hand_out_one_log(folder: Path) -> None:
     assert found == sorted(set(found))
     async with a_server(folder) as server:
         assert await positions(server, 1) == [found[-1] + 1]  # a clean stop leaves no hole
+
+
+async def test_a_worker_that_cannot_be_started_is_tried_again(folder: Path) -> None:
+    """While there is no descriptor for a new worker the other one hands positions out, and the new one comes later."""
+    configure(folder)
+    async with a_server(folder) as server:
+        began = (await status(folder))["workers"]
+        first, (few, most) = await positions(server, 5), resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, most))
+        os.kill(began[0], signal.SIGKILL)
+        assert server.process.stderr is not None
+        async with asyncio.timeout(PATIENT_S):
+            while b"a sequencer worker cannot be started" not in await server.process.stderr.readline():
+                pass
+        second = await positions(server, 5)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (few, most))
+
+        async def are_two() -> bool:
+            now = (await status(folder))["workers"]
+            return len(now) == 2 and began[1] in now
+
+        await until(are_two, within_s=PATIENT_S)
+        third = await positions(server, 5)
+
+    assert first + second + third == [*range(1, 16)]
 
 
 async def test_workers_end_with_the_first_process(folder: Path) -> None:

@@ -17,7 +17,8 @@ from contract.test_store_logs import COUNTER, LOG, Opens, opens
 from devkit.waits import PATIENT_S
 from remora.client import SequencerClient
 from remora.log import AppendUnclear, Entry, Log, LogTimes, NotAppended, SyncLog
-from remora.model.log import MOST_DATA_BYTES, Cell, LogKind, LogName, LogRefused, LogUnknown
+from remora.model.errors import StoreFull
+from remora.model.log import MOST_DATA_BYTES, MOST_POSITION, Cell, LogKind, LogName, LogRefused, LogUnknown
 from support.log_servers import FaultyLogs, Held, answer_lost, serving, write_lost
 
 __all__ = ["opens"]
@@ -124,6 +125,39 @@ async def test_a_trim_ends_at_the_tail(logs: FaultyLogs, folder: Path) -> None:
     async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
         assert await log.append(b"3") == 3
         assert [each.cell for each in await log.read_range(1, 3)] == [Cell.TRIMMED, Cell.TRIMMED, Cell.DATA]
+
+
+@pytest.mark.parametrize("position", [3, 1_000_000, MOST_POSITION])
+async def test_what_was_not_handed_out_is_not_filled(logs: FaultyLogs, folder: Path, position: int) -> None:
+    """Who fills a position behind the tail is refused, with and without a server, and the log goes on as before: else
+    the next server would begin behind that position, or find that the log is at its end."""
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        assert [await log.append(b"1"), await log.append(b"2")] == [1, 2]
+        with pytest.raises(LogRefused, match=f"position {position} of .* was not handed out yet: 2 is the last one"):
+            await log.fill(position)
+    async with Log(logs, LOG, [], replace(PATIENT, ask_s=0.01)) as alone:
+        with pytest.raises(LogRefused):
+            await alone.fill(position)
+
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        assert await log.append(b"3") == 3
+
+
+async def test_an_append_waits_for_room(logs: FaultyLogs, folder: Path) -> None:
+    """A write that found no room was not carried out: it is made again, at its own position, until there is room; where
+    there is none in time, the entry is not in the log for sure."""
+
+    async def no_room(_: object) -> None:
+        raise StoreFull("the disk is full")
+
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
+        logs.faults = [no_room, no_room]
+        assert await log.append(b"first") == 1
+    times = replace(PATIENT, give_up_s=0.0)
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], times) as log:
+        logs.faults = [no_room]
+        with pytest.raises(NotAppended, match="the disk is full"):
+            await log.append(b"never")
 
 
 async def test_a_write_that_comes_late_lands_nowhere(logs: FaultyLogs, folder: Path) -> None:
@@ -255,7 +289,11 @@ async def test_fill_takes_the_epoch_of_now(logs: FaultyLogs, folder: Path) -> No
     """A position is filled in whichever epoch the log is, and again without an error."""
     async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:
         await log.append(b"one")
+        async with SequencerClient([server.address]) as client:
+            await client.next(LOG)
         await logs.seal(LOG)
+        epoch = await logs.seal(LOG)
+        await logs.append(LOG, epoch, 3, b"three")
         await log.fill(2)
         await log.fill(2)
 
@@ -263,14 +301,19 @@ async def test_fill_takes_the_epoch_of_now(logs: FaultyLogs, folder: Path) -> No
 
 
 async def test_a_log_that_is_none_is_refused(logs: FaultyLogs, folder: Path) -> None:
-    """A counter takes no entries, and a log that does not exist cannot be read: neither is tried again."""
+    """A counter takes no entries, and a log that does not exist is neither read nor written, which is said soon."""
     async with serving(logs, folder) as server:
         async with Log(logs, COUNTER, [server.address], PATIENT) as log:
             with pytest.raises(LogRefused):
                 await log.append(b"no")
-        async with Log(logs, LogName(LOG.pool, b"nothing"), [server.address], PATIENT) as log:
+        nothing = LogName(LOG.pool, b"nothing")
+        async with Log(logs, nothing, [server.address], PATIENT) as log:
             with pytest.raises(LogUnknown):
                 await first(log, 1)
+        for doing in (Log.append, Log.trim, Log.fill):
+            async with Log(logs, nothing, [server.address], replace(PATIENT, ask_s=0.01)) as log:
+                with pytest.raises(LogUnknown):
+                    await doing(log, b"no" if doing is Log.append else 1)  # type: ignore[arg-type]
 
 
 async def test_calls_that_wait(logs: FaultyLogs, opens: Opens, folder: Path) -> None:
@@ -287,9 +330,10 @@ async def test_calls_that_wait(logs: FaultyLogs, opens: Opens, folder: Path) -> 
             entries = log.follow()
             assert [next(entries).data, next(entries).data] == [b"one", b"two"]
             entries.close()
-            log.fill(3)
+            with pytest.raises(LogRefused):
+                log.fill(3)
             log.trim(1)
-            assert [each.cell for each in log.read_range(1, 3)] == [Cell.TRIMMED, Cell.DATA, Cell.FILLED]
+            assert [each.cell for each in log.read_range(1, 3)] == [Cell.TRIMMED, Cell.DATA, Cell.UNWRITTEN]
             assert log.read(2).data == b"two"
 
     async with serving(logs, folder) as server:

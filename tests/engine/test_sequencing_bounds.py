@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from remora.config import SqliteSettings
 from remora.engine import sequencer as module
 from remora.engine.sequencer import MOST_OF_ONE
 from remora.model.errors import StoreUnavailable
-from remora.model.log import MOST_POSITION, LogKind, LogLock, LogName
+from remora.model.log import MOST_POSITION, LogKind, LogLock, LogName, Registered
 from remora.policy import sequence
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import SqliteLogs
@@ -179,6 +180,41 @@ class Gated:
         await self._logs.raise_bound(lock, epoch, bound)
 
 
+class Halting:
+    """Logs of which one call is carried out, and answers when the test says so."""
+
+    def __init__(self, logs: SqliteLogs, step: str) -> None:
+        self._logs = logs
+        self._step = step
+        self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._logs, name)
+        if name != self._step:
+            return call
+
+        async def halted(*given: Any) -> Any:
+            answer = await call(*given)
+            self.reached.set()
+            await self.goes_on.wait()
+            return answer
+
+        return halted
+
+
+class LastEpoch:
+    """Logs that are registered in an epoch that is larger than every other."""
+
+    def __init__(self, logs: SqliteLogs) -> None:
+        self._logs = logs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logs, name)
+
+    async def register(self, *given: Any) -> Registered:
+        return replace(await self._logs.register(*given), epoch=1 << 64)
+
+
 async def near_its_bound(logs: Any) -> Server:
     """A server that has handed out so much of a counter that its bound is to be raised, and has begun to."""
     server = Server(logs)
@@ -243,6 +279,38 @@ async def test_a_server_that_stops_registers_nothing(logs: SqliteLogs) -> None:
     await settled(server)
 
     assert (await logs.projection(LOG)).epoch == 0
+
+
+@pytest.mark.parametrize("step", ["acquire", "register"])
+async def test_a_stop_amid_a_registration_leaves_no_hole(logs: SqliteLogs, step: str) -> None:
+    """A server that is stopped while the store registers a counter for it gives the lock back when that is done, and
+    the next server hands out the number that comes next."""
+    held = Halting(logs, step)
+    server = Server(held)
+    assert server.round(IDS, 1) == INIT_LOG
+    await held.reached.wait()
+
+    stopping = asyncio.create_task(server.sequencing.close())
+    await asyncio.sleep(0)
+    held.goes_on.set()
+    await stopping
+
+    assert not server.sequencing._tasks
+    assert await Server(logs).position(IDS, 2) == 1
+
+
+async def test_a_log_whose_epochs_are_used_up_is_refused(logs: SqliteLogs) -> None:
+    """A log whose projection, or a stripe, has an epoch that no later one fits behind is not served, and tells why;
+    other logs are."""
+    server = Server(LastEpoch(logs))
+
+    assert server.round(LOG, 1) == INIT_LOG
+    await settled(server)
+
+    assert server.sequencing.states()[LOG].reason == "its epochs are used up"
+    assert not server.sequencing.served
+    server.sequencing._logs = logs
+    assert await server.position(IDS, 1) == 1
 
 
 async def test_only_logs_of_its_pools_are_served(logs: SqliteLogs) -> None:

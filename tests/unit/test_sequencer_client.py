@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from devkit.waits import PATIENT_S
+from devkit.waits import PATIENT_S, until
 from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
 from remora.client.sequencer_session import MOST_RANGE, request_frame
 from remora.codec import speedups
@@ -190,6 +190,44 @@ async def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:
     assert {each.epoch for each in seen} == {8}
 
 
+async def test_no_more_than_was_wanted_is_granted(tmp_path: Path) -> None:
+    """Of a server that grants more than it was asked for a caller gets as much as it wanted."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            request = await frame(reader)
+            writer.write(reply(1, granted=7) if request.next else reply(0, epoch=3))
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
+        assert await client.next_range(LOG, 5) == (Token(3, 1), 5)
+
+
+async def test_another_server_knows_no_ranges(tmp_path: Path) -> None:
+    """A client that has been granted ranges asks a server that grants none for single positions after the first try."""
+    ranges = []
+    grants = True
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        position = 0
+        while True:
+            request = await frame(reader)
+            ranges.append(request.range)
+            granted = request.range if grants else 0
+            writer.write(reply(position + request.next, granted=granted, epoch=3 if request.current else -1))
+            position += max(granted, request.next)
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
+        await client.next(LOG)
+        await asyncio.gather(*(client.next(LOG) for _ in range(9)))
+        assert ranges[-1] == 9
+        grants = False
+        ranges.clear()
+
+        await asyncio.gather(*(client.next(LOG) for _ in range(9)))
+
+    assert ranges == [9, *[0] * 8]
+
+
 async def test_a_new_epoch_is_learnt(tmp_path: Path) -> None:
     """After STALE_EPOCH the client learns the epoch that is served, and goes on with it."""
     core = a_core()
@@ -263,6 +301,22 @@ async def test_another_address_is_tried(tmp_path: Path) -> None:
     async with SequencerClient([nobody], timeout_s=0.05) as client:
         with pytest.raises(SequencerUnavailable, match=r"no server answers: unix:.*/nobody: No such file or directory"):
             await client.next(LOG)
+
+
+async def test_who_has_given_up_is_forgotten(tmp_path: Path) -> None:
+    """While no server is there, nothing is kept of callers whose time is over, and the client tries to connect only as
+    long as somebody waits; a server that comes later is found."""
+    address = f"unix:{tmp_path / 's'}"
+    async with SequencerClient([address], timeout_s=0.01) as client:
+        for _ in range(20):
+            with pytest.raises(SequencerUnavailable):
+                await client.next(LOG)
+        await until(lambda: client._opening is None)
+
+        assert not client._waiting
+        client._timeout_s = PATIENT_S
+        async with served(tmp_path, a_core()):
+            assert await client.next(LOG) == Token(3, 1)
 
 
 async def test_a_server_that_stands_still_is_left(tmp_path: Path) -> None:
@@ -359,7 +413,7 @@ async def test_a_range_is_as_long_as_a_request_can_say(tmp_path: Path) -> None:
 
 async def test_replies_that_are_none_end_the_connection(tmp_path: Path) -> None:
     """What is no reply ends the connection, and the client asks again over another one."""
-    core, garbage = a_core(), [b"\0\0\0\1\xff", b"\xff" * 8, reply(1) * 2]
+    core, garbage = a_core(), [b"\0\0\0\1\xff", b"\xff" * 8, reply(1) * 2, bytes(4), bytes.fromhex("00000002 2001")]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if garbage:

@@ -266,7 +266,7 @@ def read(settings: Settings, name: str, pool: str, position: int) -> None:
 @click.argument("position", type=POSITION)
 @config_option
 def fill(settings: Settings, name: str, pool: str, position: int) -> None:
-    """Write POSITION off, so that readers pass it.
+    """Write POSITION off, so that readers pass it. Nothing behind the log's tail is written off.
 
     \b
     Example:

@@ -156,7 +156,7 @@ class SequencerClient:
         if wanted < 1:
             raise ValueError("a range has one position at least")
         reply, epoch = await self._ask(log, "next", min(wanted, MOST_RANGE))
-        return Token(epoch, reply.position), reply.granted or 1
+        return Token(epoch, reply.position), min(reply.granted or 1, wanted)
 
     async def tail(self, log: LogName) -> Token:
         """The last position that was handed out; 0 where there was none. Raises SequencerUnavailable and LogRefused."""
@@ -300,7 +300,7 @@ class SequencerClient:
             self._waiting.appendleft(PositionsAsked(log, 1, "next", outcomes[room:], asked.ends))
             outcomes = outcomes[:room]
         if self._grants_ranges and len(outcomes) > 1:
-            sent.append(RequestSent(asked, outcomes, epoch))
+            sent.append(RequestSent(asked, outcomes, epoch, tries_range=True))
             return request_frame(log, epoch, hands_out=True, wanted=len(outcomes))
         tries = asked.wanted > 1 or self._grants_ranges is None
         sent.extend([RequestSent(asked, [each], epoch, tries) for each in outcomes])
@@ -348,7 +348,12 @@ class SequencerClient:
         """Connect to the first address that can be reached, the one that failed last being tried last."""
         pause_s = FIRST_PAUSE_S
         try:
-            while self._waiting and not self._is_closed:
+            while not self._is_closed:
+                # Those whose time is over are forgotten: they would be all that is kept while no server is there.
+                left = [each for each in self._waiting if not all(outcome.done() for outcome in each.outcomes)]
+                self._waiting, self._asking = deque(left), None
+                if not left:
+                    return
                 address = self._addresses[self._next_address % len(self._addresses)]
                 self._next_address += 1
                 connection = SequencerSession(self._on_reply, self._on_lost, self._silent_s)

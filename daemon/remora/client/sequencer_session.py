@@ -53,7 +53,7 @@ class SequencerReply:
 
 
 def _reply(body: bytes) -> SequencerReply:
-    """Returns a reply's fields. Raises ValueError for a field that is not a varint."""
+    """Returns a reply's fields. Raises ValueError for a field that is not a varint, and where there is no position."""
     values: dict[int, int] = {}
     place = 0
     while place < len(body):
@@ -61,7 +61,9 @@ def _reply(body: bytes) -> SequencerReply:
         if tag & 7:
             raise ValueError("a field of a reply is no number")
         values[tag >> 3], place = _read(body, place)
-    return SequencerReply(values.get(1, 0), values.get(2, 0), values.get(4, 0), values.get(5))
+    if 1 not in values:
+        raise ValueError("a reply has no position")
+    return SequencerReply(values[1], values.get(2, 0), values.get(4, 0), values.get(5))
 
 
 def _read(body: bytes, place: int) -> tuple[int, int]:

@@ -48,6 +48,7 @@ cdef extern from *:
     } Cell;
 
     enum { TAKEN, WAITS, GONE };
+    static const uint64_t MOST_POSITION = INT64_MAX;
 
     static int64_t boottime_ns(void) {
         struct timespec at;
@@ -69,7 +70,7 @@ cdef extern from *:
         if (is_gone(cell, now_ns))
             return GONE;
         if (room_of(cell) < count)
-            return WAITS;
+            return atomic_load(&cell->bound) < MOST_POSITION ? WAITS : GONE;
         *before = atomic_fetch_add(&cell->position, count);
         if (atomic_load(&cell->is_dead))
             return GONE;
@@ -106,6 +107,7 @@ cdef extern from *:
     ctypedef struct Cell:
         pass
     int TAKEN, WAITS, GONE
+    uint64_t MOST_POSITION
     int64_t boottime_ns() noexcept nogil
     bint is_gone(Cell* cell, int64_t now_ns) noexcept nogil
     uint64_t room_of(Cell* cell) noexcept nogil
@@ -385,7 +387,8 @@ cdef class Counter:
         return self.bound - self.position if self.bound > self.position else 0
 
     cdef inline int take(self, uint64_t count, int64_t now_ns) noexcept:
-        """Move the position on by so many, if they may be handed out; else WAITS for the bound, or the epoch is GONE."""
+        """Move the position on by so many, if they may be handed out; else WAITS for the bound, or they are GONE: the epoch
+        is over, or the log is at its end, whose bound is not raised."""
         cdef uint64_t before = 0
         cdef int taken
         if self.cell != NULL:
@@ -393,7 +396,7 @@ cdef class Counter:
             self.position = before + count
             return taken
         if self.room() < count:
-            return WAITS
+            return WAITS if self.bound < MOST_POSITION else GONE
         self.position += count
         return TAKEN
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from remora.model.errors import CodecError
-from remora.model.log import LogName
+from remora.model.log import MOST_POSITION, LogName
 
 MOST_FRAME_BYTES = 1024
 """A body that is announced longer closes the connection."""
@@ -322,6 +322,8 @@ class Core:
         room = counter.bound - counter.position
         count = min(request.range, self._most_range, max(room, 1)) if request.range else request.count or 1
         if count > room:
+            if counter.bound >= MOST_POSITION:  # which is not raised: the log has no more positions
+                return self._missed(log, Result.INIT_LOG, INIT_LOG)
             return None
         first = counter.position + 1
         counter.position += count

@@ -52,6 +52,7 @@ FORGET_EVERY_S = 0.1
 """How often those that may be forgotten are looked for."""
 
 NO_POSITIONS = "its positions are used up"
+NO_EPOCHS = "its epochs are used up"
 
 REGISTRATIONS = 32
 """Logs that are registered side by side."""
@@ -126,6 +127,7 @@ class Sequencing:
         self._slots = asyncio.Semaphore(REGISTRATIONS)
         self._soonest = float("inf")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._registering: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._totals = ServedTotals()
         self._asked: dict[LogName, float] = {}
@@ -155,7 +157,9 @@ class Sequencing:
                 return
             state, begins = sequence.asked(state, now)
             if begins:
-                self._start(self._register(log, state.attempt), f"register {log}")
+                task = self._start(self._register(log, state.attempt), f"register {log}")
+                self._registering.add(task)
+                task.add_done_callback(self._registering.discard)
             if not state.is_missing:
                 self._asked[log] = now
         self._states[log] = state
@@ -190,17 +194,23 @@ class Sequencing:
             self.before()
 
     async def close(self) -> None:
-        """Hand out nothing more, leave no holes behind counters, and give the locks back, within a few seconds."""
+        """Hand out nothing more, leave no holes behind counters, and give the locks back, within a few seconds.
+
+        A registration that is under way goes on until then, for it has a lock to give back, and a bound.
+        """
         self._is_closing = True
-        for task in list(self._tasks):
+        for task in self._tasks - self._registering:
             task.cancel()
         leaving = [(each, self._stop(log, each.epoch, "the server stops")) for log, each in list(self._served.items())]
-        await release_all(self._leave(each, ended) for each, ended in leaving)
+        ends = [self._leave(each.lease.token, each.epoch, ended) for each, ended in leaving]
+        await release_all([*ends, *(_end_of(each) for each in self._registering)])
+        for task in list(self._tasks):
+            task.cancel()
 
-    async def _leave(self, served: Served, ended: EndedEpoch) -> None:
+    async def _leave(self, lock: LogLock, epoch: int, ended: EndedEpoch) -> None:
         try:
-            await self._logs.settle(served.lease.token, served.epoch, ended.position)
-            await self._logs.release(served.lease.token)
+            await self._logs.settle(lock, epoch, ended.position)
+            await self._logs.release(lock)
         except StoreError:
             self._telemetry.skipped(ended.left)
 
@@ -258,8 +268,8 @@ class Sequencing:
             try:
                 lock = await self._locked(log)
                 found = await self._logs.register(lock, self._address, REACH)
-                if found.position >= MOST_POSITION:
-                    raise LogRefused(NO_POSITIONS)
+                if max(found.position, found.epoch) >= MOST_POSITION:
+                    raise LogRefused(NO_POSITIONS if found.position >= MOST_POSITION else NO_EPOCHS)
             except StoreError as exc:
                 self._taking.discard(log)
                 unknown = isinstance(exc, LogUnknown | LogRefused)
@@ -274,6 +284,10 @@ class Sequencing:
                 )
                 return
         self._taking.discard(log)
+        if self._is_closing:
+            left = found.bound - found.position if found.bound < MOST_POSITION else 0
+            await self._leave(lock, found.epoch, EndedEpoch(found.position, left))
+            return
         state, serves = sequence.registered(self._states.get(log, LogState()), attempt, found.epoch)
         if not serves:
             return
@@ -295,6 +309,8 @@ class Sequencing:
         """The lock of a log, which is made first where the settings allow it. Raises StoreError."""
         if problem := name_problem(log) or self._pool_problem(log):
             raise LogRefused(problem)
+        if self._is_closing:
+            raise LogLocked("the server stops")
         try:
             lock = await self._logs.acquire(log, self.owner, self._settings.lease_s)
         except LogUnknown:
@@ -421,11 +437,12 @@ class Sequencing:
     def _note_soonest(self) -> None:
         self._soonest = min((each.lease.term.trusted_until for each in self._served.values()), default=float("inf"))
 
-    def _start(self, work: object, name: str) -> None:
+    def _start(self, work: object, name: str) -> asyncio.Task[None]:
         assert asyncio.iscoroutine(work)
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -434,3 +451,8 @@ class Sequencing:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Return when a task has ended, however that was."""
+    await asyncio.wait([task])

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.model.errors import StoreError
-from remora.model.log import LogName, Token
+from remora.model.log import LogName, LogUnknown, Token
 from remora.ports.log import Logs
 
 T = TypeVar("T")
@@ -42,11 +42,11 @@ class LogServers:
         await self._close()
 
     async def next(self, within_s: float) -> Token:
-        """A position that nobody else gets in its epoch. Raises SequencerUnavailable."""
+        """A position that nobody else gets in its epoch. Raises SequencerUnavailable and LogUnknown."""
         return await self._ask(lambda client: client.next(self._log), within_s)
 
     async def tail(self, within_s: float) -> Token:
-        """The last position that was handed out. Raises SequencerUnavailable."""
+        """The last position that was handed out. Raises SequencerUnavailable and LogUnknown."""
         return await self._ask(lambda client: client.tail(self._log), within_s)
 
     async def _ask(self, question: Callable[[SequencerClient], Awaitable[T]], within_s: float) -> T:
@@ -86,9 +86,16 @@ class LogServers:
 
     async def _addresses(self) -> list[str]:
         """Where to ask now, one after the other where none listens: at the projection's server, then at those that are
-        configured; each time that this is asked another one comes first."""
+        configured; each time that this is asked another one comes first.
+
+        Raises LogUnknown where one was asked in vain: it may have made a log that does not exist.
+        """
         try:
             known = [(await self._logs.projection(self._log)).address]
+        except LogUnknown:
+            if self._tried:
+                raise
+            known = []
         except StoreError:
             known = []
         addresses = [*dict.fromkeys(each for each in (*known, *self._configured) if each)]

@@ -18,7 +18,7 @@ from remora.log.errors import AppendUnclear, NotAppended
 from remora.log.follower import Follower
 from remora.log.servers import LogServers
 from remora.model.errors import StoreError
-from remora.model.log import LogName, PositionTaken, StaleEpoch, Token, check_entry
+from remora.model.log import LogName, LogRefused, PositionTaken, StaleEpoch, Token, check_entry
 from remora.policy import appends
 from remora.policy.appends import Next
 from remora.ports.log import Logs
@@ -85,13 +85,17 @@ class Log:
 
     async def _write(self, token: Token, data: bytes, ends: float) -> tuple[Next, StoreError | None]:
         """Write a position, and find out what became of that. Raises AppendUnclear where nobody can tell."""
-        error = await _error_of(self._logs.append(self.name, token.epoch, token.position, data))
-        step, pause_s = appends.after_write(error), self._times.first_look_s
-        while step is Next.FIND_OUT and self._now() < ends:
-            step, error = await self._found_out(token, data)
-            if step is Next.FIND_OUT:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, self._times.look_s)
+        step, error, pause_s = Next.AGAIN, None, self._times.first_look_s
+        while True:
+            if step is Next.AGAIN:
+                error = await _error_of(self._logs.append(self.name, token.epoch, token.position, data))
+                step = appends.after_write(error)
+            else:
+                step, error = await self._found_out(token, data)
+            if step not in (Next.AGAIN, Next.FIND_OUT) or self._now() >= ends:
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._times.look_s)
         if step in (Next.FIND_OUT, Next.UNCLEAR):
             why = error or "these bytes stand there, written in its own epoch or in a later one"
             raise AppendUnclear(f"the entry may be at position {token.position} of {self.name}: {why}", token.position)
@@ -111,7 +115,16 @@ class Log:
         return appends.after_look(found.cell, is_ours=is_ours, same_epoch=same_epoch), None
 
     async def fill(self, position: int) -> None:
-        """Write a position off; no error where it is filled. Raises PositionTaken, PositionTrimmed, LogUnknown."""
+        """Write a position off; no error where it is filled. Raises PositionTaken, PositionTrimmed, LogUnknown.
+
+        Raises LogRefused behind the tail, which is as `trim` finds it: a position that was written off there would be
+        the last one of the next epoch, with holes up to it, or the log's end.
+        """
+        if position > (last := await self._last()):
+            raise LogRefused(f"position {position} of {self.name} was not handed out yet: {last} is the last one")
+        await self._fill(position)
+
+    async def _fill(self, position: int) -> None:
         while True:
             epoch = (await self._logs.projection(self.name)).epoch
             try:
@@ -128,11 +141,13 @@ class Log:
         It ends at the tail: behind it nothing is handed out yet, and who appends there would be refused. Where no
         sequencer says what the tail is, the last position that is written counts.
         """
+        await self._logs.trim(self.name, min(upto, await self._last()))
+
+    async def _last(self) -> int:
         try:
-            last = (await self._servers.tail(self._times.ask_s)).position
+            return (await self._servers.tail(self._times.ask_s)).position
         except SequencerUnavailable:
-            last = (await self._logs.figures(self.name)).tail
-        await self._logs.trim(self.name, min(upto, last))
+            return (await self._logs.figures(self.name)).tail
 
     # ---------------------------------------------------------------------------------------- reading
 
@@ -158,7 +173,7 @@ class Log:
         time-out; its appender, should it still live, takes another one. It goes on while no sequencer is there, and
         raises StoreUnavailable once the store has been away for `give_up_s`.
         """
-        follower = Follower(self._reads, self._servers, self.fill, self._times, start)
+        follower = Follower(self._reads, self._servers, self._fill, self._times, start)
         while True:
             for each in await follower.look():
                 yield each

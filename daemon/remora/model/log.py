@@ -133,12 +133,13 @@ class PositionTrimmed(LogError):
 
 def name_problem(log: LogName) -> str:
     """The reason why a store refuses this name; empty for a valid name."""
-    try:
-        text = log.name.decode()
-    except UnicodeDecodeError:
-        return "the name of a log is UTF-8"
-    if not text or len(log.name) > MOST_NAME_BYTES or not text.isprintable():
-        return f"the name of a log has 1 to {MOST_NAME_BYTES} bytes of printable text"
+    for what, given in (("name", log.name), ("pool", log.pool)):
+        try:
+            text = given.decode()
+        except UnicodeDecodeError:
+            return f"the {what} of a log is UTF-8"
+        if not text or len(given) > MOST_NAME_BYTES or not text.isprintable():
+            return f"the {what} of a log has 1 to {MOST_NAME_BYTES} bytes of printable text"
     return ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from remora.model.errors import StoreError
+from remora.model.errors import StoreError, StoreFull
 from remora.model.log import Cell, PositionTaken, PositionTrimmed, StaleEpoch
 
 
@@ -17,6 +17,7 @@ class Next(Enum):
     """What comes after a write, or after an attempt to find out what became of one."""
 
     DONE = "it landed"
+    AGAIN = "it was not carried out: write the position again"
     ANEW = "it never will: take another position"
     FIND_OUT = "its outcome is unknown"
     LOOK = "look at what stands at the position"
@@ -30,6 +31,8 @@ def after_write(error: StoreError | None) -> Next:
         return Next.DONE
     if isinstance(error, StaleEpoch | PositionTaken | PositionTrimmed):  # a reader has filled it, or the epoch is over
         return Next.ANEW
+    if isinstance(error, StoreFull):
+        return Next.AGAIN
     return Next.FIND_OUT if error.retriable else Next.FAIL
 
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 
@@ -135,7 +135,13 @@ class SequencerWorkers:
 
     async def _keep_one(self) -> None:
         while not self._is_leaving:
-            await self._one()
+            try:
+                await self._one()
+            except OSError as exc:
+                _log.warning(
+                    "a sequencer worker cannot be started: %s", exc.strerror or exc,
+                    extra={"event": "sequencer_worker_not_started"},
+                )  # fmt: skip
             self._begun.set()
             if not self._is_leaving:
                 await asyncio.sleep(ANEW_S)
@@ -145,12 +151,14 @@ class SequencerWorkers:
         """A worker from its start to its end."""
         self._numbers += 1
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as unless_started, theirs:
+            unless_started.enter_context(ours)
             process = subprocess.Popen(  # noqa: ASYNC220, S603  # the very program that runs here; it returns at once
                 [sys.executable, "-P", "-m", "remora.sequencer.worker", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self._counters.memory, *self._listeners),
             )
+            unless_started.pop_all()
         now = asyncio.get_running_loop().time()
         child = SequencerChild(self._numbers, process, await Pipe.opened(ours), now)
         self._children[child.number] = child

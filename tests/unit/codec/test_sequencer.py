@@ -27,7 +27,7 @@ from remora.codec.sequencer import (
     reply,
 )
 from remora.model.errors import CodecError
-from remora.model.log import LogName
+from remora.model.log import MOST_POSITION, LogName
 
 LOG = LogName(b"pool", b"log")
 FAR = 1 << 62
@@ -421,6 +421,18 @@ def test_a_range_at_the_bound_is_granted_in_part() -> None:
     answer = core.answer(request(range=5) * 2)
 
     assert answer == SequencerReplies(reply(1, 3), len(request(range=5)), waits=LOG)
+
+
+@pytest.mark.parametrize("more", [{"count": 100}, {"count": 3}])
+def test_more_than_a_log_has_left_is_not_waited_for(more: dict[str, Any]) -> None:
+    """At the end of a log, whose bound is never raised, a request for more is answered, one that fits granted."""
+    core = a_core()
+    core.serve(LOG, 1, MOST_POSITION - 2, MOST_POSITION)
+
+    assert core.answer(request(**more)).replies == INIT_LOG
+    assert core.answer(request(range=5)).replies == reply(MOST_POSITION - 1, granted=2)
+    for each in ({}, {"range": 5}, more):
+        assert core.answer(request(**each)) == SequencerReplies(INIT_LOG, len(request(**each)))
 
 
 def test_a_log_that_is_low_is_named_once_for_each_bound() -> None:

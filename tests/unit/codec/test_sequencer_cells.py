@@ -9,6 +9,7 @@ import pytest
 
 from remora.codec import speedups
 from remora.codec.sequencer import INIT_LOG, Result, reply
+from remora.model.log import MOST_POSITION
 from support.sequencer import FAR, LOG
 
 pytestmark = pytest.mark.skipif(speedups.SequencerCells is None, reason="the codec is not compiled")
@@ -96,6 +97,16 @@ def test_a_bound_holds_for_all() -> None:
 
     shared.cells.raise_bound(CELL, 10)
     assert other.answer(NEXT).replies == reply(4)
+
+
+def test_more_than_a_log_has_left_is_not_waited_for() -> None:
+    """At the end of a log, whose bound is never raised, a request for more is answered, one that fits granted."""
+    shared = Shared(position=MOST_POSITION - 2, bound=MOST_POSITION)
+    one, other = shared.cores
+
+    assert one.answer(frame("2001 2803")).replies == INIT_LOG
+    assert other.answer(frame("2001 3805")).replies == reply(MOST_POSITION - 1, granted=2)
+    assert one.answer(NEXT).replies == other.answer(NEXT).replies == INIT_LOG
 
 
 def test_a_cell_beyond_the_memory_is_refused() -> None:

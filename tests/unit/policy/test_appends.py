@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from remora.model.errors import StoreError, StoreUnavailable
+from remora.model.errors import StoreError, StoreFull, StoreUnavailable
 from remora.model.log import Cell, LogRefused, LogUnknown, PositionTaken, PositionTrimmed, StaleEpoch
 from remora.policy.appends import Next, after_fill, after_look, after_write
 
 STALE, TAKEN, TRIMMED = StaleEpoch(""), PositionTaken(""), PositionTrimmed("")
-AWAY, UNKNOWN, REFUSED = StoreUnavailable(""), LogUnknown(""), LogRefused("")
+AWAY, FULL, UNKNOWN, REFUSED = StoreUnavailable(""), StoreFull(""), LogUnknown(""), LogRefused("")
 
 
 @pytest.mark.parametrize(
     ("error", "step"),
     [
         (None, Next.DONE), (STALE, Next.ANEW), (TAKEN, Next.ANEW), (TRIMMED, Next.ANEW),
-        (AWAY, Next.FIND_OUT), (UNKNOWN, Next.FAIL), (REFUSED, Next.FAIL),
+        (AWAY, Next.FIND_OUT), (FULL, Next.AGAIN), (UNKNOWN, Next.FAIL), (REFUSED, Next.FAIL),
     ],
 )  # fmt: skip
 def test_after_write(error: StoreError | None, step: Next) -> None:
-    """A write that was refused is made anew, one without an answer is looked into, and no other error is hidden."""
+    """A write that was refused is made anew, one that found no room again, one without an answer is looked into, and no
+    other error is hidden."""
     assert after_write(error) is step
 
 
@@ -28,7 +29,7 @@ def test_after_write(error: StoreError | None, step: Next) -> None:
     ("error", "step"),
     [
         (None, Next.ANEW), (STALE, Next.LOOK), (TAKEN, Next.LOOK), (TRIMMED, Next.UNCLEAR),
-        (AWAY, Next.FIND_OUT), (UNKNOWN, Next.FAIL),
+        (AWAY, Next.FIND_OUT), (FULL, Next.FIND_OUT), (UNKNOWN, Next.FAIL),
     ],
 )  # fmt: skip
 def test_after_fill(error: StoreError | None, step: Next) -> None:
