@@ -1,7 +1,8 @@
 """How long `remora replay verify` takes for topics of different sizes, and how much memory.
 
 Topics of two sizes, with the journals and the trace of a replay that went well, are made with Spark, and each is
-verified by a process of its own. Told are the time, the processor time and the largest memory of all its processes, and
+verified by a process of its own. Beside each stands the ceiling: a process that reads the same records with Spark, and
+only counts them. Told are the time, the processor time and the largest memory of all processes of a verification, and
 how the time grows with the records.
 """
 
@@ -50,15 +51,28 @@ STEP_US = 50
 RUN_ID = "bench"
 
 
+_COUNTING = """
+import sys
+from remora_pipeline.replay.kafka_source import KafkaSource, read, spans
+from remora_pipeline.replay.session import session
+bootstrap, topic, memory = sys.argv[1:]
+source = KafkaSource(bootstrap, topic)
+with session("ceiling", kafka=True, memory=memory) as spark:
+    print(read(spark, source, spans(source)).count())
+"""
+"""Reads a topic as a verification does, and only counts."""
+
+
 @dataclass(frozen=True)
 class Verified:
-    """One verification."""
+    """One verification, and how long a process takes that only counts the same records."""
 
     records: int
     seconds: float
     cpu_s: float
     peak_bytes: int
     verdict: str
+    ceiling_s: float
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +98,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         print(
             f"verify: {each.records:,} records in {each.seconds:.1f} s, {each.records / each.seconds:,.0f}/s,"
             f" {each.cpu_s:.1f} s of processors, at most {each.peak_bytes / 1e9:.2f} GB: {each.verdict}"
+        )
+        print(
+            f"ceiling: {each.records:,} records read and counted in {each.ceiling_s:.1f} s:"
+            f" {each.ceiling_s / each.seconds:.2f} of the time of verifying them"
         )
     growth = found[-1].seconds / found[0].seconds / (found[-1].records / found[0].records)
     print(f"verify: {growth:.2f} of the time that it would take if it grew as the records do")
@@ -176,7 +194,7 @@ def _records(events: DataFrame, run: ReplayRun, began_us: int) -> DataFrame:
     event_id = F.format_string(f"{RUN_ID}/%d", "seq")
     value = F.concat(text(run), F.lit(',"opaqueData":""}]}'))
     headers = {
-        "remora-shard": F.format_string("bench.%d", "partition"),
+        "remora-shard": F.format_string(f"{run.topic}.%d", "partition"),
         "remora-pos": F.format_string("inc:0/%d", "nth"),
         "remora-next": F.format_string("inc:0/%d", F.col("nth") + 1),
         "remora-event-id": event_id,
@@ -214,19 +232,29 @@ def _verify(bootstrap: str, run: RunDirectory, records: int, memory: str) -> Ver
         sys.executable, "-m", "remora", "replay", "verify", str(run.path), "--bootstrap", bootstrap, "--memory", memory,
         "--settle", "1s", "--max-lateness", "1h",
     ]  # fmt: skip
+    seconds, costs, _ = _timed(argv)
+    verdict = json.loads(run.verdict.read_text())
+    if verdict["counts"]["distinct"] != records:
+        raise BenchError(f"verify found {verdict['counts']['distinct']} of {records} records")
+    topic = layout.read(run.run, ReplayRun).topic
+    ceiling_s, _, counted = _timed([sys.executable, "-c", _COUNTING, bootstrap, topic, memory])
+    if int(counted.split()[-1]) != records:
+        raise BenchError(f"counting found {counted.split()[-1]} of {records} records")
+    return Verified(records, seconds, costs.cpu_s, costs.peak_bytes, verdict["verdict"], ceiling_s)
+
+
+def _timed(argv: list[str]) -> tuple[float, _Costs, str]:
+    """How long a process took, what it cost, and what it printed."""
     began = time.monotonic()
     with (
         subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
         _watched(process.pid) as costs,
     ):
         out, err = process.communicate()
-    seconds = time.monotonic() - began
+        seconds = time.monotonic() - began
     if process.returncode != 0:
-        raise BenchError(f"verify ended with {process.returncode}: {(out + err)[-2000:]}")
-    verdict = json.loads(run.verdict.read_text())
-    if verdict["counts"]["distinct"] != records:
-        raise BenchError(f"verify found {verdict['counts']['distinct']} of {records} records")
-    return Verified(records, seconds, costs.cpu_s, costs.peak_bytes, verdict["verdict"])
+        raise BenchError(f"{' '.join(argv[1:5])} ended with {process.returncode}: {(out + err)[-2000:]}")
+    return seconds, costs, out
 
 
 class _Costs:

@@ -134,7 +134,7 @@ def test_odd_files_of_a_folder_are_named_and_their_lines_counted(prepared: Prepa
     assert "in none of the known formats" in told["README.md"]
     assert "these are S3 event notifications" in told["notifications.json"]
     assert told["gone"] == "No such file or directory"
-    assert told["pipe"] == "it is no file"
+    assert told["pipe"] == "is no file: keep what comes from a pipe in one"
     assert told["cut.log.gz"].startswith("behind line ")
     read_of_cut = int(told["cut.log.gz"].split()[2].rstrip(":"))
     assert read_of_cut > 500

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from devkit.clock import in_virtual_time
-from remora.client import IngestUnavailable
+from remora.client import EventsRefused, IngestUnavailable, Problem
 from remora.codec import s3_events
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -75,12 +75,16 @@ class Server:
 
     stored: dict[str, bytes] = field(default_factory=dict)
     fails: Callable[[int], BaseException | None] = lambda _: None
+    refuses: Callable[[list[str]], Problem | None] = lambda _: None
+    """Refuses a request by the keys of its objects."""
     calls: int = 0
 
     async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> None:
         self.calls += 1
         assert (topic, idempotency_key) != ("", None)
         failure = self.fails(self.calls)
+        if (problem := self.refuses(keys_of(lines))) is not None:
+            raise failure or EventsRefused(problem.text, problem)
         if isinstance(failure, KilledAfter) or failure is None:
             assert self.stored.setdefault(idempotency_key or "", lines) == lines, "the key was of another request"
         if failure is not None:
@@ -89,8 +93,12 @@ class Server:
     @property
     def keys(self) -> list[str]:
         """The keys of the objects whose events are stored, in their order."""
-        lines = [line for request in self.stored.values() for line in request.splitlines()]
-        return [msgspec.json.decode(line)["s3"]["object"]["key"] for line in lines]
+        return [key for request in self.stored.values() for key in keys_of(request)]
+
+
+def keys_of(lines: bytes) -> list[str]:
+    """The keys of the objects that a request is about."""
+    return [msgspec.json.decode(line)["s3"]["object"]["key"] for line in lines.splitlines()]
 
 
 class KilledBefore(BaseException):
@@ -172,6 +180,55 @@ async def test_a_server_that_takes_nothing_ends_it(tmp_path: Path) -> None:
     await emit(directory, server, same, ENOUGH, lambda _: None)
 
     assert server.keys == ["k1"]
+
+
+def malformed(keys: list[str]) -> Problem | None:
+    """The first event whose key begins with b, as the ingest API names it."""
+    at = next((place for place, key in enumerate(keys) if key[0] == "b"), None)
+    return None if at is None else Problem(422, "MalformedEvent", detail=f"{keys[at]}: the key is too long", record=at)
+
+
+def too_large(keys: list[str]) -> Problem | None:
+    """A request whose bytes are too many: those of a key that begins with b alone are."""
+    return Problem(413, "EntityTooLarge", detail="too large") if any(key[0] == "b" for key in keys) else None
+
+
+def too_many(keys: list[str]) -> Problem | None:
+    """A request of more than three events; the first one too many is named, and is no worse than the others."""
+    return Problem(413, "TooManyEvents", detail="more than 3", record=3) if len(keys) > 3 else None
+
+
+@pytest.mark.parametrize(("refuses", "refused"), [(malformed, ["b1", "b2"]), (too_large, ["b1", "b2"]), (too_many, [])])
+async def test_what_the_server_will_never_take_is_passed_over(
+    tmp_path: Path, refuses: Callable[[list[str]], Problem | None], refused: list[str]
+) -> None:
+    """An event that is refused for good holds up none before or behind it, however often the sending is killed: it is
+    counted and named once, and all others are stored once in their order."""
+    keys = ["k1", "b1", "k2\u2028", "k3", "x1", "k4", "k5", "b2", "k6"]
+    directory = reconciled(tmp_path, [row(key) for key in keys])
+    server = Server(refuses=refuses, fails=lambda call: {2: KilledAfter(), 4: KilledBefore()}.get(call))
+
+    for _ in range(2):
+        with pytest.raises((KilledAfter, KilledBefore)):
+            await emit(directory, server, same, ENOUGH, lambda _: None)
+    progress = await emit(directory, server, same, ENOUGH, lambda _: None)
+
+    expected = [key for key in keys if key not in (*refused, "x1")]
+    assert server.keys == expected
+    assert (progress.sent, progress.changed, progress.refused) == (len(expected), 1, len(refused))
+    assert [each.key for each in directory.refused()] == refused
+    assert all(each.event_id == f"reconcile-1/{keys.index(each.key)}" for each in directory.refused())
+
+
+async def test_a_refusal_that_is_none_of_an_events_ends_it(tmp_path: Path) -> None:
+    """What a proxy answers, or a wrong request, is no event's fault: nothing is passed over."""
+    server = Server(refuses=lambda _: Problem(400, "", detail="status 400: no such host"))
+    directory = reconciled(tmp_path, [row("k1")])
+
+    with pytest.raises(ReplayError, match="topic t: status 400: no such host; run it again"):
+        await emit(directory, server, same, ENOUGH, lambda _: None)
+
+    assert list(directory.refused()) == []
 
 
 async def test_an_object_that_cannot_be_looked_at_ends_it(tmp_path: Path) -> None:

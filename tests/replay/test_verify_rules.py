@@ -45,6 +45,7 @@ def late(p99_us: int) -> Percentiles:
         *[({name: 1}, RULES, FAIL) for name in ("lost", "altered", "foreign", "malformed", "ghosts", "inversions")],
         *[({name: 1}, RULES, FAIL) for name in ("keys_in_several_partitions", "final_state_wrong", "chain_gaps")],
         ({"keys_misplaced": 1}, RULES, FAIL),
+        ({"of_other_topics": 1}, RULES, FAIL),
         ({"out_of_window": 1}, RULES, INVALID),
         ({"chain_gaps": 3, "chain_gaps_explained": 3}, RULES, PASS),
         ({"chain_gaps": 3, "chain_gaps_explained": 2}, RULES, FAIL),
@@ -98,6 +99,8 @@ def test_a_topic_without_positions_proves_nothing(unchained: int, verdict: str) 
         ("s3", {}, ["the gateway writes the records", "the last record of each queue"]),
         (None, {"unchained": 9}, ["without a journal", "9 records tell no position"]),
         (None, {"ends_untold": 2}, ["without a journal", "the last record of each queue", "2 records begin shards"]),
+        (None, {"keys_in_several_shards": 1}, ["without a journal", "the last record of each queue", "shards are"]),
+        ("ingest", {"keys_in_several_shards": 1}, ["opaqueData", "the last record of each queue"]),
         (None, {"keys_misplaced": 1}, ["without a journal", "the last record of each queue", "keys are looked for"]),
     ],
 )

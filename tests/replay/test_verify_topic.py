@@ -217,25 +217,33 @@ def _divided(recs: list[Rec]) -> list[Rec]:
     return _changed(last.seq, lambda rec: rec.with_header("remora-shard", b"photos.7"))(recs)
 
 
+def _adopted(recs: list[Rec]) -> list[Rec]:
+    """The last record of a queue lies in a queue of another topic, so that no chain breaks."""
+    last = max((rec for rec in recs if rec.header("remora-shard") == b"photos.1"), key=lambda rec: rec.seq)
+    return _changed(last.seq, lambda rec: rec.with_header("remora-shard", b"photos-2@1.1"))(recs)
+
+
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_headers_are_judged_as_well(spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path) -> None:
-    """With a journal exchanged positions, a key in two shards, and numbers that all records of a topic that numbers its
-    events lack each fail by a name of their own; a topic alone does not fail for a queue that may have come after
-    another."""
+    """With a journal exchanged positions, a key in two shards, a shard of another topic, and numbers that all records
+    of a topic that numbers its events lack each fail by a name of their own; a topic alone does not fail for queues
+    that may have come after others, or are another topic's."""
     told = layout.read(run.run, layout.ReplayRun)
     numbering = RunDirectory(tmp_path / "run")
     shutil.copytree(run.path, numbering.path)
     layout.write(numbering.run, msgspec.structs.replace(told, is_numbered=True))
-    topic = filled(kafka, _divided(_exchanged(good(TRACE))))
+    topic = filled(kafka, _adopted(_divided(_exchanged(good(TRACE)))))
 
     verdict = verify_run(spark, numbering, question(kafka, topic)).verdict
     alone = verify_topic(spark, question(kafka, topic)).verdict
 
     expected = {"keys_in_several_shards": 1, "positions_inverted": 1, "without_number": COUNT}
+    expected |= {"of_other_topics": 1}
     assert (verdict.verdict, wrong(verdict)) == (FAIL, expected)
-    assert len(verdict.reasons) == 3
+    assert len(verdict.reasons) == 4
     assert {name: len(shown) for name, shown in verdict.examples.items()} == expected | {"without_number": 20}
     assert verdict.examples["keys_in_several_shards"][0].detail == "shards photos.0, photos.7"
+    assert verdict.examples["of_other_topics"][0].shard == "photos-2@1.1"
     assert (alone.verdict, wrong(alone)) == (PASS, {}), "the other queue may have come after the first"
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
+_SHOWN_REFUSED = 20
 _PATH = click.Path(exists=True, path_type=Path)
 
 
@@ -132,8 +134,9 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
     distinguishes a change from a difference.
 
     With --emit each finding becomes an event, ObjectSynthetic:Created:Reconcile or ObjectSynthetic:Removed:Reconcile,
-    where a second look at the object finds it unchanged. Killed, it goes on when it is run again. Consumers that go by
-    the order of arrival, not by `sequencer`, must not be sent such events while writers run.
+    where a second look at the object finds it unchanged. Killed, it goes on when it is run again. An event that the
+    ingest API will never take is named, counted and passed over. Consumers that go by the order of arrival, not by
+    `sequencer`, must not be sent such events while writers run.
 
     \b
     Examples:
@@ -142,7 +145,8 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
       remora pipeline reconcile photos --catalog https://catalog/ --s3 http://gateway:8000 --out out
       remora pipeline reconcile photos --backfill --s3 http://gateway:8000 --out out --emit events
 
-    Exit codes: 0 they agree, or all events were sent; 3 they differ; 1 failed, 2 wrong usage.
+    Exit codes: 0 they agree, or all events were sent; 3 they differ, or some events were refused for good; 1 failed,
+    2 wrong usage.
     """
     plan = replace(_plan(bucket, asked, is_in_lake=lake is not None), lake=lake)
     if asked.is_dry:
@@ -155,7 +159,7 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
         found = run(plan, master=asked.master, tell=tell)
         sent = _sent(plan, found, asked, tell) if asked.topic else None
     _report(found, sent, asked)
-    if not found.is_clean and sent is None:
+    if (not found.is_clean and sent is None) or (sent is not None and sent.refused):
         sys.exit(Exit.DIFFERS)
 
 
@@ -220,4 +224,15 @@ def _report(found: Reconcile, sent: EmitProgress | None, asked: _ReconcileOption
     )
     if sent is not None:
         print_line(f"sent {several(sent.sent, 'event')} to {asked.topic}; left out as changed: {sent.changed:,}")
+        _print_refused(sent.refused, ReconciledDirectory(asked.out))
     print_line(f"page: {asked.out / 'index.html'}")
+
+
+def _print_refused(count: int, directory: ReconciledDirectory) -> None:
+    if not count:
+        return
+    print_line(f"refused for good {count:,}, which are in {directory.emit / 'refused'}:")
+    for each in islice(directory.refused(), _SHOWN_REFUSED):
+        print_line(f"  {each.key}  {each.reason}")
+    if count > _SHOWN_REFUSED:
+        print_line(f"  and {count - _SHOWN_REFUSED:,} more")

@@ -59,7 +59,8 @@ class TopicVerdict(msgspec.Struct, frozen=True):
     never sent, and there: a part of distinct), altered (a record that names an event of this run and disagrees with
     it), positions_inverted (records of a queue that came behind one with a later position, into one partition),
     final_state_wrong (keys). Of a run through the ingest API, which knows what each record has: without_position,
-    without_event_id, without_number (records). Without a journal: sequencer_inversions, by the gateways' clocks.
+    without_event_id, without_number, of_other_topics (records). Without a journal: sequencer_inversions, by the
+    gateways' clocks.
 
     `examples` has up to 20 for each of them that is about something wrong. `offsets` is for each partition the first
     and the one behind the last that was read, and `undecided` the same of what lies behind open transactions.

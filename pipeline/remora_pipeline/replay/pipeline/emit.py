@@ -7,6 +7,7 @@
       plan.json        Planned: written when all of it is there; `plan` is empty where nothing has landed since
       pending.json     PendingEmission: the request that is under way, written before it is sent
       progress.json    EmitProgress: how many findings are behind us, and what became of them
+      refused/*.json   RefusedEvent: those of a request that the server will never take; named by the first finding
 
 A killed sending goes on: the request that was under way is sent again as it was, under its idempotency key, which the
 server knows for ten minutes; and an event's id is made of the reconcile's and of its place among the findings.
@@ -28,18 +29,23 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow.parquet as pq
+from msgspec import structs
 
-from remora.client import IngestError
+from remora.client import EventsRefused, IngestError, Problem
 from remora_pipeline.replay.errors import ReplayError
 from remora_pipeline.replay.layout import read, write
 from remora_pipeline.replay.notification import EPOCH
 from remora_pipeline.replay.pipeline.findings import DIFFERING, EXTRA, MISSING
-from remora_pipeline.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory
+from remora_pipeline.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory, RefusedEvent
 
 CREATED, REMOVED = "ObjectSynthetic:Created:Reconcile", "ObjectSynthetic:Removed:Reconcile"
 BATCH = 100
 _TOGETHER = 16
 """Objects that are looked at side by side."""
+
+_MALFORMED = "MalformedEvent"
+_OF_EVENTS = frozenset({_MALFORMED, "EntityTooLarge", "TooManyEvents"})
+"""What the ingest API calls a request that it refuses for one event, and for how much or how many are in it."""
 
 _MOST_NS = 2**32 * 1_000_000_000
 
@@ -52,19 +58,32 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class EmitProgress(msgspec.Struct, frozen=True):
-    """How many findings are behind us: sent, or left out as the object is another one by now."""
+    """How many findings are behind us: sent, refused for good, or left out as the object is another one by now."""
 
     behind: int = 0
     sent: int = 0
     changed: int = 0
+    refused: int = 0
 
 
 class PendingEmission(msgspec.Struct, frozen=True):
-    """A request, and how far the sending has come with it."""
+    """A request, and how far the sending has come with it and what belongs to it.
+
+    `rest` goes into further requests, and `refused` were in it before. Each time the server refuses it for good it
+    becomes another one, of which `turn` counts.
+    """
 
     key: str
     lines: str
     then: EmitProgress
+    rest: str = ""
+    refused: tuple[RefusedEvent, ...] = ()
+    turn: int = 0
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key of this request alone."""
+        return f"{self.key}-{self.turn}" if self.turn else self.key
 
 
 class ObjectNow(msgspec.Struct, frozen=True):
@@ -111,8 +130,11 @@ async def emit(
         async for number, row, now in _looked_at(batch, progress.behind, look):
             if (line := record_of(found, number, row, now)) is not None:
                 lines.append(line)
-        then = EmitProgress(
-            progress.behind + len(batch), progress.sent + len(lines), progress.changed + len(batch) - len(lines)
+        then = structs.replace(
+            progress,
+            behind=progress.behind + len(batch),
+            sent=progress.sent + len(lines),
+            changed=progress.changed + len(batch) - len(lines),
         )
         if lines:
             key = f"{found.id}/{progress.behind}"
@@ -121,7 +143,8 @@ async def emit(
         else:
             progress = then
             write(place / "progress.json", progress)
-        tell(f"sent {progress.sent:,}, left out {progress.changed:,} that have changed")
+        refused = f", refused {progress.refused:,}" if progress.refused else ""
+        tell(f"sent {progress.sent:,}, left out {progress.changed:,} that have changed{refused}")
         ahead_s = (progress.behind - before) / sending.rate - (clock() - began)
         await asyncio.sleep(max(ahead_s, 0))
     return progress
@@ -136,14 +159,54 @@ async def _finish(place: Path, client: Takes, sending: Emission) -> EmitProgress
         return progress
     asked = read(pending, PendingEmission)
     if asked.then.behind > progress.behind:
-        try:
-            await client.publish_ndjson(sending.topic, asked.lines.encode(), idempotency_key=asked.key)
-        except IngestError as exc:
-            raise ReplayError(f"topic {sending.topic}: {exc}; run it again, and it goes on") from exc
-        write(done, asked.then)
-        progress = asked.then
+        while asked.lines:
+            asked = await _sent(client, sending.topic, asked)
+            write(pending, asked)
+        refused, then = len(asked.refused), asked.then
+        if refused:
+            write(place / "refused" / f"{progress.behind:012}.json", asked.refused)
+        progress = structs.replace(then, sent=then.sent - refused, refused=then.refused + refused)
+        write(done, progress)
     pending.unlink()
     return progress
+
+
+async def _sent(client: Takes, topic: str, asked: PendingEmission) -> PendingEmission:
+    """Send a request; what is left of it, which are no lines when all of it is done."""
+    try:
+        await client.publish_ndjson(topic, asked.lines.encode(), idempotency_key=asked.idempotency_key)
+    except EventsRefused as exc:
+        if (other := _without_refused(asked, exc.problem)) is None:
+            raise _ended(topic, exc) from exc
+        return other
+    except IngestError as exc:
+        raise _ended(topic, exc) from exc
+    return structs.replace(asked, lines=asked.rest, rest="", turn=asked.turn + 1)
+
+
+def _ended(topic: str, why: IngestError) -> ReplayError:
+    return ReplayError(f"topic {topic}: {why}; run it again, and it goes on")
+
+
+def _without_refused(asked: PendingEmission, problem: Problem | None) -> PendingEmission | None:
+    """What to send in place of a request that is refused for good: all but the event that is named, or the first half
+    of it where none is. None where the problem is none of its events'."""
+    if problem is None or problem.code not in _OF_EVENTS:
+        return None
+    lines = asked.lines.split("\n")
+    named = problem.record if problem.code == _MALFORMED else None  # of too many it is the first one too many
+    at = named if len(lines) > 1 else 0
+    if at is None or not 0 <= at < len(lines):
+        half = len(lines) // 2
+        kept, rest = lines[:half], [*lines[half:], *filter(None, [asked.rest])]
+        return structs.replace(asked, lines="\n".join(kept), rest="\n".join(rest), turn=asked.turn + 1)
+    told = msgspec.json.decode(lines[at])
+    refused = RefusedEvent(told["eventId"], told["s3"]["object"]["key"], problem.text)
+    kept = [*lines[:at], *lines[at + 1 :]]
+    lines_left, rest_left = ("\n".join(kept), asked.rest) if kept else (asked.rest, "")
+    return structs.replace(
+        asked, lines=lines_left, rest=rest_left, refused=(*asked.refused, refused), turn=asked.turn + 1
+    )
 
 
 def _findings(directory: ReconciledDirectory) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ _NAMES = {
 """What columns are called, in small letters: by us, by S3's API and by S3 Inventory."""
 
 _NEEDED = ("key", "size", "last_modified")
+_AHEAD = timedelta(days=1)
+"""By how much clocks may differ."""
 
 
 class Manifest(NamedTuple):
@@ -54,7 +56,9 @@ def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def listed_in_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> DataFrame:
-    """The objects of an S3 Inventory."""
+    """The objects of an S3 Inventory; of a bucket in which nothing is it has no files."""
+    if not manifest.files:
+        return spark.createDataFrame([], LISTED)
     files = [pattern(file) for file in manifest.files]
     match manifest.format:
         case "CSV":
@@ -95,7 +99,7 @@ def _beside(manifest: Path, key: str) -> Path:
 
 
 def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
-    """The current objects among listed versions, whatever their columns are called."""
+    """The current objects among listed versions, whatever their columns are called. Raises ReplayRefused."""
     there = {name.lower(): name for name in found.columns}
     columns = {ours: F.col(f"`{there[name]}`") for ours, names in _NAMES.items() for name in names if name in there}
     if lacking := [name for name in _NEEDED if name not in columns]:
@@ -105,18 +109,41 @@ def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
         is_current = F.lower(columns["is_latest"].cast("string")) == "true"
     if "is_delete_marker" in columns:
         is_current &= F.coalesce(F.lower(columns["is_delete_marker"].cast("string")) != "true", F.lit(True))
-    key = F.url_decode(columns["key"]) if is_encoded else columns["key"]
-    return (
-        found.where(is_current)
-        .select(
-            key.alias("key"),
-            _or_null(columns, "version_id").cast("string").alias("version_id"),
-            columns["size"].cast("long").alias("size"),
-            _or_null(columns, "etag").cast("string").alias("etag"),
-            columns["last_modified"].cast("timestamp").alias("last_modified"),
-        )
-        .select(*LISTED.names)
+    key = F.try_url_decode(columns["key"]) if is_encoded else columns["key"]
+    listed = found.where(is_current).select(
+        key.alias("key"),
+        _or_null(columns, "version_id").cast("string").alias("version_id"),
+        columns["size"].try_cast("long").alias("size"),
+        _or_null(columns, "etag").cast("string").alias("etag"),
+        columns["last_modified"].try_cast("timestamp").alias("last_modified"),
+        *[columns[name].cast("string").alias(f"told_{name}") for name in _NEEDED],
     )
+    _refuse_odd(listed, what)
+    return listed.select(*LISTED.names)
+
+
+def _refuse_odd(listed: DataFrame, what: str) -> None:
+    """Raise ReplayRefused with a key that is listed twice, or of which something cannot be as it is told.
+
+    Else it would be sent twice, or be left out as one that changes.
+    """
+    told = {name: F.coalesce(f"told_{name}", F.lit("missing")) for name in _NEEDED}
+    latest = F.lit(datetime.now(UTC) + _AHEAD)
+    reason = (
+        F.when(F.coalesce(F.length("key"), F.lit(0)) == 0, F.lit("is no key"))
+        .when(F.coalesce(F.col("size"), F.lit(-1)) < 0, F.concat(F.lit("its size is "), told["size"]))
+        .when(F.col("last_modified").isNull(), F.concat(F.lit("its last_modified is "), told["last_modified"]))
+        .when(
+            F.col("last_modified") > latest,
+            F.concat(F.lit("its last_modified is "), told["last_modified"], F.lit(", which is yet to come")),
+        )
+    )
+    counted = listed.select(told["key"].alias("told"), reason.alias("reason")).groupBy("told")
+    by_key = counted.agg(F.count(F.lit(1)).alias("rows"), F.min("reason").alias("reason"))
+    odd = by_key.where("rows > 1 or reason is not null").select("told", "rows", "reason").head()
+    if odd is not None:
+        twice = f"is listed {odd.rows} times; of versions, is_latest must tell which one is current"
+        raise ReplayRefused(f"{what}: {odd.told!r}: {odd.reason or twice}")
 
 
 def _or_null(columns: Mapping[str, Column], name: str) -> Column:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,9 @@ def _compared(
 ) -> Reconcile:
     tell("listing")
     listed = _listed(spark, plan, directory)
+    if listed.begun_us / 1e6 > time.time() + plan.grace_s:  # clocks may differ
+        at = f"{datetime.fromtimestamp(listed.begun_us / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        raise ReplayRefused(f"{listed.source}: was listed at {at}, which is yet to come: --listed-at")
     if (left_s := listed.ended_us / 1e6 + plan.grace_s - time.time()) > 0:
         tell(f"waiting {left_s:.0f} s, the rest of the grace, so that events of what was listed have landed")
         time.sleep(left_s)

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,14 @@ class Reconcile(msgspec.Struct, frozen=True, kw_only=True):
         return not any(number for kind, number in self.counts.items() if kind != "changing")
 
 
+class RefusedEvent(msgspec.Struct, frozen=True):
+    """An event that the server will never take, and why."""
+
+    event_id: str
+    key: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class ReconciledDirectory:
     """Where a reconcile is."""
@@ -104,6 +113,11 @@ class ReconciledDirectory:
     def emit(self) -> Path:
         """How far the sending has come."""
         return self.path / "emit"
+
+    def refused(self) -> Iterator[RefusedEvent]:
+        """All events that the server will never take, in the order of their findings."""
+        for file in sorted((self.emit / "refused").glob("*.json")):
+            yield from read(file, tuple[RefusedEvent, ...])
 
     def made(self) -> Reconcile | None:
         """What was found; None before it was."""

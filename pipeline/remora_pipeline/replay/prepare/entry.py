@@ -23,6 +23,8 @@ LATEST_US = 7_258_118_400_000_000
 MOST_BYTES = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_NO_TIME, _LEAP = timedelta(0), timedelta(seconds=1)
+_LEAP_SECOND = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:)60(?!\d)", re.ASCII)
 # Not strptime, whose %b goes by the locale.
 _NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: month for month, name in enumerate(_NAMES, start=1)}
@@ -141,17 +143,28 @@ def clf_us(text: str) -> int:
     if found is None:
         raise ValueError(text)
     day, month, year, hour, minute, second, sign, hours, minutes = found.groups()
-    moment = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+    leap = _LEAP if second == "60" else _NO_TIME
+    moment = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC)
+    if int(second) > 60:
+        raise ValueError(text)
     offset = timedelta(hours=int(hours), minutes=int(minutes))
-    return (moment - _EPOCH + (offset if sign == "-" else -offset)) // _MICROSECOND
+    return (moment + leap - _EPOCH + (offset if sign == "-" else -offset)) // _MICROSECOND
 
 
 def iso_us(text: str) -> int:
-    """Microseconds of an ISO 8601 time, UTC where it names no zone, finer digits cut off; raises ValueError."""
-    moment = datetime.fromisoformat(text)
+    """Microseconds of an ISO 8601 time, UTC where it names no zone, finer digits cut off; raises ValueError.
+
+    A leap second is the one behind it, as clocks of computers have it.
+    """
+    try:
+        moment, leap = datetime.fromisoformat(text), _NO_TIME
+    except ValueError:
+        if (found := _LEAP_SECOND.match(text)) is None:
+            raise
+        moment, leap = datetime.fromisoformat(f"{found[1]}59{text[found.end() :]}"), _LEAP
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // _MICROSECOND
+    return (moment + leap - _EPOCH) // _MICROSECOND
 
 
 def number(text: str) -> int | None:

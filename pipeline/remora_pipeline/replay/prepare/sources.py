@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,17 @@ from remora_pipeline.replay.prepare.streams import LOOKED_AT_BYTES, as_utf8, unc
 PIECE_BYTES = 32 << 20
 HEAD_BYTES = 256 << 10
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+_OTHERS = {
+    b"\xfd7zXZ\0": (0, "xz"),
+    b"PK\x03\x04": (0, "zip"),
+    b"\x04\x22\x4d\x18": (0, "lz4"),
+    b"7z\xbc\xaf\x27\x1c": (0, "7z"),
+    b"ustar": (257, "tar"),
+}
+"""What is not read, and where that is told: some would be taken for the logs that are in them."""
+
+_MOST_ALIGNED = 1 << 20
+"""So far behind its place a piece may begin, for a line that begins a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +80,48 @@ def found(paths: Sequence[Path]) -> list[SourceFile]:
         if not path.is_dir():
             files.append(_file(path))
             continue
-        within = [
-            each
-            for each in sorted(path.rglob("*"))
-            if not each.is_dir() and not any(part.startswith((".", "_")) for part in each.relative_to(path).parts)
-        ]
+        within = sorted(_within(path))
         if not within:
             raise ReplayRefused(f"{shown(path)}: there are no files in it")
         files += map(_file_of_folder, within)
-    return files
+    return _each_once(files)
+
+
+def _within(folder: Path) -> Iterator[Path]:
+    """What is in a folder at any depth; links to folders and folders that cannot be opened as they are."""
+    unopened: list[OSError] = []
+    for at, folders, files in os.walk(folder, onerror=unopened.append):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        links = [name for name in folders if Path(at, name).is_symlink()]
+        yield from (Path(at, name) for name in (*files, *links) if not name.startswith((".", "_")))
+    yield from (Path(str(exc.filename)) for exc in unopened)
+
+
+def _each_once(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """The files, where one that is another one's too has that for its trouble: its events would be there twice.
+
+    A file that was named goes before those of folders. Raises ReplayRefused for one that is named twice.
+    """
+    firsts: dict[tuple[int, int], int] = {}
+    found: dict[int, SourceFile] = {}
+    for place in sorted(range(len(files)), key=lambda place: files[place].is_of_folder):
+        file = found[place] = files[place]
+        if file.trouble is not None:
+            continue
+        stat = file.path.stat()
+        first = firsts.setdefault((stat.st_dev, stat.st_ino), place)
+        if first != place:
+            trouble = f"is the same file as {shown(files[first].path)}"
+            if not file.is_of_folder:
+                raise ReplayRefused(f"{shown(file.path)}: {trouble}")
+            found[place] = replace(file, trouble=trouble)
+    return [found[place] for place in range(len(files))]
 
 
 def _file_of_folder(path: Path) -> SourceFile:
-    # Whatever else stands in folders: to open a pipe would wait for its writer.
-    if path.exists() and not path.is_file():
-        return SourceFile(path.absolute(), 0, None, is_of_folder=True, trouble="it is no file")
+    if path.is_dir():
+        what = "a link to a folder: name that folder" if path.is_symlink() else "a folder that cannot be opened"
+        return SourceFile(path.absolute(), 0, None, is_of_folder=True, trouble=f"is {what}")
     try:
         return replace(_file(path), is_of_folder=True)
     except ReplayRefused as exc:
@@ -96,6 +134,9 @@ def bare(reason: str, path: Path | bytes) -> str:
 
 
 def _file(path: Path) -> SourceFile:
+    # To open a pipe would wait for its writer, and it could not be opened twice.
+    if path.exists() and not path.is_file():
+        raise ReplayRefused(f"{shown(path)}: is no file: keep what comes from a pipe in one")
     try:
         with path.open("rb") as stream:
             begin = stream.read(LOOKED_AT_BYTES)
@@ -165,7 +206,11 @@ def head(file: SourceFile) -> bytes:
     except OSError as exc:
         if not parts:
             raise ReplayRefused(f"{shown(file.path)}: {exc.strerror or exc}") from exc
-    return b"".join(parts)
+    found = b"".join(parts)
+    for magic, (at, packed) in _OTHERS.items():
+        if found.startswith(magic, at):
+            raise ReplayRefused(f"{shown(file.path)}: is packed with {packed}: unpack it")
+    return found
 
 
 def lines_in(file: SourceFile) -> int:
@@ -199,7 +244,20 @@ def _cuts(file: SourceFile, form: Format) -> Sequence[tuple[int, int | None]]:
         return [(group, group + 1) for group in range(groups)]
     if file.compression is not None or file.is_wide or not form.splittable:
         return [(0, None)]
-    return [(start, min(start + PIECE_BYTES, file.nbytes)) for start in range(0, file.nbytes, PIECE_BYTES)]
+    starts = [0, *_starts(file, form.begins)] if file.nbytes else []
+    return list(zip(starts, [*starts[1:], file.nbytes], strict=True))
+
+
+def _starts(file: SourceFile, begins: Callable[[str], bool]) -> Iterator[int]:
+    """Where a plain file is cut: at lines that begin a record, or not at all."""
+    with file.path.open("rb") as stream:
+        for place in range(PIECE_BYTES, file.nbytes, PIECE_BYTES):
+            stream.seek(place - 1)
+            stream.readline(_MOST_ALIGNED)
+            while (at := stream.tell()) < min(place + _MOST_ALIGNED, place + PIECE_BYTES, file.nbytes):
+                if begins(stream.readline(_MOST_ALIGNED).decode("utf-8", "replace")):
+                    yield at
+                    break
 
 
 def sha256(files: Sequence[SourceFile]) -> str:

@@ -28,6 +28,7 @@ from remora_pipeline.replay.prepare.entry import (
     malformed,
     write,
 )
+from remora_pipeline.replay.prepare.lines import MOST_LINE_BYTES
 
 DELIMITERS = ",\t;|"
 PARQUET_MAGIC = b"PAR1"
@@ -75,18 +76,25 @@ class _TableRow:
 
 def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     """The rows of a CSV file, counted as lines. Raises ReplayRefused for a header that lacks a column."""
-    header, delimiter = csv_header(stream.readline().decode("utf-8-sig", "surrogateescape"))
-    if len(set(header)) < len(header):
-        raise ReplayRefused(f"{source.name}:1: the header has a column twice")
-    row = _TableRow(
-        columns(source.mapping, header, f"{source.name}:1", bucket=source.bucket, has_times=False),
-        source,
-    )
     text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+    lines = _bounded(text)
     try:
-        yield from _csv_rows(text, row, header, delimiter)
+        header, delimiter = csv_header(next(lines, "").removeprefix("\ufeff"))
+        if len(set(header)) < len(header):
+            raise ReplayRefused(f"{source.name}:1: the header has a column twice")
+        named = columns(source.mapping, header, f"{source.name}:1", bucket=source.bucket, has_times=False)
+        yield from _csv_rows(lines, _TableRow(named, source), header, delimiter)
     finally:
         text.detach()
+
+
+def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines, with their ends; of one that is longer than any of a table only how it begins."""
+    while line := text.readline(MOST_LINE_BYTES):
+        rest = line
+        while len(rest) == MOST_LINE_BYTES and not rest.endswith(("\r", "\n")):
+            rest = text.readline(MOST_LINE_BYTES)
+        yield line
 
 
 def _csv_rows(lines: Iterator[str], row: _TableRow, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:

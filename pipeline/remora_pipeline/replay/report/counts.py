@@ -75,6 +75,7 @@ GROUPS: tuple[tuple[str, tuple[Count, ...]], ...] = (
             Count("without_position", "without position", "no remora-shard, -pos and -next", "wrong", _ITSELF),
             Count("without_event_id", "without event id", "no remora-event-id", "wrong", _ITSELF),
             Count("without_number", "without number", "no remora-seq", "wrong", _ITSELF),
+            Count("of_other_topics", "of other topics", "their shard is none of the run's topic", "wrong", _ITSELF),
             Count("final_state_wrong", "wrong at the end", "keys whose last event is not the last one sent", "wrong"),
             Count("sequencer_inversions", "sequencer inversions", "by the gateways' clocks", "note"),
             Count("chain_gaps", "chain gaps", "records whose predecessor is missing, or copies that disagree", "wrong"),

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from remora_pipeline.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
-from remora_pipeline.replay.verify.examples import is_ghost
+from remora_pipeline.replay.verify.examples import is_ghost, is_strayed
 from remora_pipeline.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE, is_missing
 from remora_pipeline.replay.verify.placement import is_in_several_shards, is_misplaced
 from remora_pipeline.replay.verify.seams import tells_generation
@@ -58,7 +58,8 @@ def row(rows: DataFrame) -> Row:
     return found
 
 
-def count_events(compared: DataFrame) -> DataFrame:
+def count_events(compared: DataFrame, topic: str) -> DataFrame:
+    """Of frames.compared; `topic` is that of the run."""
     kind, nth, outcome = F.col("kind"), F.col("nth"), F.col("outcome")
     event = F.col("op").isNotNull() & (nth == 1)
     there = kind == THERE
@@ -79,6 +80,7 @@ def count_events(compared: DataFrame) -> DataFrame:
         _count(kind == ALTERED).alias("altered"),
         _count(kind == FOREIGN).alias("foreign"),
         _count((kind != MISSING) & ~F.col("chained")).alias("unchained"),
+        _count(is_strayed(topic)).alias("strayed"),
         F.min("due_us").alias("first_due_us"),
         F.max("due_us").alias("last_due_us"),
         F.max(F.greatest("due_us", "acked_us", F.when(there, F.col("log_us")))).alias("last_us"),

@@ -23,6 +23,8 @@ _NUMBERS = "numbers before the least and behind the greatest one that was read a
 _NUMBERS += " corrupt entry names no number: each such letter may explain one gap"
 _UNDECIDED = "readers of committed records see nothing yet of what lies behind a transaction that is open, and whether"
 _UNDECIDED += " they will is not decided"
+_SHARDS = "shards are told by their names: a topic of radosgw that is called as a shard of another one (photos and"
+_SHARDS += " photos.1) counts as that shard, and a key whose events go to both counts as lying in several"
 _MOVED = "keys are looked for by the partitions that the topic has now: records from before a change of their number"
 _MOVED += " lie elsewhere"
 
@@ -44,5 +46,7 @@ def _caveats(target: str | None, counts: Mapping[str, int]) -> Iterator[str]:
         yield _NUMBERS
     if counts.get("undecided"):
         yield _UNDECIDED
+    if counts.get("keys_in_several_shards") and target != "ingest":
+        yield _SHARDS
     if counts["keys_misplaced"] or counts["keys_in_several_partitions"]:
         yield _MOVED

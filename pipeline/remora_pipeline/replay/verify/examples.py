@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -51,6 +53,17 @@ def without(compared: DataFrame, has: str, header: str) -> tuple[Example, ...]:
 def before(compared: DataFrame) -> tuple[Example, ...]:
     """Records that came behind one of their queue with a later position."""
     return pick(compared.filter("is_before"), _PLACE, F.lit("its position lies before that of a record in front of it"))
+
+
+def strayed(compared: DataFrame, topic: str) -> tuple[Example, ...]:
+    """Records whose shard is none of the run's topic."""
+    rows = compared.filter(is_strayed(topic)).withColumn("shard", F.col("k_shard"))
+    return pick(rows, _PLACE, F.lit(f"its shard is none of topic {topic}"))
+
+
+def is_strayed(topic: str) -> Column:
+    """A row of frames.compared that is a record whose shard is none of this topic of remora's own (model.topic)."""
+    return F.col("chained") & ~F.col("k_shard").rlike(rf"^{re.escape(topic)}(@[0-9]+)?(\.[0-9]+)?\z")
 
 
 def ghosts(compared: DataFrame) -> tuple[Example, ...]:

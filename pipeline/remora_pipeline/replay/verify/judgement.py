@@ -26,6 +26,7 @@ _WRONG = {
     "without_position": "{n} [record has|records have] no remora-shard, remora-pos and remora-next, as all of a run do",
     "without_event_id": "{n} [record has|records have] no remora-event-id, as all of a run do",
     "without_number": "{n} [record has|records have] no remora-seq, as all of the topic do",
+    "of_other_topics": "{n} [record names|records name] a shard of another topic than all of the run went to",
     "final_state_wrong": "{n} [key does|keys do] not end with [its|their] last acknowledged event",
     "numbers_repeated": "{n} [number is|numbers are] of several entries",
     "numbers_torn": "{n} [entry has|entries have] copies that do not agree on [its|their] number",

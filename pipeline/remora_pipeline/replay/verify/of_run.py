@@ -41,7 +41,7 @@ def judged_run(
     judged = others.filter(is_judged)
     log = aggregates.log(topic.records)
     tell("comparing them with the journals")
-    events = aggregates.row(aggregates.count_events(compared))
+    events = aggregates.row(aggregates.count_events(compared, run.topic))
     elsewhere, outside, undecided = None, 0, 0
     if events.missing and topic.undecided is not None:
         compared = frames.found_in(compared, "is_undecided", _named(topic.undecided, run, compared))
@@ -118,6 +118,7 @@ def judged_run(
         "without_position": lambda: examples.without(compared, "chained", "remora-shard, remora-pos and remora-next"),
         "without_event_id": lambda: examples.without(compared, "k_has_id", "remora-event-id"),
         "without_number": lambda: examples.without(compared, "k_has_number", "remora-seq"),
+        "of_other_topics": lambda: examples.strayed(compared, run.topic),
         "keys_misplaced": lambda: examples.misplaced(keys),
         "final_state_wrong": lambda: examples.unfinished(keys),
         "chain_gaps": lambda: examples.broken(gaps),
@@ -137,7 +138,8 @@ def _elsewhere(spark: SparkSession, topic: FrozenTopic) -> DataFrame:
 
 
 def _without(events: Row, run: ReplayRun) -> dict[str, int]:
-    """How many records lack what each of a run through the ingest API has; nothing is known of other runs.
+    """How many records lack what each of a run through the ingest API has, or name a shard of another topic; nothing
+    is known of other runs.
 
     Where the run does not say whether its topic numbers its events, one number says so.
     """
@@ -148,6 +150,7 @@ def _without(events: Row, run: ReplayRun) -> dict[str, int]:
         "without_position": events.unchained,
         "without_event_id": events.without_event_id,
         "without_number": events.without_number if is_numbered else 0,
+        "of_other_topics": events.strayed,
     }
 
 

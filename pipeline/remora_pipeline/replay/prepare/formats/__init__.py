@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
@@ -32,6 +33,8 @@ class Format:
     recognises: Callable[[bytes], bool]
     splittable: bool = False
     has_requests: bool = False
+    begins: Callable[[str], bool] = bool
+    """Whether a line begins a record, so that a file may be cut there."""
 
 
 def _has_lines(records: Records) -> Callable[[bytes], bool]:
@@ -53,26 +56,34 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
     return recognises
 
 
-def _lines(name: str, title: str, records: Records, *, has_requests: bool = False) -> Format:
-    return Format(name, title, records, _has_lines(records), splittable=True, has_requests=has_requests)
+def _lines(
+    name: str, title: str, records: Records, *, has_requests: bool = False, begins: Callable[[str], bool] = bool
+) -> Format:
+    return Format(name, title, records, _has_lines(records), splittable=True, has_requests=has_requests, begins=begins)
 
 
 def _is_csv(head: bytes) -> bool:
     """Whether a header names by itself which column is what."""
-    names, _ = tables.csv_header(head.split(b"\n", 1)[0].decode("utf-8-sig", "replace"))
+    names, _ = tables.csv_header(re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8-sig", "replace"))
     return {"op", "key"} <= set(names) and any(f"ts_{unit}" in names for unit in UNITS_NS)
 
 
 _ALL = (
     _lines("s3-access", "AWS S3 server access log", each_line(s3_access.parse), has_requests=True),
     Format("cloudtrail", "CloudTrail data events", cloudtrail.records, cloudtrail.recognises, has_requests=True),
-    _lines("rgw-ops", "radosgw ops log", rgw_ops.records, has_requests=True),
-    _lines("rgw-journal", "radosgw bucket logging, journal", each_joined(rgw_bucket_logging.parse_journal, begins)),
+    _lines("rgw-ops", "radosgw ops log", rgw_ops.records, has_requests=True, begins=rgw_ops.begins),
+    _lines(
+        "rgw-journal",
+        "radosgw bucket logging, journal",
+        each_joined(rgw_bucket_logging.parse_journal, begins),
+        begins=begins,
+    ),
     _lines(
         "rgw-standard",
         "radosgw bucket logging, standard",
         each_joined(rgw_bucket_logging.parse_standard, begins),
         has_requests=True,
+        begins=begins,
     ),
     _lines("ibm-cos", "IBM object-store trace (SNIA)", each_line_of(ibm_cos.parser)),
     Format("op-log", "operation log of warp or s3dlio", op_log.records, op_log.recognises),

@@ -89,6 +89,11 @@ def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     return objects(numbered(stream), parse)
 
 
+def begins(line: str) -> bool:
+    """Whether a line begins an entry: within one that takes several lines all others are indented, or close it."""
+    return line.startswith(("{", "[{", ",{"))
+
+
 def parse(line: str) -> Sequence[Outcome]:
     """What one line says; one that deletes several objects says so of each of them."""
     text = line.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",").strip()

@@ -1,0 +1,85 @@
+"""Listings as other programs write them: what cannot be is refused by the key that it is told of."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
+from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, reconcile
+
+pytestmark = pytest.mark.spark
+
+AT = "2026-11-21T02:14:07Z"
+HEAD = "key,size,last_modified"
+
+
+def listing(folder: Path, *rows: str, name: str = "listing.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join([*rows, ""]))
+    return path
+
+
+def test_odd_rows_of_a_listing_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A key that is listed twice, no key, a size and a time that are none, and a time that is yet to come, such as one
+    in milliseconds, are refused with the file, the key and what is told of it."""
+    milliseconds = json.dumps({"key": "k", "size": 1, "last_modified": 1_795_227_247_000})
+    odd = {
+        f"k,1,{AT}\nk,2,{AT}": "'k': is listed 2 times; of versions, is_latest must tell",
+        f",1,{AT}": "'missing': is no key",
+        f"k,abc,{AT}": "'k': its size is abc",
+        f"k,-1,{AT}": "'k': its size is -1",
+        f"k,,{AT}": "'k': its size is missing",
+        "k,1,yesterday": "'k': its last_modified is yesterday",
+        "k,1,2226-11-21T02:14:07Z": "'k': its last_modified is 2226-11-21T02:14:07Z, which is yet to come",
+    }
+
+    for text, reason in odd.items():
+        path = listing(tmp_path, HEAD, f"a,1,{AT}", text)
+        with pytest.raises(ReplayRefused) as refused:
+            listed_in_file(spark, path)
+        assert str(refused.value).startswith(f"{path}: {reason}")
+    with pytest.raises(ReplayRefused, match="'k': its last_modified is 1795227247000, which is yet to come"):
+        listed_in_file(spark, listing(tmp_path, milliseconds, name="listing.json"))
+
+
+def test_a_listing_of_any_objects_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Line ends and a mark as Windows has them, quoted keys, an object of no bytes and one beyond 32 bits, versions of
+    which one is current, and delete markers without a size are read as they are."""
+    columns = f"\ufeff{HEAD},is_latest,is_delete_marker\r"
+    rows = (f'"a,""b"" %2B+",0,{AT},true,false\r', f"old,1,{AT},false,false\r", f"old,3000000000,{AT},TRUE,\r")
+    path = listing(tmp_path, columns, *rows, f"gone,,{AT},true,true\r")
+
+    found = listed_in_file(spark, path).orderBy("key").collect()
+
+    assert [(row.key, row.size) for row in found] == [('a,"b" %2B+', 0), ("old", 3_000_000_000)]
+
+
+def test_the_inventory_of_an_empty_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    """An S3 Inventory without files is that of a bucket in which nothing is, whatever its format."""
+    for form in ("CSV", "Parquet", "ORC"):
+        told: dict[str, object] = {
+            "sourceBucket": "b",
+            "fileFormat": form,
+            "fileSchema": "Bucket, Key",
+            "creationTimestamp": "1",
+            "files": [],
+        }
+        path = listing(tmp_path, json.dumps(told), name="manifest.json")
+
+        assert listed_in_inventory(spark, path, manifest_of(path)).collect() == []
+
+
+def test_a_listing_that_is_yet_to_be_made_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A time of the listing that lies ahead is refused by name, and is not waited for."""
+    ahead_us = int((time.time() + 86_400) * 1e6)
+    path = listing(tmp_path, HEAD, f"a,1,{AT}")
+    plan = ReconcilePlan("b", tmp_path / "out", None, listing=path, listed_at_us=ahead_us)
+
+    with pytest.raises(ReplayRefused, match="which is yet to come: --listed-at"):
+        reconcile(plan)
