@@ -43,7 +43,8 @@ class Cluster:
 
     topics: dict[str, TopicRecord] = field(default_factory=dict)
     queues: dict[str, QueueObject] = field(default_factory=dict)
-    kept: list[FormerQueue] = field(default_factory=list)
+    ledgers: list[FormerQueue] = field(default_factory=list)
+    silent: set[str] = field(default_factory=set)
     stops_at: tuple[str, str] = ("", "")
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     thaw: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,6 +80,7 @@ class Cluster:
         return self.topics[name]
 
     async def drop(self, name: str, old: TopicRecord) -> None:
+        await self._step("drop", name)
         if self.topics.get(name) != old:
             raise MismatchError(name)
         del self.topics[name]
@@ -106,8 +108,9 @@ class Cluster:
             found.owner = topic_id
 
     async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
-        assert self.queues[shard.queue].owner == REMOVING + topic_id
-        del self.queues[shard.queue]
+        found = self.queues.get(shard.queue)
+        if found is not None and found.owner == REMOVING + topic_id:
+            del self.queues[shard.queue]
 
     async def version(self, shard: Shard) -> int:
         if shard.queue not in self.queues:
@@ -122,6 +125,8 @@ class Cluster:
         return await self.shut(shard, "")
 
     async def stats(self, shard: Shard, *, exact: bool) -> Any:
+        if shard.queue not in self.queues:
+            raise ShardGone(f"there is no {shard}")
         return SimpleNamespace(entries=self.queues[shard.queue].entries)
 
     async def prepare(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
@@ -140,10 +145,14 @@ class Cluster:
             del self.queues[shard.queue]
 
     async def seal(self, shard: Shard, topic_id: str) -> None:
-        if (found := self.queues.get(shard.queue)) is not None and found.owner == topic_id:
+        if (found := self.queues.get(shard.queue)) is not None and found.closed != SEALED:
+            if found.owner != topic_id:
+                raise StoreUnavailable(f"sealing {shard}")
             found.closed = SEALED
 
     async def shut(self, shard: Shard, topic_id: str) -> SealedLook:
+        if shard.queue in self.silent:
+            raise StoreUnavailable(f"looking at {shard}: no answer")
         found = self.queues.get(shard.queue)
         if found is None:
             raise ShardGone(f"there is no {shard}")
@@ -166,10 +175,15 @@ class Cluster:
         """Nothing is re-driven here."""
 
     async def keep(self, topic_id: str, queues: Sequence[FormerQueue]) -> None:
-        self.kept += [each for each in queues if each not in self.kept]
+        await self._step("keep", queues[0].name)
+        self.ledgers += [each for each in queues if each not in self.ledgers]
+
+    async def kept(self, topic_id: str) -> list[FormerQueue]:
+        return self.ledgers
 
     async def forget(self, what: object) -> None:
-        """Nothing is kept here that goes with a topic."""
+        if isinstance(what, str):  # what is kept of a topic's former queues; else a hold
+            self.ledgers.clear()
 
 
 async def overtaken(cluster: Cluster, step: tuple[str, str], act: Awaitable[object], *others: Callable[[], Any]) -> Any:
@@ -295,7 +309,7 @@ async def test_a_former_layout_goes_when_nothing_is_left_in_it(left: QueueObject
     assert goes is not bool(states)
     assert [each.state for each in (await now(cluster)).former] == states
     assert {"t", "t.1"} & set(cluster.queues) == ({"t", "t.1"} if states else set())
-    assert [each.name for each in cluster.kept] == ([] if states else ["t", "t.1"])
+    assert [each.name for each in cluster.ledgers] == ([] if states else ["t", "t.1"])
 
 
 async def test_a_topic_is_changed_once_while_its_former_layout_has_entries() -> None:
@@ -309,6 +323,90 @@ async def test_a_topic_is_changed_once_while_its_former_layout_has_entries() -> 
 
     assert set(cluster.queues) == before
     assert (await now(cluster)).shards == 3
+
+
+async def test_a_former_queue_that_does_not_answer_is_named() -> None:
+    """Its layout is kept, and whoever looks after it is told why; so is a further change, unless another queue has
+    entries: then it is refused with their number."""
+    cluster, topic = await resharded(3)
+    cluster.silent = {"t.1"}
+
+    with pytest.raises(StoreUnavailable, match=r"t\.1: no answer"):
+        await cluster.own_topics.forget_former(topic)
+    with pytest.raises(StoreUnavailable, match=r"t\.1: no answer"):
+        await cluster.own_topics.reshard(topic, 4)
+    cluster.queues["t"].entries = 7
+    with pytest.raises(TopicRefused, match="generation 0 still holds 7 entries"):
+        await cluster.own_topics.reshard(topic, 4)
+
+    assert (await now(cluster)).former
+    assert cluster.ledgers == []
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+async def test_ledgers_that_are_kept_while_their_topic_is_removed(is_within: bool) -> None:
+    """They go with the topic, also where whoever keeps them stands still and wakes up after the removal, or within."""
+    cluster, topic = await resharded(3)
+    cluster.stops_at, kept_on = ("keep", "t"), cluster.thaw
+    forgetting = asyncio.ensure_future(cluster.own_topics.forget_former(topic))
+    await cluster.is_there.wait()
+
+    cluster.stops_at = ("drop", "t") if is_within else ("", "")
+    cluster.is_there, cluster.thaw = asyncio.Event(), asyncio.Event()
+    removing = asyncio.ensure_future(cluster.own_topics.remove(topic, discard=True))
+    await (cluster.is_there.wait() if is_within else removing)
+    kept_on.set()
+    assert not await forgetting
+    cluster.thaw.set()
+    await removing
+
+    assert cluster.topics == {}
+    assert cluster.ledgers == []
+
+
+@dataclass
+class ClusterWithALateEvent(Cluster):
+    """An event that was under way lands in a queue right before a removal fences that."""
+
+    lands_in: str = ""
+
+    async def fence(self, shard: Shard, topic_id: str) -> None:
+        if shard.queue == self.lands_in:
+            self.queues[shard.queue].entries = 1
+        await super().fence(shard, topic_id)
+
+
+async def test_a_removal_that_is_refused_while_a_former_layout_goes() -> None:
+    """That queues of the former layout are gone, whose ledgers are kept, does not make it a removal which has begun:
+    the topic stays, and takes events."""
+    cluster = ClusterWithALateEvent(lands_in="t@1.2")
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    cluster.queues["t.1"].reservations = 1
+    await cluster.own_topics.reshard(topic, 3)
+    cluster.queues["t.1"].reservations = 0
+
+    async def remove() -> None:
+        with pytest.raises(TopicRefused, match="1 entry of t waits"):
+            await cluster.own_topics.remove(topic, discard=False)
+
+    await cluster.own_topics._all_shut("t", await cluster.existing(topic))
+    await overtaken(cluster, ("swap", "resharded"), cluster.own_topics.forget_former(topic), remove)
+
+    assert cluster.topics["t"].stored.state == "resharded"
+    assert cluster.queues["t@1.2"] == QueueObject(topic.id, entries=1)
+
+
+async def test_a_removal_that_is_refused_before_a_layout_is_prepared() -> None:
+    """That no queue of the coming layout is there yet does not make it a removal which has begun: the topic stays, and
+    its change is finished."""
+    cluster = ClusterWithALateEvent(lands_in="t.1")
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    await cluster.own_topics._announce_layout(topic, await cluster.existing(topic), 3)
+
+    with pytest.raises(TopicRefused, match="1 entry of t waits"):
+        await cluster.own_topics.remove(topic, discard=False)
+
+    assert (await cluster.own_topics.reshard(topic, 3)).generation == 1
 
 
 async def test_a_shard_waits_until_its_parents_are_through() -> None:
