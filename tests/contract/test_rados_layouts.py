@@ -10,9 +10,11 @@ from random import Random
 import pytest
 
 from devkit.clusters.ceph import reached
+from devkit.entries.entries import raw_entry
 from devkit.waits import until
 from engine.fakes import FakeEndpoint
 from engine.runs import a_worker, running
+from remora.codec.shard_hash import shard as shard_number
 from remora.config import RadosSettings
 from remora.model.errors import (
     QueueFull,
@@ -23,7 +25,7 @@ from remora.model.errors import (
     TopicMoved,
     TopicRefused,
 )
-from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
@@ -278,7 +280,9 @@ async def test_shards_wait_for_a_sender_that_died(store: RadosStore) -> None:
     old = await store.own_topics.create(own_topic("t", 1))
     await store.ingest.reserve(old, rooms(routed(old, 1)))
     new = await store.own_topics.reshard(old, 2)
-    await store.ingest.publish(new, routed(new, *range(6)))
+    keys = [b"bkt:k%d" % i for i in range(6)]
+    events = [RoutedEvent(shard_number(key, 2), key, raw_entry(f"k{i}", i)) for i, key in enumerate(keys)]
+    await store.ingest.publish(new, events)
     endpoint = FakeEndpoint()
     worker = a_worker(store, endpoint)
 

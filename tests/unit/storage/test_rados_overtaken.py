@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remora.model.errors import ShardGone, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ledger import FormerQueue, Tally
@@ -64,9 +67,11 @@ class Cluster:
     # --- the registry
 
     async def find(self, name: str) -> TopicRecord | None:
+        await self._step("find", name)
         return self.topics.get(name)
 
     async def existing(self, topic: Topic) -> TopicRecord:
+        await self._step("find", topic.name)
         found = self.topics.get(topic.name)
         if found is None or found.stored.id != topic.id:
             raise TopicUnknown(topic.name)
@@ -108,6 +113,7 @@ class Cluster:
             found.owner = topic_id
 
     async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
+        await self._step("remove", shard.queue)
         found = self.queues.get(shard.queue)
         if found is not None and found.owner == REMOVING + topic_id:
             del self.queues[shard.queue]
@@ -134,23 +140,27 @@ class Cluster:
         self.queues.setdefault(shard.queue, QueueObject(PREPARING + topic_id))
 
     async def activate(self, shard: Shard, topic_id: str) -> None:
+        await self._step("activate", shard.queue)
         found = self.queues.get(shard.queue)
         if found is None or found.owner not in (topic_id, PREPARING + topic_id):
             raise StoreUnavailable(f"activating {shard}")
         found.owner = topic_id
 
     async def give_up(self, shard: Shard, topic_id: str) -> None:
+        await self._step("give_up", shard.queue)
         found = self.queues.get(shard.queue)
         if found is not None and found.owner == PREPARING + topic_id:
             del self.queues[shard.queue]
 
     async def seal(self, shard: Shard, topic_id: str) -> None:
+        await self._step("seal", shard.queue)
         if (found := self.queues.get(shard.queue)) is not None and found.closed != SEALED:
             if found.owner != topic_id:
                 raise StoreUnavailable(f"sealing {shard}")
             found.closed = SEALED
 
     async def shut(self, shard: Shard, topic_id: str) -> SealedLook:
+        await self._step("shut", shard.queue)
         if shard.queue in self.silent:
             raise StoreUnavailable(f"looking at {shard}: no answer")
         found = self.queues.get(shard.queue)
@@ -323,6 +333,49 @@ async def test_a_topic_is_changed_once_while_its_former_layout_has_entries() -> 
 
     assert set(cluster.queues) == before
     assert (await now(cluster)).shards == 3
+
+
+@dataclass
+class BusyCluster(Cluster):
+    """Before each step all others have their turn."""
+
+    async def _step(self, name: str, queue: str) -> None:
+        for _ in range(self.draw.randrange(4)):
+            await asyncio.sleep(0)
+
+    draw: Random = field(default_factory=Random)
+
+
+@given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=2, max_size=3))
+async def test_several_commands_at_once(draw: Random, numbers: list[int]) -> None:
+    """Each gets the number that it asks for, one after the other; in the end there is one layout with its queues."""
+    cluster = BusyCluster(draw=draw)
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    found = await asyncio.gather(*[cluster.own_topics.reshard(topic, number) for number in numbers])
+    while await cluster.own_topics.forget_former(topic):
+        pass
+
+    last = await now(cluster)
+    assert [each.shards for each in found] == numbers
+    assert (last.shards in numbers, last.former, last.coming) == (True, (), None)
+    assert cluster.queues == {each.queue: QueueObject(topic.id) for each in last.open_shards()}
+
+
+async def test_a_command_answers_what_it_asked_for() -> None:
+    """A command that stands still after its change, while another one makes the next change, answers with its own
+    number, and so does one whose former queues do not answer any longer."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    first = await overtaken(
+        cluster, ("shut", "t"), cluster.own_topics.reshard(topic, 3), lambda: cluster.own_topics.reshard(topic, 4)
+    )
+    cluster.silent = {"t@2.1"}
+    last = await cluster.own_topics.reshard(topic, 5)
+
+    assert (first.shards, last.shards) == (3, 5)
+    assert (await now(cluster)).former
 
 
 async def test_a_former_queue_that_does_not_answer_is_named() -> None:
