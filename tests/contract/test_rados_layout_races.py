@@ -241,6 +241,27 @@ async def a_letter(store: RadosStore, topic: Topic) -> DeadLetter:
     return letter
 
 
+async def test_two_forget_a_layout_at_once(settings: RadosSettings, store: RadosStore) -> None:
+    """A process that comes to the re-drives of a former queue when another one has removed it finds them finished, and
+    the command that it works for does what it was asked."""
+    old = await store.own_topics.create(own_topic("t", SHARDS))
+    blocker = await store.ingest.reserve(old, rooms(events(old)))
+    moved = await store.own_topics.reshard(old, MORE_SHARDS)
+    await store.ingest.abort(moved, blocker)
+    finish, was_there = store.letters.finish_redrives, list[bool]()
+    async with reached(settings) as other:
+
+        async def late(shard: Shard) -> None:
+            was_there.append(await other.own_topics.forget_former(moved))
+            await finish(shard)
+
+        store.letters.finish_redrives = late  # type: ignore[method-assign]
+        done = await store.own_topics.reshard(moved, 2)
+
+    assert any(was_there)
+    assert done.shards == 2
+
+
 @pytest.mark.guarantee("duplicates")
 @pytest.mark.parametrize("number", cases(range(1, 4), at_the_gate=[2]))
 async def test_a_redrive_that_stands_still(settings: RadosSettings, store: RadosStore, number: int) -> None:
