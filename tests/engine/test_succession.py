@@ -11,7 +11,7 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
-from engine.fakes import FakeEndpoint, FakeStore
+from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import OwnershipSettings
 from remora.metrics import Telemetry
@@ -175,6 +175,31 @@ async def test_a_former_queue_that_goes_is_not_called_lost(
 
     with caplog.at_level(logging.INFO):
         async with running(worker):
+            await until(lambda: any("it was deleted" in each.message for each in caplog.records), within_s=10)
+
+    assert [each.levelno for each in caplog.records if "it was deleted" in each.message] == [
+        logging.WARNING if is_lost else logging.INFO
+    ]
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("generation", "is_lost"), [(1, False), (0, True)], ids=["with its layout", "with its topic"])
+async def test_a_former_queue_that_is_missed_by_a_renewal_is_not_called_lost(
+    generation: int, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same where the renewal of its lock finds it gone, while this worker waits for an answer yet to what another
+    owner has delivered."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint()
+    store.metadata["t"] = a_topic("t")
+    store.make("t", raw_entry("k", 1))
+    endpoint.fate = lambda *_: Fate(wait_s=100)
+
+    with caplog.at_level(logging.INFO):
+        async with running(worker := a_worker(store, endpoint)):
+            await until(lambda: bool(worker.shards) and worker.shards[0].has_work)
+            store.metadata["t"] = replace(a_topic("t"), generation=generation)
+            await asyncio.sleep(2)
+            del store.queues["t"]
             await until(lambda: any("it was deleted" in each.message for each in caplog.records), within_s=10)
 
     assert [each.levelno for each in caplog.records if "it was deleted" in each.message] == [
