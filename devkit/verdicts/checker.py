@@ -28,12 +28,14 @@ class Finding(NamedTuple):
 
 
 class Doubled(NamedTuple):
-    """How many records of a round's at-least-once topics were further copies, and how many bytes could have been."""
+    """How many records of a round's at-least-once topics were further copies, of which shards, and how many bytes could
+    have been."""
 
     round: str
     records: int
     nbytes: int
     bound_bytes: int
+    shards: dict[str, int]
 
 
 @dataclass
@@ -269,7 +271,8 @@ def _doubled(history: History, of: Round) -> Doubled:
     topics = [each for each in history.topics if not each.is_exact]
     copies = [copy for topic in topics for copy in _copies(topic) if of.began <= copy.at <= of.ended]
     bound = of.doublings * sum(topic.shards for topic in topics) * history.in_flight_bytes
-    return Doubled(of.name, len(copies), sum(each.nbytes for each in copies), bound)
+    shards = Counter(each.place.shard for each in copies)
+    return Doubled(of.name, len(copies), sum(each.nbytes for each in copies), bound, dict(shards))
 
 
 def _copies(topic: Topic) -> Iterator[Copy]:
@@ -284,7 +287,8 @@ def _copies(topic: Topic) -> Iterator[Copy]:
 def _too_often(history: History, doubled: Sequence[Doubled]) -> Iterator[Finding]:
     for each in doubled:
         if each.nbytes > each.bound_bytes:
-            text = f"{each.records} copies, {each.nbytes} bytes, where {each.bound_bytes} could be in flight"
+            of = ", ".join(f"{count} of {shard}" for shard, count in sorted(each.shards.items()))
+            text = f"{each.records} copies ({of}), {each.nbytes} bytes, where {each.bound_bytes} could be in flight"
             yield Finding("duplicated", f"{each.round}: {text}")
     for topic in history.topics:
         if not topic.is_exact:

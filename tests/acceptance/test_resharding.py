@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ import aiohttp
 import pytest
 
 from devkit.chaos.reading import copy_of
-from devkit.clusters.kafka import Kafka, create_topic
-from devkit.processes.daemon import PATIENT, Daemon, Options, merged, rados_section, running_daemon
+from devkit.clusters.kafka import Kafka, create_topic, running_kafka
+from devkit.processes.daemon import PATIENT, Daemon, Options, merged, rados_section, remora, running_daemon
 from devkit.readers.consumer import raw_records
 from devkit.receivers.http_sink import http_sink
 from devkit.verdicts.verdict import Arrived, Fate, Request, judge
@@ -26,30 +28,68 @@ from remora.model.exits import Exit
 from support.ingest import Answer, record
 from support.older import older, older_commits, older_daemon
 
-SENDERS = 4
-
 ON_RADOS = [pytest.mark.long("two daemons on a real cluster"), pytest.mark.full("the embedded store guards the engine")]
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many senders with so many objects each send so many events a second together, or as many as they can; so many
+    events come before each change."""
+
+    senders: int = 4
+    objects: int = 5
+    per_second: float = math.inf
+    before_each: int = 0
 
 
 class Senders:
     """Senders of singles, batches and two phases, each with objects of its own; each notes what was acknowledged."""
 
-    def __init__(self, doors: list[aiohttp.ClientSession], topic: str) -> None:
+    def __init__(self, doors: list[aiohttp.ClientSession], topic: str, load: Load) -> None:
         """`doors` lead to the daemons, which a sender goes to in turn."""
-        self._doors, self._topic = doors, topic
-        self.ended = asyncio.Event()
+        self._doors, self._topic, self._load = doors, topic, load
+        self._ended, self._tasks = asyncio.Event(), list[asyncio.Task[None]]()
         self.requests: list[Request] = []
         self.refused: list[Answer] = []
 
-    async def run(self, number: int) -> None:
-        """Send until told to end, one request after the other."""
+    @property
+    def ids(self) -> list[str]:
+        """The events that were acknowledged."""
+        return [each for request in self.requests for each in request.ids]
+
+    async def until_more(self, count: int) -> None:
+        """Wait until so many events more were acknowledged."""
+        wanted = len(self.ids) + count
+
+        async def is_so() -> bool:
+            return len(self.ids) >= wanted
+
+        await until(is_so, f"{count} events more")
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Send, until told to end."""
+        self._tasks = [tasks.create_task(self._run(number)) for number in range(self._load.senders)]
+
+    async def end(self) -> None:
+        """Have all requests answered, and send no more."""
+        self._ended.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _run(self, number: int) -> None:
+        """Send one request after the other, no faster than the load asks for."""
         ways = [self._single, self._batch, self._two_phases]
+        now, load = asyncio.get_running_loop().time, self._load
+        due = now()
         for turn in itertools.count():
-            if self.ended.is_set():
+            if self._ended.is_set():
                 return
             count = 1 if turn % 3 == 0 else 12
+            await asyncio.sleep(max(0.0, due - now()))
+            due += count * load.senders / load.per_second
             ids = [f"{number}-{turn * 100 + i:08}" for i in range(count)]
-            body = {"Records": [record(f"{number}/{i % 5}", eventId=each) for i, each in enumerate(ids)]}
+            body = {
+                "Records": [record(f"{number}/{(turn + i) % load.objects}", eventId=each) for i, each in enumerate(ids)]
+            }
             answer = await ways[turn % 3](self._doors[(number + turn) % len(self._doors)], body)
             if answer.status == 200:
                 self.requests.append(Request(tuple(ids), Fate.STORED))
@@ -88,6 +128,13 @@ async def until_delivered(kafka: Kafka, topic: str, due: set[str], *, committed:
             return arrived
 
 
+@pytest.fixture
+def three_brokers() -> Iterator[Kafka]:
+    """Three brokers, replication factor 3, of which two must be in sync."""
+    with running_kafka("reshard", "--brokers", "3") as running:
+        yield running
+
+
 @pytest.mark.guarantee("order-per-object")
 @pytest.mark.parametrize(
     ("kind", "mode", "numbers"),
@@ -104,7 +151,64 @@ async def test_shards_are_changed_under_load(
     """Senders notice nothing of changes that two daemons carry on with: no request is refused, each event arrives
     once and each key in order over all generations, and every shard's chain leads to where it ended."""
     topic = await create_topic(kafka.address, f"re-{uuid.uuid4().hex[:10]}")
-    store = _store(request, folder, kind)
+
+    async with changed_under_load(_store(request, folder, kind), folder, kafka, topic, mode, Load()) as (
+        daemon,
+        senders,
+    ):
+        for number in numbers:
+            await change(daemon, topic, number)
+        await senders.end()
+        arrived = await until_delivered(kafka, topic, set(senders.ids), committed=mode == "exactly-once")
+        ledger, shown = await until_forgotten(daemon, topic)
+
+    assert senders.refused == []
+    assert judge(senders.requests, arrived, []) == []
+    assert shown["layouts"] == [{"generation": len(numbers), "shards": numbers[-1], "state": "open", "entries": 0}]
+    assert ledger["unaccounted"] == 0
+    assert sum(each["delivered"] for each in ledger["shards"]) == len(senders.ids)
+    assert len({copy.place.generation for copy in arrived.firsts.values()}) > 1
+
+
+@pytest.mark.guarantee("order-per-object")
+@pytest.mark.spark
+@pytest.mark.full("three brokers, eight senders, and a verdict by Spark; the gate has smaller changes")
+async def test_shards_are_changed_while_a_broker_is_killed(
+    request: pytest.FixtureRequest, three_brokers: Kafka, folder: Path
+) -> None:
+    """Eight senders of 2,000 events a second, as far as this machine carries them, notice neither changes to 11, 64 and
+    4 shards nor a broker that is killed for good within them, and `remora replay verify` finds nothing wrong."""
+    kafka, load = three_brokers, Load(senders=8, objects=40, per_second=2000, before_each=10_000)
+    topic = await create_topic(kafka.address, f"re-{uuid.uuid4().hex[:10]}", replicas=3, min_insync_replicas=2)
+    store = _store(request, folder, "sqlite")
+    async with changed_under_load(store, folder, kafka, topic, "exactly-once", load) as (daemon, senders):
+        for number in (11, 64, 4):
+            await senders.until_more(load.before_each)
+            if number == 64:
+                await asyncio.to_thread(kafka.stop, "broker.2")
+            await change(daemon, topic, number)
+        await senders.until_more(load.before_each)
+        await senders.end()
+        arrived = await until_delivered(kafka, topic, set(senders.ids), committed=True)
+        ledger, shown = await until_forgotten(daemon, topic)
+        verdict = await remora(
+            "replay", "verify", "--topic", topic, "--bootstrap", kafka.address, "--isolation", "read_committed",
+            "--out", folder / "verdict", "--json",
+        )  # fmt: skip
+
+    assert senders.refused == []
+    assert judge(senders.requests, arrived, []) == []
+    assert (ledger["unaccounted"], sum(each["delivered"] for each in ledger["shards"])) == (0, len(senders.ids))
+    assert [each["generation"] for each in shown["layouts"]] == [3]
+    assert verdict.code == Exit.OK, verdict.err
+    assert (verdict.json["verdict"], verdict.json["counts"]["distinct"]) == ("PASS", len(senders.ids))
+
+
+@asynccontextmanager
+async def changed_under_load(
+    store: Options, folder: Path, kafka: Kafka, topic: str, mode: str, load: Load
+) -> AsyncIterator[tuple[Daemon, Senders]]:
+    """Two daemons on one store with a topic of one shard, and senders that are at work until they are told to end."""
     places = [folder / name for name in ("one", "two")]
     for place in places:
         place.mkdir()
@@ -119,34 +223,16 @@ async def test_shards_are_changed_under_load(
             "topic", "create", topic, "--endpoint", f"kafka://{kafka.address}", "--shards", "1", "--delivery", mode
         )
         assert made.code == Exit.OK, made.err
-        doors = [
-            await stack.enter_async_context(
-                aiohttp.ClientSession(connector=aiohttp.UnixConnector(each.ingest.removeprefix("unix:")))
-            )
-            for each in daemons
-        ]
-        senders = Senders(doors, topic)
+        senders = Senders([await stack.enter_async_context(door_of(each)) for each in daemons], topic, load)
         async with asyncio.TaskGroup() as tasks:
-            for number in range(SENDERS):
-                tasks.create_task(senders.run(number))
-            for number in numbers:
-                done = await daemons[0].command(
-                    "topic", "set", topic, "--shards", str(number), "--wait", "--timeout", "10m"
-                )
-                assert done.code == Exit.OK, done.err
-            senders.ended.set()
-        due = {each for request in senders.requests for each in request.ids}
-        arrived = await until_delivered(kafka, topic, due, committed=mode == "exactly-once")
-        await until_forgotten(daemons[0], topic)
-        ledger = (await daemons[0].command("ledger", topic, "--json")).json
-        shown = (await daemons[0].command("topic", "show", topic, "--json")).json
+            senders.begin(tasks)
+            yield daemons[0], senders
 
-    assert senders.refused == []
-    assert judge(senders.requests, arrived, []) == []
-    assert shown["layouts"] == [{"generation": len(numbers), "shards": numbers[-1], "state": "open", "entries": 0}]
-    assert ledger[0]["unaccounted"] == 0
-    assert sum(each["delivered"] for each in ledger[0]["shards"]) == len(due)
-    assert len({copy.place.generation for copy in arrived.firsts.values()}) > 1
+
+async def change(daemon: Daemon, topic: str, shards: int) -> None:
+    """Give the topic other shards, when those before are delivered."""
+    done = await daemon.command("topic", "set", topic, "--shards", str(shards), "--wait", "--timeout", "10m")
+    assert done.code == Exit.OK, done.err
 
 
 FIRST = "c90864a"
@@ -248,10 +334,12 @@ async def _refuses(older: Daemon, topic: str) -> bool:
     return answer.status >= 400
 
 
-async def until_forgotten(daemon: Daemon, topic: str) -> None:
-    """Wait until no former layout is left: any worker removes it."""
+async def until_forgotten(daemon: Daemon, topic: str) -> tuple[Any, Any]:
+    """The ledger and what `topic show` has, once no former layout is left: any worker removes it."""
 
     async def is_so() -> bool:
         return len((await daemon.command("topic", "show", topic, "--json")).json["layouts"]) == 1
 
     await daemon.until(is_so, "the end of the former layout")
+    [ledger] = (await daemon.command("ledger", topic, "--json")).json
+    return ledger, (await daemon.command("topic", "show", topic, "--json")).json

@@ -33,6 +33,7 @@ from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, intent_log, recovery
 from remora.storage.rados.schedule import DueAction
+from support.gone_layouts import pass_time
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
 from support.stores import by_shard, expire, own_topic, spread
 
@@ -362,14 +363,6 @@ def make_due(ceph: Ceph, action: DueAction, name: str) -> None:
     with ceph.client(namespace="remora") as ioctx, rados.WriteOpCtx() as op:
         ioctx.set_omap(op, (f"{action}/{1:015d}/{name}",), (b"",))
         ioctx.operate_write_op(op, "remora.requests")
-
-
-async def pass_time(store: RadosStore, seconds: float) -> None:
-    """Have the store see all that is scheduled now, and then be this much older by its monotonic clock."""
-    recovery = store._recovery
-    await recovery.look()
-    before = recovery._clock
-    recovery._clock = lambda: before() + seconds
 
 
 async def looked_after(store: RadosStore, action: DueAction, *names: str) -> None:

@@ -83,6 +83,23 @@ async def test_killed_while_resharding(settings: RadosSettings, store: RadosStor
         ]
 
 
+async def test_a_change_beside_a_removal_that_is_given_up(store: RadosStore) -> None:
+    """A change that meets a queue fenced by a removal opens no layout beside it: when the removal is given up that
+    queue takes events again, which must come before those of the next layout. Repeated, the change seals it."""
+    old = await store.own_topics.create(own_topic("t", SHARDS))
+    await store.own_topics._queues.fence(old.shard(1), old.id)
+
+    with pytest.raises(StoreUnavailable, match=r"sealing t\.1: its topic is being removed"):
+        await store.own_topics.reshard(old, MORE_SHARDS)
+    assert (await now(store, "t")).generation == 0
+    await store.own_topics._queues.unfence(old.shard(1), old.id)
+
+    new = await store.own_topics.reshard(old, MORE_SHARDS)
+    assert new.generation == 1
+    with pytest.raises(TopicMoved):
+        await store.ingest.publish(old, events(old))
+
+
 @pytest.mark.guarantee("topics-of-remoras-own", "no-loss")
 @pytest.mark.parametrize("number", cases([1, 2, 4, 7, 9, 12, 14, 17, 18, 20, 22, 24], at_the_gate=[4, 18]))
 async def test_a_change_that_stands_still(settings: RadosSettings, store: RadosStore, number: int) -> None:
@@ -222,6 +239,27 @@ async def a_letter(store: RadosStore, topic: Topic) -> DeadLetter:
     await store.queue.remove(token, page.positions[1], 1, Tally(dead_lettered=1))
     await store.locks.release(token)
     return letter
+
+
+async def test_two_forget_a_layout_at_once(settings: RadosSettings, store: RadosStore) -> None:
+    """A process that comes to the re-drives of a former queue when another one has removed it finds them finished, and
+    the command that it works for does what it was asked."""
+    old = await store.own_topics.create(own_topic("t", SHARDS))
+    blocker = await store.ingest.reserve(old, rooms(events(old)))
+    moved = await store.own_topics.reshard(old, MORE_SHARDS)
+    await store.ingest.abort(moved, blocker)
+    finish, was_there = store.letters.finish_redrives, list[bool]()
+    async with reached(settings) as other:
+
+        async def late(shard: Shard) -> None:
+            was_there.append(await other.own_topics.forget_former(moved))
+            await finish(shard)
+
+        store.letters.finish_redrives = late  # type: ignore[method-assign]
+        done = await store.own_topics.reshard(moved, 2)
+
+    assert any(was_there)
+    assert done.shards == 2
 
 
 @pytest.mark.guarantee("duplicates")

@@ -10,7 +10,11 @@ from random import Random
 import pytest
 
 from devkit.clusters.ceph import reached
+from devkit.entries.entries import raw_entry
 from devkit.waits import until
+from engine.fakes import FakeEndpoint
+from engine.runs import a_worker, running
+from remora.codec.shard_hash import shard as shard_number
 from remora.config import RadosSettings
 from remora.model.errors import (
     QueueFull,
@@ -21,13 +25,15 @@ from remora.model.errors import (
     TopicMoved,
     TopicRefused,
 )
-from remora.model.ingest import IdempotencyKey, PublishResult
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import Shard
 from remora.model.topic import Topic
+from remora.policy.condition import State
 from remora.storage.rados import RadosStore
+from support.gone_layouts import pass_time
 from support.layout_machine import LayoutMachine, rooms, routed
 from support.stores import deliver_all, held, own_topic
 
@@ -266,6 +272,35 @@ async def test_a_reservation_that_nobody_commits_ends(store: RadosStore) -> None
     assert await store.own_topics.forget_former(new)
     with pytest.raises(ReservationExpired):
         await store.ingest.commit(await now(store), left, routed(new, 1), DIGEST)
+
+
+async def test_shards_wait_for_a_sender_that_died(store: RadosStore) -> None:
+    """Room that a sender had reserved when it was killed holds the new shards back for two minutes: their worker says
+    so, sends nothing before, and all of it then."""
+    old = await store.own_topics.create(own_topic("t", 1))
+    await store.ingest.reserve(old, rooms(routed(old, 1)))
+    new = await store.own_topics.reshard(old, 2)
+    keys = [b"bkt:k%d" % i for i in range(6)]
+    events = [RoutedEvent(shard_number(key, 2), key, raw_entry(f"k{i}", i)) for i, key in enumerate(keys)]
+    await store.ingest.publish(new, events)
+    endpoint = FakeEndpoint()
+    worker = a_worker(store, endpoint)
+
+    async def says_so() -> bool:
+        waiting = {each.queue: each.reason for each in worker.shards if each.state is State.WAITING}
+        return waiting == {each.queue: "waits for t of generation 0: 1 open reservation" for each in new.open_shards()}
+
+    async def has_sent() -> bool:
+        return len(endpoint.events()) == 6
+
+    async with running(worker):
+        await until(says_so, "what the shards wait for")
+        await pass_time(store, RESERVATION_AGE_S - 1)
+        await store._recovery.look()
+        assert await says_so()
+        assert endpoint.events() == []
+        await pass_time(store, 1)
+        await until(has_sent, "all events")
 
 
 async def test_a_full_queue_refuses_as_ever(store: RadosStore) -> None:

@@ -27,7 +27,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, backup, schema
 from remora.storage.sqlite.backup import back_up, restore
 from support.sqlite import append
-from support.stores import held, own_topic, spread
+from support.stores import deliver_all, held, own_topic, spread
 
 FILES = 4
 
@@ -83,6 +83,33 @@ async def test_what_was_copied_delivers_again(tmp_path: Path) -> None:
             assert await waiting(new, queue) == await waiting(old, queue)
         await append(new, Shard("t3"), b"later")
         assert (await waiting(new, "t3"))[-1] == b"later"
+
+
+async def test_a_change_of_shards_goes_on_in_what_was_copied(tmp_path: Path) -> None:
+    """A topic that was copied while its former shards had entries delivers these first, takes events by the new ones,
+    and then forgets the former ones, one of which was empty when it was copied."""
+    async with SqliteStore(settings_of(tmp_path / "store")) as store:
+        old = await store.own_topics.create(own_topic("t", 2))
+        await store.ingest.publish(old, spread(old, 20, "first-"))
+        before = await waiting(store, "t")
+        await deliver_all(store, old.shard(1))
+        new = await store.own_topics.reshard(old, 3)
+        await store.ingest.publish(new, spread(new, 20, "second-"))
+    await asyncio.to_thread(back_up, tmp_path / "store", tmp_path / "copies")
+    await asyncio.to_thread(restore, tmp_path / "copies", [tmp_path / "new"])
+
+    async with SqliteStore(settings_of(tmp_path / "new")) as store:
+        assert await store.own_topics.find("t") == new
+        assert [await waiting(store, each.queue) for each in new.open_shards()] == [[], [], []]
+        await store.ingest.publish(new, spread(new, 20, "third-"))
+        assert await deliver_all(store, new.former_shards()[0]) == before
+        assert not await deliver_all(store, new.former_shards()[1])
+        later = [len(await deliver_all(store, each)) for each in new.open_shards()]
+        assert await store.own_topics.forget_former(new)
+        ended = await store.own_topics.former_queues(new)
+
+    assert sum(later) == 40
+    assert sum(each.committed for each in ended) == 20
 
 
 async def test_all_files_are_of_one_moment_and_nobody_is_refused(tmp_path: Path) -> None:

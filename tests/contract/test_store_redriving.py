@@ -8,7 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.entries.entries import raw_entry
+from remora.codec.event_entry import decode
+from remora.codec.shard_hash import shard as shard_number
+from remora.engine.redriving import carry_out, plan
 from remora.model.errors import QueueFull, ShardGone, TopicClosed, TopicUnknown
+from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, LetterTotals, Page, Redrive
 from remora.model.shard import LockToken, Shard
@@ -261,3 +266,30 @@ async def test_letters_of_a_queue_that_is_gone_may_be_dropped(bench: Bench) -> N
 
     assert list(await bench.store.letters.still_standing(letters)) == []
     assert await bench.store.letters.drop(letters) == 1
+
+
+async def test_letters_follow_their_topic_into_other_shards(bench: Bench) -> None:
+    """A re-drive whose topic gets another number of shards meanwhile goes on in those that take events then, each
+    letter in the shard of its key."""
+    topic = await bench.topic(2, "moving")
+    for number in range(8):
+        entry, key = raw_entry(f"k{number}", number), b"bkt:k%d" % number
+        await bench.store.ingest.publish(topic, [RoutedEvent(shard_number(key, 2), key, entry)])
+    for shard in topic.open_shards():
+        token = await bench.held(shard)
+        page = await bench.store.queue.read(token, b"", 8)
+        await bench.store.letters.store(token, *letters_of(token, page))
+        await bench.store.queue.remove(token, page.positions[-1], len(page.entries), Tally(expired=len(page.entries)))
+    stored = [each for shard in topic.open_shards() for each in await left(bench, shard)]
+    planned = await plan(bench.store, stored, raw=False, origin=None)
+
+    moved = await bench.store.own_topics.reshard(topic, 5)
+    counts = [count async for count in carry_out(bench.store, planned.portions, 0)]
+
+    assert (len(stored), sum(counts)) == (8, 8)
+    found = [sorted(decode(entry).event.object_key for entry in each) for each in await bench.pending(moved)]
+    assert found == [
+        [key for key in (b"k%d" % number for number in range(8)) if shard_number(b"bkt:" + key, 5) == number_of_shard]
+        for number_of_shard in range(5)
+    ]
+    assert [await left(bench, shard) for shard in topic.open_shards()] == [[], []]

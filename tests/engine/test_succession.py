@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 
 import pytest
 
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
-from engine.fakes import FakeEndpoint, FakeStore
+from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
+from remora.config import OwnershipSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
+from remora.model.hold import TopicHold
 from remora.model.layout import LayoutState, TopicLayout
 from remora.model.topic import Topic
 from remora.policy.condition import State
@@ -60,6 +63,32 @@ async def test_a_shard_waits_for_those_before_it(exact: bool) -> None:
     waited = {"stage": "wait_parents", "at": "kafka"}
     assert telemetry.registry.get_sample_value("remora_stage_seconds_count", waited) == 1
     assert telemetry.registry.get_sample_value("remora_stage_seconds_sum", waited) == pytest.approx(100, abs=1)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("tells", [False, True])
+async def test_a_held_topic_is_called_held_and_not_waiting(tells: bool) -> None:
+    """While an operator holds the topic a shard that is held back says that, as the others do; resumed, it says what it
+    waits for, and it delivers when both are over."""
+    store, topic = a_resharded_store(tells=tells)
+    endpoint = FakeEndpoint()
+    store.queues["t"].append(raw_entry("k", 1))
+    await store.set_hold(topic, TopicHold(since=time.time(), reason="consumers are rebuilt"))
+
+    async with running(worker := a_worker(store, endpoint)):
+        await until(lambda: bool(worker.shards) and worker.shards[0].state is State.HELD, within_s=5)
+        await asyncio.sleep(100)
+        (status,) = worker.shards
+        assert (status.state, endpoint.routes) == (State.HELD, [])
+        assert status.reason == "held by an operator until it is resumed: consumers are rebuilt"
+
+        await store.set_hold(topic, None)
+        await until(lambda: worker.shards[0].reason == WHY, within_s=5)
+        del store.held_back["t"]
+        store._tell("t")
+        await drained(store, within_s=1)
+
+    assert endpoint.events() == [b"id-1"]
 
 
 @in_virtual_time
@@ -110,6 +139,22 @@ async def test_former_layouts_are_forgotten_by_any_worker() -> None:
 
 
 @in_virtual_time
+async def test_a_change_whose_command_died_is_finished_within_three_seconds() -> None:
+    """A worker with default settings asks the store to finish what a topic's registry has begun."""
+    store = FakeStore()
+    store.metadata["t"] = a_topic("t")
+    store.make("t")
+
+    async with running(a_worker(store, FakeEndpoint(), ownership=OwnershipSettings())):
+        await asyncio.sleep(7.3)
+        began = asyncio.get_running_loop().time()
+        store.metadata["t"] = replace(a_topic("t"), coming=TopicLayout(1, 4, LayoutState.PREPARING))
+        await until(lambda: bool(store.forgets), within_s=3)
+
+    assert asyncio.get_running_loop().time() - began <= 3
+
+
+@in_virtual_time
 @pytest.mark.parametrize(("generation", "is_lost"), [(1, False), (0, True)], ids=["with its layout", "with its topic"])
 async def test_a_former_queue_that_goes_is_not_called_lost(
     generation: int, is_lost: bool, caplog: pytest.LogCaptureFixture
@@ -130,6 +175,31 @@ async def test_a_former_queue_that_goes_is_not_called_lost(
 
     with caplog.at_level(logging.INFO):
         async with running(worker):
+            await until(lambda: any("it was deleted" in each.message for each in caplog.records), within_s=10)
+
+    assert [each.levelno for each in caplog.records if "it was deleted" in each.message] == [
+        logging.WARNING if is_lost else logging.INFO
+    ]
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("generation", "is_lost"), [(1, False), (0, True)], ids=["with its layout", "with its topic"])
+async def test_a_former_queue_that_is_missed_by_a_renewal_is_not_called_lost(
+    generation: int, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same where the renewal of its lock finds it gone, while this worker waits for an answer yet to what another
+    owner has delivered."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint()
+    store.metadata["t"] = a_topic("t")
+    store.make("t", raw_entry("k", 1))
+    endpoint.fate = lambda *_: Fate(wait_s=100)
+
+    with caplog.at_level(logging.INFO):
+        async with running(worker := a_worker(store, endpoint)):
+            await until(lambda: bool(worker.shards) and worker.shards[0].has_work)
+            store.metadata["t"] = replace(a_topic("t"), generation=generation)
+            await asyncio.sleep(2)
+            del store.queues["t"]
             await until(lambda: any("it was deleted" in each.message for each in caplog.records), within_s=10)
 
     assert [each.levelno for each in caplog.records if "it was deleted" in each.message] == [

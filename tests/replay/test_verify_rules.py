@@ -19,7 +19,7 @@ from remora_pipeline.replay.results import FAIL, INVALID, PASS, Percentiles
 from remora_pipeline.replay.verify.caveats import caveats
 from remora_pipeline.replay.verify.distributions import POINTS, Class, rank, tail
 from remora_pipeline.replay.verify.judgement import VerdictRules, judge
-from remora_pipeline.replay.verify.seams import ShownEnd, ShownLayout, ShownTopic, families
+from remora_pipeline.replay.verify.seams import ShownEnd, ShownLayout, ShownTopic, families, lineages
 from remora_pipeline.replay.verify.series import Axis
 
 GOOD = dict.fromkeys(
@@ -152,6 +152,17 @@ def test_a_shard_without_an_incarnation_has_no_end() -> None:
     topic = ShownTopic((ShownLayout(1, 2),), (ShownEnd("t", "", "0/0"), ShownEnd("t.1", "i", "0/9")))
 
     assert families(topic).ends == [("1/1", "t.1=i:0/9")]
+
+
+def test_queues_that_took_over_from_each_other_share_a_lineage() -> None:
+    """Those of a change, and of the changes before and after it; a topic that was made anew begins another one."""
+    first, second, third = [("t", "a"), ("t.1", "b")], [("t@1", "c")], [("t@2", "d"), ("t@2.1", "e")]
+    anew = [("t", "x"), ("t@1", "y")]
+
+    found = lineages([(third[0], second), (second[0], first), (third[1], second), (anew[1], anew[:1])])
+
+    assert {name for name, lineage in found.items() if lineage == found["t", "a"]} == {*first, *second, *third}
+    assert found["t", "x"] == found["t@1", "y"] != found["t", "a"]
 
 
 @pytest.mark.parametrize(

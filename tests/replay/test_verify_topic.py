@@ -612,6 +612,39 @@ def test_the_chain_goes_over_a_seam(spark: SparkSession, kafka: Kafka) -> None:
     assert (cut.verdict, wrong(cut)) == (FAIL, {"chain_gaps": 1})
 
 
+def _resharded(recs: list[Rec]) -> list[Rec]:
+    """The same where the topic gets as many other shards after half of the records."""
+    found, ends, begun = [], dict[bytes, bytes](), set[bytes]()
+    for rec in recs:
+        shard = rec.header("remora-shard")
+        if rec.seq < COUNT // 2:
+            ends[shard] = b"%b=%b" % (shard, rec.header("remora-next"))
+        else:
+            after = () if shard in begun else (("remora-after", ends[shard]),)
+            begun.add(shard)
+            later = rec.with_header("remora-shard", shard.replace(b"photos", b"photos@1"))
+            rec = replace(later, headers=(*later.headers, *after))
+        found.append(rec)
+    return found
+
+
+@pytest.mark.guarantee("what-a-verdict-says")
+def test_a_later_generation_before_the_end_of_an_earlier_one(
+    spark: SparkSession, kafka: Kafka, run: RunDirectory
+) -> None:
+    """A record of a key that comes before the key's last one of the generation before is an inversion, with the journal
+    of a run and without."""
+    told = _resharded(good(TRACE))
+    whole, early = filled(kafka, told), filled(kafka, _swap(HOT[14], HOT[15])(told))
+    inverted = {"inversions": 1, "keys_inverted": 1, "max_depth": 1}
+
+    alone = [verify_topic(spark, question(kafka, topic)).verdict for topic in (whole, early)]
+    of_run = [verify_run(spark, run, question(kafka, topic)).verdict for topic in (whole, early)]
+
+    assert [wrong(each) for each in alone] == [{}, inverted | {"sequencer_inversions": 1}]
+    assert [wrong(each) for each in of_run] == [{}, inverted]
+
+
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_ends_that_only_the_topic_shows(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """Where a shard's first record names a generation in place of ends, what is missing at an end is a gap by what

@@ -1,4 +1,4 @@
-"""Layouts of a topic on RADOS that are delivered and go, while something else stands still."""
+"""Layouts of a topic on RADOS that are delivered and go, while something else stands still, and time that passes."""
 
 from __future__ import annotations
 
@@ -50,6 +50,14 @@ async def give_up_reservations(store: RadosStore, topic: Topic) -> None:
         assert isinstance(token, LockToken)
         await expire(store, token, -60)
         await store.locks.release(token)
+
+
+async def pass_time(store: RadosStore, seconds: float) -> None:
+    """Have the store see all that is scheduled now, and then be this much older by its monotonic clock."""
+    recovery = store._recovery
+    await recovery.look()
+    before = recovery._clock
+    recovery._clock = lambda: before() + seconds
 
 
 async def pass_by(store: RadosStore, topic: Topic, shards: int) -> list[bytes]:

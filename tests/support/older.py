@@ -39,14 +39,14 @@ def older(folder: Path, sections: Options, commit: str) -> Daemon:
         folder.mkdir()
         daemon = Daemon(folder, sections, command=(program,))
     else:
-        daemon = Daemon(folder, sections, env={"PYTHONPATH": str(_code(folder, commit))})
+        daemon = Daemon(folder, sections, env={"PYTHONPATH": str(older_code(folder, commit))})
     del daemon.sections["admin"]["control_socket"]
     daemon.sections.get("rados", {}).pop("heal", None)
     daemon.rewrite()
     return daemon
 
 
-def _code(folder: Path, commit: str) -> Path:
+def older_code(folder: Path, commit: str) -> Path:
     """The daemon's package as that commit has it."""
     folder.mkdir()
     archive = subprocess.run(

@@ -256,11 +256,11 @@ def test_every_kind_of_finding_is_made() -> None:
 
 
 def test_copies_within_the_bound_are_no_fault_at_least_once() -> None:
-    """A copy in a round that had a fault is counted beside the bound, and is no finding."""
+    """A copy in a round that had a fault is counted beside the bound, with its shard, and is no finding."""
     found = judge(of(with_record(a_topic(), seen(3, 50))))
 
     assert found.findings == []
-    assert found.doubled == [("round 1", 1, 1000, 4000)]
+    assert found.doubled == [("round 1", 1, 1000, 4000, {"t.1": 1})]
 
 
 def test_a_copy_in_a_round_without_faults_is_found() -> None:

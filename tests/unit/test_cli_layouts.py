@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,10 +14,16 @@ from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import write_config
 from remora import app
 from remora.cli import layouts
+from remora.cli.apply_topics import TopicChange, carry_out, plan
+from remora.cli.declared import Declared
+from remora.cli.layouts import ReshardAsked
 from remora.config import load
+from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
+from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken
+from remora.model.topic import Topic
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 from support.stores import QUIET_S
@@ -52,6 +59,13 @@ def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
             return await work(store)
 
     return asyncio.run(run())
+
+
+async def now(store: ShardStore) -> Topic:
+    """The topic as the store has it."""
+    found = await store.own_topics.find("t")
+    assert found is not None
+    return found
 
 
 async def fill(store: ShardStore) -> None:
@@ -110,6 +124,16 @@ def test_a_change_during_a_change(run: Callable[..., Any], config: Path, monkeyp
     assert (shown["shards"], shown["max_retries"]) == (4, 7)
 
 
+def test_a_drain_counts_the_queues_of_both_layouts(run: Callable[..., Any]) -> None:
+    """A drain that runs out of time says in how many of all queues entries wait, the former ones among them."""
+    run("topic", "set", "t", "--shards", "1")
+
+    done = run("topic", "rm", "t", "--drain", "--timeout", "0")
+
+    assert done.code == Exit.DRAIN_TIMEOUT
+    assert "2 entries and 0 reservations wait in 2 of 3 queues" in done.err
+
+
 def test_books_and_ends_of_queues_that_are_gone(run: Callable[..., Any], config: Path) -> None:
     """The ledger counts them with what they had, and `show` says where each ended, which its readers compare."""
     run("topic", "set", "t", "--shards", "1")
@@ -153,3 +177,35 @@ def test_options_that_belong_together(run: Callable[..., Any], words: list[str])
 
     assert done.code == Exit.USAGE
     assert "--wait is for --shards, and --timeout for --wait" in done.err
+
+
+@pytest.mark.usefixtures("run")
+def test_a_file_without_a_number_leaves_what_another_command_changes_meanwhile(config: Path) -> None:
+    """A step that was planned before a topic got other shards changes what the file says, and not their number."""
+
+    async def take(store: ShardStore) -> tuple[list[RemoraError], Topic]:
+        topic = await now(store)
+        wanted = Declared(replace(topic, shards=2, max_retries=7), None, [], keeps_shards=True)
+        steps = plan([topic], [wanted], prune=False).steps
+        await store.own_topics.reshard(topic, 3)
+        return await carry_out(store, steps), await now(store)
+
+    failures, topic = in_store(config, take)
+
+    assert (failures, topic.shards, topic.max_retries) == ([], 3, 7)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_change_that_was_cut_short_counts_as_made(config: Path) -> None:
+    """A topic that is about to get other shards is not just so already for a file, nor a command, that wants those it
+    has yet; a file that names no number leaves the change alone."""
+
+    async def planned(store: ShardStore) -> list[TopicChange]:
+        half = replace(await now(store), coming=TopicLayout(1, 11, LayoutState.PREPARING))
+        await store.own_topics.reshard(half, 11)  # another process finishes it
+        with pytest.raises(TopicRefused, match="generation 0 still holds 2 entries"):
+            await layouts.resharded(store, half, ReshardAsked(2, False, None))
+        wanted = [Declared(replace(half, shards=shards), None, [], keeps_shards=not shards) for shards in (2, 11, 0)]
+        return [step for each in wanted for step in plan([half], [each], prune=False).steps]
+
+    assert [list(each.lines()) for each in in_store(config, planned)] == [["~ t", "    shards: 11 -> 2"]]

@@ -83,7 +83,8 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
 
     Raises NotSame, with all topics that differ in what stays for good: whether there is a sequence.
     """
-    found = {topic.name: topic for topic in present}
+    # One whose change is under way, or was cut short, has the coming shards within seconds.
+    found = {each.name: replace(each, shards=each.coming.shards) if each.coming else each for each in present}
     steps, alike, renumbered = [], 0, []
     for each in declared:
         was = found.pop(each.topic.name, None)
@@ -243,8 +244,11 @@ async def _take(store: ShardStore, step: TopicChange) -> None:
     elif step.was is None:
         await _make(store, step.to)
     else:
-        now = await store.own_topics.reshard(step.was, step.to.shards)
-        await store.own_topics.change(replace(step.to, generation=now.generation, former=now.former))
+        if step.to.shards != step.was.shards:
+            await store.own_topics.reshard(step.was, step.to.shards)
+        now = await store.own_topics.find(step.to.name)
+        shards = step.to.shards if now is None else now.shards  # another command may have changed them since the plan
+        await store.own_topics.change(replace(step.to, shards=shards))
 
 
 async def _make(store: ShardStore, topic: Topic) -> None:

@@ -64,7 +64,7 @@ async def _what_waits(store: ShardStore, topic: Topic) -> str:
     found = await store.inspection.backlog(topic.all_shards())
     entries, reservations = sum(each.entries for each in found), sum(each.reservations for each in found)
     waits = f"{several(entries, 'entry', 'entries')} and {several(reservations, 'reservation')}"
-    text = f"{waits} wait in {len(found)} of {several(topic.shards, 'queue')}"
+    text = f"{waits} wait in {len(found)} of {several(len(topic.all_shards()), 'queue')}"
     if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):
         return f"{text}, some of which no worker holds: does a daemon run?"
     return f"{text}; `remora status` says why"

@@ -35,7 +35,7 @@ async def resharded(store: ShardStore, topic: Topic, asked: ReshardAsked) -> tup
 
     With `wait` it waits until that is delivered, says so on standard error, and is refused when the time is over.
     """
-    if asked.shards is None or asked.shards == topic.shards:
+    if asked.shards is None or (asked.shards == topic.shards and topic.coming is None):
         return topic, ""
     timeout_s = 300 if asked.timeout_s is None else asked.timeout_s
     until = asyncio.get_running_loop().time() + timeout_s

@@ -171,7 +171,7 @@ async def _made(
 @click.option(
     "--shards",
     type=click.IntRange(1, MOST_SHARDS),
-    help="Divide the topic into so many queues from now on; embedded store only. No key is reordered.",
+    help="Divide the topic into so many queues from now on. No key is reordered.",
 )
 @click.option("--wait", is_flag=True, help="Wait where an earlier change of --shards is not delivered yet.")
 @click.option("--timeout", "timeout_s", type=DURATION, help="How long --wait waits.  [default: 5m]")

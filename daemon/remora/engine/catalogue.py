@@ -107,11 +107,8 @@ class Catalogue:
         """Wait until the store was read once more, changed or not."""
         await self._read.wait()
 
-    async def has_outlived(self, shard: Shard) -> bool:
-        """Whether a queue that is gone went with its layout, by the next reading: that goes when it is delivered."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2 * self._interval_s):
-                await self.next_reading()
+    def is_former(self, shard: Shard) -> bool:
+        """Whether a queue is of a layout that takes no events any more, as last read."""
         topic = self._topics.get(Shard(own_topic_name(shard.queue), shard.origin))
         return topic is not None and topic.generation > generation_of(shard.queue)
 

@@ -36,6 +36,9 @@ from remora.model.topic import Topic
 from remora.policy.condition import State
 from remora.ports.endpoint import LateEndpoint, SucceedingRoute, TransactionalEndpoint
 
+REREAD_S = 5.0
+"""How long a queue that is gone waits for the catalogue to be read, which says whether it went with its layout."""
+
 
 class Dispatcher:
     """See the module."""
@@ -84,9 +87,9 @@ class Dispatcher:
         try:
             await self._run()
         except ShardGone:
-            # It may have gone between the removal of its last entry and the look that would have found it empty.
-            if self._progress.has_work and await self._context.catalogue.has_outlived(self._lease.shard):
-                self._progress.end_work()
+            # It may have gone with its layout, before the look that would have found it empty: the catalogue tells.
+            if self._progress.has_work:
+                await self._scope.first_of(REREAD_S, self._context.catalogue.next_reading())
             raise
         finally:
             self._turn.end()

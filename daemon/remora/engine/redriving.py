@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +14,7 @@ from remora.codec.rendering_plain import key
 from remora.codec.shard_hash import shard as shard_number
 from remora.engine.catalogue import topic_among
 from remora.model.entry import S3Event
-from remora.model.errors import CodecError
+from remora.model.errors import CodecError, ShardGone, TopicMoved
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, own_topic_name
@@ -94,8 +95,7 @@ async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, 
     for letter in known:
         if letter_place(letter) in alone:
             continue
-        event = _event(letter)
-        sharded_by = None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
+        sharded_by = _sharded_by(letter)
         own = [Shard(letter.queue, each) for each in Origin if origin in (None, each)]
         places = [place for each in own if (place := _place(each, sharded_by, shards, topics)) is not None]
         if sharded_by is None and not raw:
@@ -128,8 +128,29 @@ async def carry_out(
             if rate:
                 await asyncio.sleep(max(0.0, begun + done / rate - loop.time()))
             again = [Redrive(each, _payload(each, now_ns())) for each in some]
-            yield await store.letters.redrive(portion.place.shard, portion.place.topic, again)
+            yield await _redriven(store, portion.place, again)
             done += len(some)
+
+
+async def _redriven(store: LetterStore, place: Place, again: Sequence[Redrive]) -> int:
+    """Re-drive letters that were planned for this place; where their topic has other shards by now, into these."""
+    try:
+        return await store.letters.redrive(place.shard, place.topic, again)
+    except (TopicMoved, ShardGone):
+        shards, topics = frozenset(await store.catalog.shards()), await store.catalog.topics()
+        by_place: defaultdict[Place, list[Redrive]] = defaultdict(list)
+        for each in again:
+            found = _place(Shard(each.letter.queue, place.shard.origin), _sharded_by(each.letter), shards, topics)
+            if found is None or found.shard == place.shard:
+                raise
+            by_place[found].append(each)
+    return sum([await store.letters.redrive(new.shard, new.topic, some) for new, some in by_place.items()])
+
+
+def _sharded_by(letter: DeadLetter) -> bytes | None:
+    """What decides the shard of a letter's entry; None where that is corrupt or cannot be decoded."""
+    event = _event(letter)
+    return None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
 
 
 def _event(letter: DeadLetter) -> S3Event | None:

@@ -96,6 +96,20 @@ def test_a_worker_with_one_shard_keeps_it(number: int, reason: str) -> None:
     assert list(done.moves.values()) == ([Due(B, 0.45, 3e7)] if number == 2 else [])
 
 
+@given(st.integers(1, 5), st.integers(0, 70))
+def test_shards_that_wait_for_others_are_no_load(busy: int, waiting: int) -> None:
+    """Shards of a new layout, which deliver nothing yet, neither move for their load nor change which others do."""
+    parents, children = dict.fromkeys(shards(busy), 3e7), dict.fromkeys(shards(waiting, "t@1"), 0.0)
+
+    def moves(held: dict[Shard, float]) -> dict[Shard, Due]:
+        rows = [Member(A, "h", len(held), usage=0.9, history=0.9), Member(B, "h", 1, usage=0.1, history=0.1)]
+        own = Own(A, 0.9, 0.9, held, {}, sum(held.values()))
+        return dict(round_of(own, rows, Options(minimum=0), NOW).moves)
+
+    assert moves(parents | children) == moves(parents)
+    assert bool(moves(parents)) is (busy > 1)
+
+
 def test_what_is_on_offer_is_given_once() -> None:
     """A worker that has part of its load on offer needs to give what is left, by the bytes that are left."""
     given, kept = shards(1, "given")[0], shards(4, "kept")

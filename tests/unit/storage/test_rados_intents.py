@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +22,7 @@ from remora.model.topic import Target, Topic
 from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _split, filled
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState
 from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
+from support.older import older_code, older_commits
 
 TOPIC = replace(Topic("t", "", "t", Target("", "", "")), shards=8, origin=Origin.REMORA, id="id")
 
@@ -41,6 +46,33 @@ def test_parts_keep_the_order_and_their_limits(sizes: dict[int, list[int]]) -> N
             or len(before.sizes) == _MOST_ENTRIES
             or sum(before.sizes) + after.sizes[0] > _MOST_BYTES
         )
+
+
+OLDER_FINISHER = """
+import sys
+
+import msgspec
+from remora.storage.rados.intent_log import Intent
+
+print(*[shard.queue for shard in msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Intent).queues()])
+"""
+
+
+@pytest.mark.full("runs the code of older commits")
+@pytest.mark.parametrize("commit", older_commits("c90864a", "eabeb60e"))
+def test_an_older_remora_finds_the_queues_of_a_later_layout(tmp_path: Path, commit: str) -> None:
+    """A request whose room is in a later layout names its first queue, so that remoras that know one layout only, and
+    complete whatever requests they find, complete it in the right queues."""
+    topic = replace(TOPIC, generation=2)
+    intent = Intent(1, topic.shard(0).queue, topic.id, 0, [IntentPart(0, 7, 1, [b"a"]), IntentPart(5, 8, 1, [b"b"])])
+    code = older_code(tmp_path / "older", commit)
+
+    found = subprocess.run(
+        [sys.executable, "-c", OLDER_FINISHER], input=msgspec.msgpack.encode(intent), capture_output=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(code)},
+    )  # fmt: skip
+
+    assert found.stdout.decode().split() == ["t@2", "t@2.5"] == [shard.queue for shard in intent.queues()]
 
 
 @given(st.dictionaries(st.integers(0, 7), st.lists(st.binary(max_size=5), min_size=1, max_size=1200), max_size=3))

@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remora.model.errors import ShardGone, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ledger import FormerQueue, Tally
@@ -43,7 +46,8 @@ class Cluster:
 
     topics: dict[str, TopicRecord] = field(default_factory=dict)
     queues: dict[str, QueueObject] = field(default_factory=dict)
-    kept: list[FormerQueue] = field(default_factory=list)
+    ledgers: list[FormerQueue] = field(default_factory=list)
+    silent: set[str] = field(default_factory=set)
     stops_at: tuple[str, str] = ("", "")
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     thaw: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,9 +67,11 @@ class Cluster:
     # --- the registry
 
     async def find(self, name: str) -> TopicRecord | None:
+        await self._step("find", name)
         return self.topics.get(name)
 
     async def existing(self, topic: Topic) -> TopicRecord:
+        await self._step("find", topic.name)
         found = self.topics.get(topic.name)
         if found is None or found.stored.id != topic.id:
             raise TopicUnknown(topic.name)
@@ -79,6 +85,7 @@ class Cluster:
         return self.topics[name]
 
     async def drop(self, name: str, old: TopicRecord) -> None:
+        await self._step("drop", name)
         if self.topics.get(name) != old:
             raise MismatchError(name)
         del self.topics[name]
@@ -106,8 +113,10 @@ class Cluster:
             found.owner = topic_id
 
     async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
-        assert self.queues[shard.queue].owner == REMOVING + topic_id
-        del self.queues[shard.queue]
+        await self._step("remove", shard.queue)
+        found = self.queues.get(shard.queue)
+        if found is not None and found.owner == REMOVING + topic_id:
+            del self.queues[shard.queue]
 
     async def version(self, shard: Shard) -> int:
         if shard.queue not in self.queues:
@@ -122,6 +131,8 @@ class Cluster:
         return await self.shut(shard, "")
 
     async def stats(self, shard: Shard, *, exact: bool) -> Any:
+        if shard.queue not in self.queues:
+            raise ShardGone(f"there is no {shard}")
         return SimpleNamespace(entries=self.queues[shard.queue].entries)
 
     async def prepare(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
@@ -129,21 +140,29 @@ class Cluster:
         self.queues.setdefault(shard.queue, QueueObject(PREPARING + topic_id))
 
     async def activate(self, shard: Shard, topic_id: str) -> None:
+        await self._step("activate", shard.queue)
         found = self.queues.get(shard.queue)
         if found is None or found.owner not in (topic_id, PREPARING + topic_id):
             raise StoreUnavailable(f"activating {shard}")
         found.owner = topic_id
 
     async def give_up(self, shard: Shard, topic_id: str) -> None:
+        await self._step("give_up", shard.queue)
         found = self.queues.get(shard.queue)
         if found is not None and found.owner == PREPARING + topic_id:
             del self.queues[shard.queue]
 
     async def seal(self, shard: Shard, topic_id: str) -> None:
-        if (found := self.queues.get(shard.queue)) is not None and found.owner == topic_id:
+        await self._step("seal", shard.queue)
+        if (found := self.queues.get(shard.queue)) is not None and found.closed != SEALED:
+            if found.owner != topic_id:
+                raise StoreUnavailable(f"sealing {shard}")
             found.closed = SEALED
 
     async def shut(self, shard: Shard, topic_id: str) -> SealedLook:
+        await self._step("shut", shard.queue)
+        if shard.queue in self.silent:
+            raise StoreUnavailable(f"looking at {shard}: no answer")
         found = self.queues.get(shard.queue)
         if found is None:
             raise ShardGone(f"there is no {shard}")
@@ -166,10 +185,15 @@ class Cluster:
         """Nothing is re-driven here."""
 
     async def keep(self, topic_id: str, queues: Sequence[FormerQueue]) -> None:
-        self.kept += [each for each in queues if each not in self.kept]
+        await self._step("keep", queues[0].name)
+        self.ledgers += [each for each in queues if each not in self.ledgers]
+
+    async def kept(self, topic_id: str) -> list[FormerQueue]:
+        return self.ledgers
 
     async def forget(self, what: object) -> None:
-        """Nothing is kept here that goes with a topic."""
+        if isinstance(what, str):  # what is kept of a topic's former queues; else a hold
+            self.ledgers.clear()
 
 
 async def overtaken(cluster: Cluster, step: tuple[str, str], act: Awaitable[object], *others: Callable[[], Any]) -> Any:
@@ -295,7 +319,7 @@ async def test_a_former_layout_goes_when_nothing_is_left_in_it(left: QueueObject
     assert goes is not bool(states)
     assert [each.state for each in (await now(cluster)).former] == states
     assert {"t", "t.1"} & set(cluster.queues) == ({"t", "t.1"} if states else set())
-    assert [each.name for each in cluster.kept] == ([] if states else ["t", "t.1"])
+    assert [each.name for each in cluster.ledgers] == ([] if states else ["t", "t.1"])
 
 
 async def test_a_topic_is_changed_once_while_its_former_layout_has_entries() -> None:
@@ -309,6 +333,133 @@ async def test_a_topic_is_changed_once_while_its_former_layout_has_entries() -> 
 
     assert set(cluster.queues) == before
     assert (await now(cluster)).shards == 3
+
+
+@dataclass
+class BusyCluster(Cluster):
+    """Before each step all others have their turn."""
+
+    async def _step(self, name: str, queue: str) -> None:
+        for _ in range(self.draw.randrange(4)):
+            await asyncio.sleep(0)
+
+    draw: Random = field(default_factory=Random)
+
+
+@given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=2, max_size=3))
+async def test_several_commands_at_once(draw: Random, numbers: list[int]) -> None:
+    """Each gets the number that it asks for, one after the other; in the end there is one layout with its queues."""
+    cluster = BusyCluster(draw=draw)
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    found = await asyncio.gather(*[cluster.own_topics.reshard(topic, number) for number in numbers])
+    while await cluster.own_topics.forget_former(topic):
+        pass
+
+    last = await now(cluster)
+    assert [each.shards for each in found] == numbers
+    assert (last.shards in numbers, last.former, last.coming) == (True, (), None)
+    assert cluster.queues == {each.queue: QueueObject(topic.id) for each in last.open_shards()}
+
+
+async def test_a_command_answers_what_it_asked_for() -> None:
+    """A command that stands still after its change, while another one makes the next change, answers with its own
+    number, and so does one whose former queues do not answer any longer."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    first = await overtaken(
+        cluster, ("shut", "t"), cluster.own_topics.reshard(topic, 3), lambda: cluster.own_topics.reshard(topic, 4)
+    )
+    cluster.silent = {"t@2.1"}
+    last = await cluster.own_topics.reshard(topic, 5)
+
+    assert (first.shards, last.shards) == (3, 5)
+    assert (await now(cluster)).former
+
+
+async def test_a_former_queue_that_does_not_answer_is_named() -> None:
+    """Its layout is kept, and whoever looks after it is told why; so is a further change, unless another queue has
+    entries: then it is refused with their number."""
+    cluster, topic = await resharded(3)
+    cluster.silent = {"t.1"}
+
+    with pytest.raises(StoreUnavailable, match=r"t\.1: no answer"):
+        await cluster.own_topics.forget_former(topic)
+    with pytest.raises(StoreUnavailable, match=r"t\.1: no answer"):
+        await cluster.own_topics.reshard(topic, 4)
+    cluster.queues["t"].entries = 7
+    with pytest.raises(TopicRefused, match="generation 0 still holds 7 entries"):
+        await cluster.own_topics.reshard(topic, 4)
+
+    assert (await now(cluster)).former
+    assert cluster.ledgers == []
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+async def test_ledgers_that_are_kept_while_their_topic_is_removed(is_within: bool) -> None:
+    """They go with the topic, also where whoever keeps them stands still and wakes up after the removal, or within."""
+    cluster, topic = await resharded(3)
+    cluster.stops_at, kept_on = ("keep", "t"), cluster.thaw
+    forgetting = asyncio.ensure_future(cluster.own_topics.forget_former(topic))
+    await cluster.is_there.wait()
+
+    cluster.stops_at = ("drop", "t") if is_within else ("", "")
+    cluster.is_there, cluster.thaw = asyncio.Event(), asyncio.Event()
+    removing = asyncio.ensure_future(cluster.own_topics.remove(topic, discard=True))
+    await (cluster.is_there.wait() if is_within else removing)
+    kept_on.set()
+    assert not await forgetting
+    cluster.thaw.set()
+    await removing
+
+    assert cluster.topics == {}
+    assert cluster.ledgers == []
+
+
+@dataclass
+class ClusterWithALateEvent(Cluster):
+    """An event that was under way lands in a queue right before a removal fences that."""
+
+    lands_in: str = ""
+
+    async def fence(self, shard: Shard, topic_id: str) -> None:
+        if shard.queue == self.lands_in:
+            self.queues[shard.queue].entries = 1
+        await super().fence(shard, topic_id)
+
+
+async def test_a_removal_that_is_refused_while_a_former_layout_goes() -> None:
+    """That queues of the former layout are gone, whose ledgers are kept, does not make it a removal which has begun:
+    the topic stays, and takes events."""
+    cluster = ClusterWithALateEvent(lands_in="t@1.2")
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    cluster.queues["t.1"].reservations = 1
+    await cluster.own_topics.reshard(topic, 3)
+    cluster.queues["t.1"].reservations = 0
+
+    async def remove() -> None:
+        with pytest.raises(TopicRefused, match="1 entry of t waits"):
+            await cluster.own_topics.remove(topic, discard=False)
+
+    await cluster.own_topics._all_shut("t", await cluster.existing(topic))
+    await overtaken(cluster, ("swap", "resharded"), cluster.own_topics.forget_former(topic), remove)
+
+    assert cluster.topics["t"].stored.state == "resharded"
+    assert cluster.queues["t@1.2"] == QueueObject(topic.id, entries=1)
+
+
+async def test_a_removal_that_is_refused_before_a_layout_is_prepared() -> None:
+    """That no queue of the coming layout is there yet does not make it a removal which has begun: the topic stays, and
+    its change is finished."""
+    cluster = ClusterWithALateEvent(lands_in="t.1")
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    await cluster.own_topics._announce_layout(topic, await cluster.existing(topic), 3)
+
+    with pytest.raises(TopicRefused, match="1 entry of t waits"):
+        await cluster.own_topics.remove(topic, discard=False)
+
+    assert (await cluster.own_topics.reshard(topic, 3)).generation == 1
 
 
 async def test_a_shard_waits_until_its_parents_are_through() -> None:

@@ -10,6 +10,7 @@ from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.model.topic import Topic
 from remora.policy.condition import State
+from remora.policy.holds import hold_text
 from remora.policy.stages import EventStage
 
 RECHECK_S, POLLED_RECHECK_S = 2.0, 0.5
@@ -47,7 +48,10 @@ class Succession:
             return True
         if self._since is None:
             self._since = telemetry.clock()
-        self._standing.enter(State.WAITING, page.held_back)
+        if (hold := scope.context.catalogue.hold(scope.lease.shard)) is not None:
+            self._standing.held(hold_text(hold))
+        else:
+            self._standing.enter(State.WAITING, page.held_back)
         is_told = scope.context.store.arrivals.notifies
         await scope.first_of(RECHECK_S if is_told else POLLED_RECHECK_S, news.wait())
         return False

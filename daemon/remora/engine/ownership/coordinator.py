@@ -78,7 +78,7 @@ class Coordinator:
         self._telemetry = telemetry
         self._tasks = asyncio.TaskGroup()
         releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
-        self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
+        self._roster = roster = Roster(self._tasks, releaser, telemetry, serve, catalogue.is_former)
         host = cookie.host if cookie else ""
         members = Membership(worker.cookie, host, steady_since=now, hostname=worker.hostname, release=worker.release)
         self._situation = Situation(roster, catalogue, members, worker, interval_s)

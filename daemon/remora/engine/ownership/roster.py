@@ -41,8 +41,9 @@ class Roster:
         releaser: LeaseReleaser,
         telemetry: Telemetry,
         serve: Callable[[Lease], ShardService],
+        is_former: Callable[[Shard], bool] = lambda _: False,
     ) -> None:
-        """Services run in `tasks`; `serve` makes one."""
+        """Services run in `tasks`; `serve` makes one. `is_former` tells which shards go when they are delivered."""
         self.owned: dict[Shard, OwnedShard] = {}
         self.observed: dict[Shard, NotOwned] = {}
         self.named = True
@@ -53,6 +54,7 @@ class Roster:
         self._releaser = releaser
         self._telemetry = telemetry
         self._serve = serve
+        self._is_former = is_former
         self._active = 0
         self._is_finishing = False
         self._due: dict[Shard, None] = {}
@@ -219,7 +221,7 @@ class Roster:
         """
         lease = owned.lease
         if isinstance(why, ShardGone):
-            self._telemetry.gone(lease.shard.queue, had_work=owned.has_work)
+            self._telemetry.gone(lease.shard.queue, had_work=owned.has_work and not self._is_former(lease.shard))
             return Errored(reason=str(why))
         self._telemetry.lost(lease.shard.queue, str(why))
         now = asyncio.get_running_loop().time()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from remora.model.errors import ShardGone, StoreDamaged, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
@@ -30,7 +30,7 @@ from remora.policy.layouts import still_held
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.intent_log import Intent, IntentState, L
-from remora.storage.rados.own_queues import all_of, each_of
+from remora.storage.rados.own_queues import all_of, each_of, there_of
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics, check_shards
 from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.refusals import MismatchError
@@ -68,13 +68,14 @@ class ReshardableTopics(RadosOwnTopics):
             if found.stored.coming is not None:
                 await self._finish(topic, found)
             elif found.stored.shards == shards:
-                if found.stored.former:
-                    await self.forget_former(topic)
-                    found = await self._registry.existing(topic)
+                with contextlib.suppress(StoreError):  # the change is made; workers go on with what is left
+                    if found.stored.former and await self.forget_former(topic):
+                        continue
                 return as_topic(topic.name, found.stored)
-            elif found.stored.former and not await self.forget_former(topic):
+            elif found.stored.former:
                 await self._refuse_while_held(as_topic(topic.name, found.stored))
-            elif not found.stored.former:
+                await self.forget_former(topic)
+            else:
                 await self._announce_layout(topic, found, shards)
         raise StoreUnavailable(f"changing topic {topic.name}: other processes keep changing it")
 
@@ -153,13 +154,12 @@ class ReshardableTopics(RadosOwnTopics):
         if not (found.stored.is_ready and found.stored.former) or found.stored.coming is not None:
             return False
         topic_id, former = found.stored.id, as_topic(topic.name, found.stored).former_shards()
-        looks = await each_of(former, lambda shard: self._sealed.shut(shard, topic_id))
         # One that is gone was through when another process began to forget it.
-        there = [look for look in looks if not isinstance(look, ShardGone)]
-        if not all(isinstance(look, SealedLook) and look.is_shut for look in there):
+        there = list((await there_of(former, lambda shard: self._sealed.shut(shard, topic_id))).values())
+        if not all(look.is_shut for look in there):
             return False
         found = await self._all_shut(topic.name, found)
-        through = [look.former for look in there if isinstance(look, SealedLook) and look.is_through]
+        through = [look.former for look in there if look.is_through]
         if len(through) != len(there):
             return False
         generation = found.stored.former[-1].generation
@@ -187,6 +187,10 @@ class ReshardableTopics(RadosOwnTopics):
         await all_of(shards, self._letters.finish_redrives)
         if queues:
             await self._former.keep(stored.id, queues)
+            now = await self._registry.find(name)
+            if now is None or now.stored.id != stored.id:  # it was removed meanwhile, and nobody else would forget them
+                await self._former.forget(stored.id)
+                return False
         await all_of(shards, lambda shard: self._queues.remove(shard, stored.id, None))
         try:
             await self._registry.swap(name, found, replace(stored, former=[]))

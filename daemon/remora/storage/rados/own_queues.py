@@ -308,3 +308,14 @@ async def all_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[
             raise answer
         answers.append(answer)
     return answers
+
+
+async def there_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> dict[T, R]:
+    """The answers for those items that are there, in order. Raises the first error of another kind."""
+    found: dict[T, R] = {}
+    for item, answer in zip(items, await each_of(items, call), strict=True):
+        if not isinstance(answer, StoreError):
+            found[item] = answer
+        elif not isinstance(answer, ShardGone):
+            raise answer
+    return found

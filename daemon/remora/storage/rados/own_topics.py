@@ -27,7 +27,7 @@ from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.own_queues import OwnQueues, all_of
+from remora.storage.rados.own_queues import OwnQueues, all_of, there_of
 from remora.storage.rados.parents import FormerQueues
 from remora.storage.rados.refusals import ChangedError, MismatchError
 from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, TopicState, as_stored, as_topic, changed
@@ -174,7 +174,7 @@ class RadosOwnTopics:
             await self._check_empty(as_topic(topic.name, found.stored))
         leaving, state = await self._leave(topic)
         was = as_topic(topic.name, leaving.stored)  # another layout may have been opened since the first look
-        shards = every_shard(was)
+        shards = [*was.all_shards(), *(was.shards_of(was.coming) if was.coming else ())]
         await all_of(shards, lambda shard: self._queues.fence(shard, was.id))
         if not discard:
             try:
@@ -187,6 +187,7 @@ class RadosOwnTopics:
         await self._holds.forget(topic.first_shard)
         with contextlib.suppress(MismatchError):  # another one has removed it meanwhile
             await self._registry.drop(topic.name, leaving)
+        await self._former.forget(was.id)  # once more: who keeps some looks afterwards whether the topic is there yet
         return Removed(was.shards, sum(counts))
 
     async def _check_empty(self, topic: Topic) -> None:
@@ -211,12 +212,15 @@ class RadosOwnTopics:
 
     async def _stay(self, topic: Topic, leaving: TopicRecord, state: TopicState) -> None:
         """Undo a removal that has removed nothing yet: the topic is in this state again."""
-        try:
-            await all_of(every_shard(topic), self._queues.version)
-        except ShardGone as exc:
+        # Those of a layout that is coming need not be there yet. Those of a former one also go when they are delivered;
+        # then their ledgers are kept.
+        there = await there_of(topic.all_shards(), self._queues.version)
+        gone = [shard for shard in topic.all_shards() if shard not in there]
+        kept = {each.name for each in await self._former.kept(topic.id)} if gone else set()
+        if any(shard.queue not in kept for shard in gone):
             raise TopicRefused(
                 f"the removal of topic {topic.name} with its entries has begun, and can only be finished so"
-            ) from exc
+            )
         # A former queue that was sealed is shut now, which is where it was to come to.
         await all_of(topic.open_shards(), lambda shard: self._queues.unfence(shard, topic.id))
         if topic.coming is not None:
@@ -246,11 +250,6 @@ class RadosOwnTopics:
             return (await self._inspection.stats(shard, exact=True)).entries
         except ShardGone:
             return 0
-
-
-def every_shard(topic: Topic) -> tuple[Shard, ...]:
-    """Every shard that may have a queue, also of a layout that takes no events yet."""
-    return (*topic.all_shards(), *(topic.shards_of(topic.coming) if topic.coming else ()))
 
 
 def _check_own(topic: Topic) -> None:

@@ -137,10 +137,16 @@ class RadosLetters(RadosDeadLetters):
             await self.finish_redrives(former)
 
     async def finish_redrives(self, shard: Shard) -> None:
-        """Delete the letters whose entries re-drives have committed to a queue in which nothing lands any longer."""
+        """Delete the letters whose entries re-drives have committed to a queue in which nothing lands any longer.
+
+        Before it goes somebody does so: one that is gone needs nothing.
+        """
         operation = ReadOp().assert_exists()
         marks = operation.omap_page("", _MARK, _MOST_MARKS)
-        await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
+        try:
+            await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
+        except ShardGone:
+            return
         for key, mark in marks.values.items():
             await self._forget(key.removeprefix(_MARK), _keys(mark), redriven=True)
 

@@ -79,9 +79,14 @@ class SealedQueues(RadosPart):
         """Have the queue take no reservation any longer, whether it was closed or not.
 
         No error where the queue is gone or shut: then another process has gone further, and the registry says so.
+        Raises StoreUnavailable where the topic is being removed: that may be given up yet, and the queue take events.
         """
-        with contextlib.suppress(MismatchError, ShardGone):
-            await self._run(of_topic(topic_id).set_xattr(CLOSED, SEALED), shard, f"sealing {shard}")
+        with contextlib.suppress(ShardGone):
+            try:
+                await self._run(of_topic(topic_id).set_xattr(CLOSED, SEALED), shard, f"sealing {shard}")
+            except MismatchError:
+                if not (await self.look(shard)).is_sealed:
+                    raise StoreUnavailable(f"sealing {shard}: its topic is being removed") from None
 
     async def shut(self, shard: Shard, topic_id: str) -> SealedLook:
         """Shut a sealed queue where no reservation is open; the queue as it is then. Raises ShardGone.

@@ -9,14 +9,15 @@ from pyspark.sql.window import Window
 from remora_pipeline.replay.verify.placement import at_one_time, shards, with_own
 
 
-def itself(records: DataFrame) -> DataFrame:
+def itself(records: DataFrame, lineages: DataFrame | None) -> DataFrame:
     """The records without problems, each with `nth`, `depth` and `is_early`.
 
     Two records are copies of one entry when they have one position in one queue, or, where they tell none, one event
     id; `nth` counts them from 1 by partition and offset. Among the first of each, `depth` is how many records of its
     key one comes behind that should come after it, by their positions in their queue, else by their sequencers; null
-    where it is in order. `is_early` tells where sequencers disagree with the order of positions: that is the gateways'
-    clocks, or their order of commits, and nothing that a queue could mend.
+    where it is in order. Records of a queue that took over from others come after theirs: `lineages` (seams) say so.
+    `is_early` tells where sequencers disagree with the order of positions: that is the gateways' clocks, or their order
+    of commits, and nothing that a queue could mend.
     """
     position = F.struct("shard", "incarnation", "turn", "place")
     # A record that tells neither is a copy of none.
@@ -35,11 +36,22 @@ def itself(records: DataFrame) -> DataFrame:
         "place",
         F.row_number().over(Window.partitionBy(position, name).orderBy("partition", "offset")).alias("nth"),
     )
-    queue = ("bucket", "key", "shard", "incarnation")
+    if lineages is None:
+        lineage = [F.lit(None).cast(kind).alias(name) for name, kind in (("lineage", "string"), ("generation", "int"))]
+        placed = counted.select("*", *lineage)
+    else:
+        placed = counted.join(F.broadcast(lineages), on=["shard", "incarnation"], how="left")
+    is_alone = F.col("lineage").isNull()
+    queue = [F.col("bucket"), F.col("key"), F.col("lineage")]
+    queue += [F.when(is_alone, F.col(name)) for name in ("shard", "incarnation")]
     first = F.col("nth") == 1
     is_placed = first & F.coalesce(F.col("turn").cast("string"), F.col("order")).isNotNull()
-    so_far = Window.partitionBy(*queue).orderBy("turn", "place", "order").rowsBetween(Window.unboundedPreceding, 0)
-    ranked = counted.repartition("bucket", "key").select(
+    so_far = (
+        Window.partitionBy(*queue)
+        .orderBy("generation", "turn", "place", "order")
+        .rowsBetween(Window.unboundedPreceding, 0)
+    )
+    ranked = placed.repartition("bucket", "key").select(
         "*", F.when(is_placed, F.sum(is_placed.cast("long")).over(so_far)).alias("rank")
     )
     stream = Window.partitionBy(*queue, "partition").orderBy("offset")

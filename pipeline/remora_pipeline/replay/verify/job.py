@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from remora_pipeline.replay import layout
 from remora_pipeline.replay.layout import ReplayRun, RunDirectory
 from remora_pipeline.replay.shape import ACKED
-from remora_pipeline.replay.verify import aggregates, alone, frames
+from remora_pipeline.replay.verify import aggregates, alone, frames, seams
 from remora_pipeline.replay.verify.of_run import JournalTotals, judged_run
 from remora_pipeline.replay.verify.of_topic import judged_alone
 from remora_pipeline.replay.verify.question import Findings, Question
@@ -50,4 +50,5 @@ def verify_topic(spark: SparkSession, question: Question) -> Findings:
     """The verdict on a topic alone. Raises ReplayError."""
     with ExitStack() as kept:
         topic = opened(spark, question, 0, kept)
-        return judged_alone(topic, kept_on_disk(kept, alone.itself(topic.records)))
+        lineages = seams.lineages_of(topic.records, topic.ended)
+        return judged_alone(topic, kept_on_disk(kept, alone.itself(topic.records, lineages)))

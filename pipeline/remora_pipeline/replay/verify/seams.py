@@ -7,10 +7,12 @@ the numbers of shards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,9 +25,15 @@ from remora_pipeline.replay import layout
 from remora_pipeline.replay.errors import ReplayRefused
 
 _PARENT = r"^([^=,]+)=([^=,]+):([0-9]{1,18})/([0-9]{1,18})\z"
+_PARENTS_QUEUE = re.compile(_PARENT.replace(r"\z", r"\Z"))
 _GENERATION = r"^generation=[0-9]{1,9}\z"
 
+_LINEAGE = "shard string, incarnation string, lineage string, generation int"
 _CHILD, _END = "child string, after string, family string", "family string, parent string"
+
+
+Queue: TypeAlias = tuple[str, str]
+"""A shard and its incarnation."""
 
 
 class ShownLayout(msgspec.Struct, frozen=True):
@@ -99,6 +107,38 @@ def ends_of_file(spark: SparkSession, path: Path) -> DataFrame:
     return children.join(spark.createDataFrame(list(found.ends), _END), on="family", how="inner").select(
         "child", "after", "parent"
     )
+
+
+def lineages(links: Iterable[tuple[Queue, Sequence[Queue]]]) -> dict[Queue, str]:
+    """The queues that took over from each other, at once or by way of others, with a name that these share; `links` are
+    a queue and its parents."""
+    known: dict[Queue, Queue] = {}
+
+    def first_of(queue: Queue) -> Queue:
+        while known.setdefault(queue, queue) != queue:
+            known[queue] = known[known[queue]]
+            queue = known[queue]
+        return queue
+
+    for child, parents in links:
+        for parent in parents:
+            known[first_of(child)] = first_of(parent)
+    return {queue: " ".join(first_of(queue)) for queue in known}
+
+
+def lineages_of(records: DataFrame, ended: DataFrame | None) -> DataFrame | None:
+    """The lineages that first records tell of: shard, incarnation, lineage, generation; None where none does."""
+    told = records.select("shard", "incarnation", "after").dropna().distinct().collect()
+    shown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    if told and ended is not None:
+        for child, after, parent in ended.collect():
+            shown[child, after].append(parent)
+    links = []
+    for shard, incarnation, after in told:
+        named = [_PARENTS_QUEUE.match(each) for each in shown.get((shard, after), after.split(","))]
+        links.append(((shard, incarnation), [(each[1], each[2]) for each in named if each]))
+    found = [(*queue, lineage, generation_of(queue[0])) for queue, lineage in lineages(links).items()]
+    return records.sparkSession.createDataFrame(found, _LINEAGE) if found else None
 
 
 def ends_of_parents(records: DataFrame, ended: DataFrame | None) -> DataFrame:
