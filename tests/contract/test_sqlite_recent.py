@@ -14,8 +14,10 @@ from devkit.entries.entries import delivered, raw_entry
 from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
+from remora.model.ingest import RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
+from remora.policy import log_bypass
 from remora.storage.sqlite import SqliteStore, recent, schema
 from remora.storage.sqlite.checks import check_directory
 from remora.storage.sqlite.connections import PAGE_BYTES
@@ -181,6 +183,80 @@ async def test_the_log_stays_short_whatever_one_commit_adds(
 
     await until(is_short)
     assert (await store.queue.read(await held(store, topic.shard(0)), b"", 1024)).entries == payloads
+
+
+def large(topic: Topic, mark: str) -> list[RoutedEvent]:
+    """Events of a request that has more than the log takes of a queue that has fallen behind, for each shard."""
+    each = log_bypass.LARGE_BYTES // 4 + 1
+    return [event._replace(payload=event.payload.ljust(each, b".")) for event in spread(topic, 4 * topic.shards, mark)]
+
+
+async def test_a_backlog_of_large_requests_is_written_once(
+    store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more waits than the log keeps it is emptied, and from then on requests with much for each shard go past it
+    to where they settle; those with little, or whose shards have been delivered, go into it."""
+    monkeypatch.setattr(recent, "LONGEST", 512 << 10)
+    monkeypatch.setattr(recent, "AT_ONCE", 128 << 10)
+    topic = await store.own_topics.create(own_topic("t", 3))
+    requests = [large(topic, f"{number}-") for number in range(10)]
+    for events in requests:
+        await store.ingest.publish(topic, events)
+
+    async def in_log() -> int:
+        ((nbytes,),) = rows(configured, "SELECT total(length(data)) FROM recent")
+        return int(nbytes)
+
+    await until(lambda: _is(rows(configured, "SELECT count(*) FROM recent WHERE data <> x''") == [(0,)]))
+    await store.ingest.publish(topic, large(topic, "more-"))
+    assert await in_log() == 0
+    assert problems(configured) == []
+    few = spread(topic, 3, "few-")
+    await store.ingest.publish(topic, few)
+    assert await in_log() == sum(len(each.payload) for each in few)
+
+    expected = by_shard(topic, *requests, large(topic, "more-"), few)
+    for shard, wanted in zip(topic.all_shards(), expected, strict=True):
+        assert await drained(store, await held(store, shard), 7) == wanted
+    await store.ingest.publish(topic, large(topic, "live-"))
+    assert await in_log() >= sum(len(each.payload) for each in large(topic, "live-"))
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize("at_once", [1, 5, 1024])
+async def test_entries_past_the_log_overtake_none_in_it(
+    store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """However requests with little and with much for a shard alternate, and however its backlog shrinks and grows, its
+    entries are there in order, each once; the books are right, and no byte is counted as used at the end."""
+    monkeypatch.setattr(recent, "LONGEST", 256 << 10)
+    monkeypatch.setattr(recent, "AT_ONCE", 128 << 10)
+    topic = await store.own_topics.create(own_topic("t", 2))
+    tokens = [await held(store, shard) for shard in topic.all_shards()]
+    expected: list[list[bytes]] = [[], []]
+    found: list[list[bytes]] = [[], []]
+    for number in range(36):
+        events = large(topic, f"{number}-") if number % 12 < 8 else spread(topic, 6, f"{number}-")
+        await store.ingest.publish(topic, events)
+        for shard, added in enumerate(by_shard(topic, events)):
+            expected[shard] += added
+        for shard, token in enumerate(tokens):
+            page = await store.queue.read(token, b"", at_once)
+            assert page.entries == expected[shard][len(found[shard]) :][:at_once]
+            if number % 12 > 3 + shard:
+                await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
+                found[shard] += page.entries
+        if number % 12 == 11:
+            assert problems(configured) == []
+            for shard, token in enumerate(tokens[: number // 12]):
+                found[shard] += await drained(store, token, 1024)
+
+    for shard, token in enumerate(tokens):
+        found[shard] += await drained(store, token, at_once)
+        assert (await store.inspection.stats(topic.shard(shard))).used_bytes == 0
+        assert (await store.ledger.balance(topic.shard(shard))).unaccounted == 0
+    assert found == expected
+    assert problems(configured) == []
 
 
 @pytest.mark.guarantee("in-the-embedded-store")

@@ -11,7 +11,10 @@ from remora.ports.endpoint import Endpoint
 
 
 class EndpointOnDemand:
-    """As `EndpointSource` says. `run` is called once, and opens and closes the endpoint in its own task."""
+    """As `EndpointSource` says. `run` is called once, and opens and closes the endpoint in its own task.
+
+    `make` runs in a thread: it imports a client, which takes some tenths of a second of a busy processor.
+    """
 
     def __init__(self, schemes: Iterable[str], make: Callable[[], Opening]) -> None:
         self.schemes = frozenset(schemes)
@@ -30,7 +33,7 @@ class EndpointOnDemand:
             await self._wanted.wait()
             async with AsyncExitStack() as stack:
                 try:
-                    endpoint = await stack.enter_async_context(self._make())
+                    endpoint = await stack.enter_async_context(await asyncio.to_thread(self._make))
                 except Exception as exc:  # such as a library that is missing by now: it costs those who wait
                     self._made.set_exception(exc)
                     self._made.exception()  # it is no news for the log where nobody waits any longer

@@ -39,7 +39,7 @@ class Opening(Endpoint, Protocol):
 
 class EndpointKind(NamedTuple):
     """How an endpoint is made, the arguments that its topics may have beside those of all kinds, and the module that
-    tries the way to it step by step, if one does."""
+    tries the way to it step by step, if one does. `make` runs in any thread, with an event loop or without."""
 
     make: Callable[[Settings, Telemetry | None], Opening]
     arguments: Sequence[Argument[object]] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -69,6 +70,23 @@ async def test_an_endpoint_is_made_once_and_only_if_a_topic_needs_it() -> None:
 
     assert (used.calls, unused.calls) == (1, 0)
     assert endpoint.opened_in is endpoint.closed_in is not None
+
+
+async def test_nothing_waits_while_an_endpoint_is_made() -> None:
+    """The event loop goes on while a client is imported."""
+    loop, endpoint = asyncio.get_running_loop(), Noted()
+    begun, goes_on = asyncio.Event(), threading.Event()
+
+    def make() -> Opening:
+        loop.call_soon_threadsafe(begun.set)
+        assert goes_on.wait(10.0)
+        return cast("Opening", endpoint)
+
+    async with on_demand([EndpointOnDemand({"a"}, make)]) as (source,):
+        asked = asyncio.ensure_future(made(source))
+        await begun.wait()
+        goes_on.set()
+        assert await asked is endpoint
 
 
 @pytest.mark.parametrize("failure", [ImportError("no module named aiokafka"), Noted(fails=True)])

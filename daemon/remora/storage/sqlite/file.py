@@ -78,7 +78,7 @@ class File:
         self._files = place.files
         self._bell = bell
         self._changed = changed
-        around = Around(self._check_version, recent.is_long, recent.settle, recent.free_pages)
+        around = Around(self._check_version, recent.is_due, recent.settle, recent.free_pages)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None

@@ -4,6 +4,7 @@ A commit appends a row, or a few, that hold the entries of all queues of the tra
 many queues there are. Most entries are delivered while they lie there. When the log has become long its oldest rows
 are removed in one run, and those of their entries that still wait settle: each is copied to the table `settled`, in
 which a queue is one range. So no queue that waits keeps the rows of others, and what waits for long is read in order.
+What would be copied anyway, and is large, settles in its own transaction, once none of its queue waits in the log.
 
 The row of a queue says up to which position its entries have settled. What lies at a position never changes, so what a
 connection has read of the log stays true, save for what a transaction wrote that was rolled back.
@@ -16,7 +17,7 @@ import struct
 import zlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -58,8 +59,17 @@ _APPEND = "INSERT INTO recent (id, parts, data) VALUES (?, ?, ?)"
 _NEW = "SELECT id, parts FROM recent WHERE id > ? ORDER BY id"
 _NEW_BACKWARDS = "SELECT id, parts FROM recent WHERE id > ? ORDER BY id DESC"
 _DATA = "SELECT data FROM recent WHERE id = ?"
-_OLDEST = "SELECT id, parts, data FROM recent WHERE id <= ? ORDER BY id"
-_FRONTS = "SELECT id, max(head, settled) FROM queues WHERE id IN (SELECT value FROM json_each(?))"
+_OLDEST = """
+SELECT json_group_array(id), json_group_array(length(CAST(parts AS BLOB))), CAST(group_concat(parts, '') AS BLOB)
+FROM (SELECT id, parts FROM recent WHERE id <= ? ORDER BY id)
+"""
+_DATA_OF = """
+SELECT json_group_array(id), json_group_array(length(CAST(data AS BLOB))), CAST(group_concat(data, '') AS BLOB)
+FROM (SELECT id, data FROM recent WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id)
+"""
+_FRONTS = """
+SELECT json_group_array(json_array(id, max(head, settled))) FROM queues WHERE id IN (SELECT value FROM json_each(?))
+"""
 _SETTLED = """
 UPDATE queues SET settled = new.value FROM json_each(?) AS new
 WHERE queues.id = CAST(new.key AS INTEGER) AND queues.settled < new.value
@@ -68,8 +78,14 @@ WHERE queues.id = CAST(new.key AS INTEGER) AND queues.settled < new.value
 _EMPTY = "UPDATE recent SET parts = x'', data = x'' WHERE id = ? AND id = (SELECT max(id) FROM recent)"
 _REMOVE = "DELETE FROM recent WHERE id <= ? AND id < (SELECT max(id) FROM recent)"
 
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
+_decode_fronts = msgspec.json.Decoder(list[tuple[int, int]]).decode
+
 Entry = tuple[bytes, int | None]
 """An entry's bytes and the checksum that was kept for it."""
+
+Added = tuple[int, int, Sequence[bytes]]
+"""New entries of a queue: its id, the position of the first one, and these."""
 
 
 class Part(NamedTuple):
@@ -113,6 +129,10 @@ class Index:
     def __init__(self) -> None:
         self.weight = 0
         """How long the log was at the last append or settling here."""
+        self.kept_back = 0
+        """Bytes of entries that were appended here only because others of their queues wait in the log."""
+        self.appended = 0
+        """The last row that was appended here."""
         self._newest = 0
         self._rows: deque[tuple[int, Sequence[int]]] = deque()
         self._parts: dict[int, list[Part]] = {}
@@ -260,20 +280,23 @@ def is_damaged(packed: object) -> bool:
 # ------------------------------------------------------------------------------------------------- appending
 
 
-def append(connection: sqlite3.Connection, parts: Iterable[tuple[int, int, Sequence[bytes]]]) -> None:
-    """Within a transaction, add entries of queues: the id of each, the position of its first new entry, and these."""
+def append(connection: sqlite3.Connection, parts: Iterable[Added], kept_back: int = 0) -> None:
+    """Within a transaction, add entries of queues. So many bytes of them would have settled at once, but for entries of
+    their queues that wait here."""
     oldest, newest = connection.execute(_ENDS).fetchone()
     row = newest or 0
     for some in _rows(parts):
         packed, data = _packed(some)
         row += max(_LEAST_WEIGHT, len(packed) + len(data))
         connection.execute(_APPEND, (row, packed, data))
-    index_of(connection).weight = row - (oldest or row)
+    index = index_of(connection)
+    index.weight, index.appended = row - (oldest or row), row
+    index.kept_back += kept_back
 
 
-def _rows(parts: Iterable[tuple[int, int, Sequence[bytes]]]) -> Iterator[list[tuple[int, int, Sequence[bytes]]]]:
+def _rows(parts: Iterable[Added]) -> Iterator[list[Added]]:
     """What goes into each row."""
-    row: list[tuple[int, int, Sequence[bytes]]] = []
+    row: list[Added] = []
     nbytes = 0
     for queue, first, payloads in parts:
         begin = 0
@@ -288,7 +311,7 @@ def _rows(parts: Iterable[tuple[int, int, Sequence[bytes]]]) -> Iterator[list[tu
         yield row
 
 
-def _packed(parts: Sequence[tuple[int, int, Sequence[bytes]]]) -> tuple[bytes, bytes]:
+def _packed(parts: Sequence[Added]) -> tuple[bytes, bytes]:
     heads: list[int] = []
     figures: list[int] = []
     for queue, first, payloads in parts:
@@ -303,22 +326,46 @@ def _packed(parts: Sequence[tuple[int, int, Sequence[bytes]]]) -> tuple[bytes, b
 # ------------------------------------------------------------------------------------------------- settling
 
 
-def is_long(connection: sqlite3.Connection) -> bool:
-    """Whether the log was too long at the last append of this connection."""
-    return index_of(connection).weight > LONGEST
+def is_due(connection: sqlite3.Connection) -> bool:
+    """Whether rows are to be removed: the log was too long at the last append of this connection, or its entries keep
+    much from settling at once."""
+    index = index_of(connection)
+    return index.weight > LONGEST or index.kept_back > AT_ONCE
 
 
 def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
     """Within a transaction, remove the oldest rows of the log of so much weight; what waits in them settles."""
     oldest, newest = connection.execute(_ENDS).fetchone()
+    index = index_of(connection)
     if newest is None:
+        index.weight = index.kept_back = 0
         return
-    rows = connection.execute(_OLDEST, (oldest + weight,)).fetchall()
-    if damaged := [row for row, packed, _ in rows if is_damaged(packed)]:
+    rows = _column(connection, _OLDEST, oldest + weight)
+    if damaged := [row for row, packed in rows if is_damaged(packed)]:
         raise StoreDamaged(f"the rows {damaged} of the log cannot be read")
-    _remove(connection, rows[-1][0])  # first, so that what settles goes into their pages
-    _settle(connection, rows)
-    index_of(connection).weight = newest - rows[-1][0]
+    last = rows[-1][0]
+    parts = [each for row, packed in rows for each in unpacked(row, packed)]
+    fronts = _fronts(connection, {queue for queue, _ in parts})
+    waiting = [each for each in parts if each[1].end > fronts.get(each[0], each[1].end)]
+    data = dict(_column(connection, _DATA_OF, _json(list({part.row for _, part in waiting})))) if waiting else {}
+    _remove(connection, last)  # first, so that what settles goes into their pages
+    _insert_settled(connection, waiting, fronts, data)
+    connection.execute(_SETTLED, (_json({queue: part.end for queue, part in parts}),))
+    index.weight = newest - last
+    if last >= index.appended:
+        index.kept_back = 0
+
+
+def append_settled(connection: sqlite3.Connection, parts: Iterable[Added]) -> None:
+    """Within a transaction, add entries of queues of which none waits in the log; the caller notes how far they have
+    settled."""
+    values: list[int | bytes] = []
+    nbytes = 0
+    for queue, first, payloads in parts:
+        ids = range(rowid(queue, first), rowid(queue, first) + len(payloads))
+        values += chain.from_iterable(zip(ids, payloads, checksums(queue, first, payloads), strict=True))
+        nbytes += sum(map(len, payloads))
+    insert(connection, "settled (id, data, checksum)", 3, values, nbytes)
 
 
 def free_pages(connection: sqlite3.Connection) -> None:
@@ -344,23 +391,35 @@ def _remove(connection: sqlite3.Connection, upto: int) -> None:
     connection.execute(_REMOVE, (upto,))
 
 
-def _settle(connection: sqlite3.Connection, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-    parts = [(queue, part, data) for row, packed, data in rows for queue, part in unpacked(row, packed)]
-    fronts = _fronts(connection, {queue for queue, _, _ in parts})
-    waiting = [each for each in parts if each[1].end > fronts.get(each[0], each[1].end)]
+def _insert_settled(
+    connection: sqlite3.Connection,
+    waiting: Iterable[tuple[int, Part]],
+    fronts: Mapping[int, int],
+    data: Mapping[int, bytes],
+) -> None:
+    """Copy entries that wait out of the data of their rows."""
     values: list[int | bytes | None] = []
-    for queue, part, data in sorted(waiting, key=lambda each: (each[0], each[1].first)):
+    nbytes = 0
+    for queue, part in sorted(waiting, key=lambda each: (each[0], each[1].first)):
         begin = max(part.first, fronts[queue])
-        for place, (payload, checksum) in enumerate(part.entries(data, begin, part.end)):
+        for place, (payload, checksum) in enumerate(part.entries(data[part.row], begin, part.end)):
             values += (rowid(queue, begin + place), payload, checksum)
-    nbytes = sum(part.nbytes for _, part, _ in waiting)
+        nbytes += part.nbytes
     insert(connection, "settled (id, data, checksum)", 3, values, nbytes)
-    connection.execute(_SETTLED, (_json({queue: part.end for queue, part, _ in parts}),))
+
+
+def _column(connection: sqlite3.Connection, sql: str, which: int | str) -> list[tuple[int, bytes]]:
+    """Ids of rows with a column of theirs, in one step: each step lets go of the interpreter, and a busy event loop
+    gives it back only after up to 5 ms."""
+    ids, lengths, joined = connection.execute(sql, (which,)).fetchone()
+    ends = list(accumulate(_decode_numbers(lengths), initial=0))
+    return [(row, joined[ends[place] : ends[place + 1]]) for place, row in enumerate(_decode_numbers(ids))]
 
 
 def _fronts(connection: sqlite3.Connection, queues: Iterable[int]) -> dict[int, int]:
     """The position from which entries of these queues wait in the log, of those queues that are there."""
-    return dict(connection.execute(_FRONTS, (_json(list(queues)),)).fetchall())
+    (found,) = connection.execute(_FRONTS, (_json(list(queues)),)).fetchone()
+    return dict(_decode_fronts(found))
 
 
 def _json(value: object) -> str:

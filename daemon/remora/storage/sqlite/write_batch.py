@@ -21,6 +21,7 @@ from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.shard import Shard
 from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
+from remora.policy.log_bypass import settles_at_once
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.cells import typed, unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
@@ -41,16 +42,18 @@ _TOPIC_OF_ID = "SELECT id, uid, shards, closed, sequence, generation FROM topics
 _SET_SEQUENCE = "UPDATE topics SET sequence = ? WHERE id = ?"
 _QUEUES = """
 SELECT json_group_array(json_array(number, id, tail, used_bytes, reservations, reserved_entries, reserved_bytes,
-                                   capacity_bytes))
+                                   capacity_bytes, head, settled))
 FROM queues WHERE topic = ? AND number IN (SELECT value FROM json_each(?))
 """
-_decode_queues = msgspec.json.Decoder(list[tuple[int, int, int, int, int, int, int, int]]).decode
+_decode_queues = msgspec.json.Decoder(list[tuple[int, int, int, int, int, int, int, int, int, int]]).decode
 _UPDATE = """
 UPDATE queues SET tail = new.tail, used_bytes = new.used_bytes, reservations = new.reservations,
-    reserved_entries = new.reserved_entries, reserved_bytes = new.reserved_bytes
+    reserved_entries = new.reserved_entries, reserved_bytes = new.reserved_bytes,
+    settled = new.settled
 FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS tail,
              json_extract(value, '$[2]') AS used_bytes, json_extract(value, '$[3]') AS reservations,
-             json_extract(value, '$[4]') AS reserved_entries, json_extract(value, '$[5]') AS reserved_bytes
+             json_extract(value, '$[4]') AS reserved_entries, json_extract(value, '$[5]') AS reserved_bytes,
+             json_extract(value, '$[6]') AS settled
       FROM json_each(?)) AS new
 WHERE queues.id = new.id
 """
@@ -94,7 +97,7 @@ class TopicRow(NamedTuple):
 
 @dataclass(slots=True)
 class QueueUpdate:
-    """A queue as the transaction leaves it, with the payloads that `flush` appends."""
+    """A queue as the transaction leaves it, with the payloads that `flush` appends and their bytes."""
 
     id: int
     tail: int
@@ -103,7 +106,10 @@ class QueueUpdate:
     reserved_entries: int
     reserved_bytes: int
     capacity_bytes: int
+    head: int
+    settled: int
     payloads: list[bytes] = field(default_factory=list)
+    nbytes: int = 0
     is_changed: bool = False
 
     def has_room(self, need: RoomNeed) -> bool:
@@ -115,6 +121,7 @@ class QueueUpdate:
     def append(self, payloads: Sequence[bytes], need: RoomNeed) -> None:
         """Add entries behind the last one."""
         self.payloads += payloads
+        self.nbytes += need.nbytes
         self.used_bytes += need.cost
         self.is_changed = True
 
@@ -239,17 +246,37 @@ class WriteBatch:
         """Write what was decided."""
         known = chain.from_iterable(each.values() for each in self._queues.values())
         touched = sorted((each for each in known if each.is_changed), key=lambda each: each.id)
-        if added := [(queue.id, queue.tail, queue.payloads) for queue in touched if queue.payloads]:
-            recent.append(self.connection, added)
+        if added := [queue for queue in touched if queue.payloads]:
+            self._append(added)
         for queue in touched:
-            queue.tail += len(queue.payloads)
-            queue.payloads, queue.is_changed = [], False
+            queue.is_changed = False
         if touched:
             self.connection.execute(_UPDATE, (_json([_figures(queue) for queue in touched]),))
         for topic_id, last in self._sequences.items():
             self.connection.execute(_SET_SEQUENCE, (last, topic_id))
         if self._once:
             self._keep()
+
+    def _append(self, queues: Sequence[QueueUpdate]) -> None:
+        """Put new entries where they belong: into the log, or where they settle."""
+        waiting_bytes, kept_bytes = sum([each.used_bytes for each in queues]), recent.LONGEST - recent.AT_ONCE
+        logged: list[recent.Added] = []
+        settled: list[recent.Added] = []
+        kept_back = 0
+        for queue in queues:
+            part = (queue.id, queue.tail, queue.payloads)
+            may_settle = settles_at_once(queue.nbytes, waiting_bytes, kept_bytes)
+            is_settled = may_settle and max(queue.head, queue.settled) == queue.tail
+            (settled if is_settled else logged).append(part)
+            kept_back += queue.nbytes if may_settle and not is_settled else 0
+            queue.tail += len(queue.payloads)
+            if is_settled:
+                queue.settled = queue.tail
+            queue.payloads, queue.nbytes = [], 0
+        if logged:
+            recent.append(self.connection, logged, kept_back)
+        if settled:
+            recent.append_settled(self.connection, settled)
 
     def _keep(self) -> None:
         """Write what is to be remembered, and forget twice as much of what is old: so it never piles up."""
@@ -268,6 +295,7 @@ def _figures(queue: QueueUpdate) -> tuple[int, ...]:
         queue.reservations,
         queue.reserved_entries,
         queue.reserved_bytes,
+        queue.settled,
     )
 
 
