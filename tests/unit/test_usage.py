@@ -15,7 +15,7 @@ import pytest
 
 from devkit.clock import ClockLoop, in_virtual_time
 from remora.config import AUTO, BalanceSettings
-from remora.model.host_limits import HostLimits
+from remora.policy.loads import HostLimits
 from remora.process import usage as module
 from remora.process.lag import PROBE_S, Kept
 from remora.process.usage import PAGE_BYTES, Card, Usage, default_card, memory_limit

@@ -21,8 +21,8 @@ from remora.config import Settings
 from remora.engine.catalogue import topic_among, topic_of
 from remora.engine.claims import POLL_S, claim, is_workers, release
 from remora.engine.moves import move
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, TopicRefused
+from remora.model.member import WorkerCookie
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.model.words import duration, several
 from remora.policy.eligible import reason_to_leave

@@ -29,9 +29,8 @@ from remora.engine.quarantines import Quarantines
 from remora.engine.spiller import Spiller
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
-from remora.model.cookie import WorkerCookie
 from remora.model.health import Waiting
-from remora.model.member import Member
+from remora.model.member import Member, WorkerCookie
 from remora.model.shard import Shard
 from remora.policy.condition import State
 from remora.policy.eligible import Schemes

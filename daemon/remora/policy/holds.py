@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from remora.model.hold import TopicHold
 from remora.model.member import Member, is_workers
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.policy.hosts import host_text, names_of
 
 

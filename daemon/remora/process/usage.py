@@ -14,7 +14,7 @@ from pathlib import Path
 
 from remora.config.units import AUTO
 from remora.config.workers import BalanceSettings
-from remora.model.host_limits import HostLimits
+from remora.policy.loads import HostLimits
 
 CGROUP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 

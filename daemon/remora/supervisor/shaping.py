@@ -11,10 +11,10 @@ import msgspec
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
-from remora.model.credit_flow import CreditFlow, merged_flows
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.classes import scope_of
+from remora.policy.credit_flows import CreditFlow, merged_flows
 from remora.policy.scaling import FULL
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping_changes import Change, differences, overridden, reshaped

@@ -22,9 +22,9 @@ from remora import __version__, config
 from remora.config import Settings
 from remora.metrics import Telemetry, configure_logging
 from remora.model.caller import Caller
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
+from remora.model.member import WorkerCookie
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
 from remora.process import credit, host_load, kept_settings
 from remora.process.credit import CreditMemory

@@ -11,10 +11,10 @@ from prometheus_client import Metric
 
 from remora import __version__
 from remora.metrics import Telemetry
-from remora.model.credit_flow import CreditFlow
 from remora.model.health import Health, Use
 from remora.policy import readiness
 from remora.policy.condition import Outage
+from remora.policy.credit_flows import CreditFlow
 from remora.policy.readiness import HostReadiness
 from remora.process import samples
 from remora.process.pipe import AskedFor, Family

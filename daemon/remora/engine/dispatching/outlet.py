@@ -11,8 +11,7 @@ from remora.engine.delivery.scope import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
 from remora.model.errors import EndpointMisconfigured
-from remora.model.hold import TopicHold
-from remora.model.topic import Delivery, Target, Topic
+from remora.model.topic import Delivery, Target, Topic, TopicHold
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import LifetimeLimits
 from remora.policy.objectives import parse_objective

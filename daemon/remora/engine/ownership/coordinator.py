@@ -35,9 +35,8 @@ from remora.engine.ownership.taker import LeaseTaker
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreDamaged
-from remora.model.member import Member
+from remora.model.member import Member, WorkerCookie
 from remora.model.shard import LockToken, Shard
 from remora.policy.assignment import acquisitions, next_try_at
 from remora.policy.eligible import Schemes, reason_to_leave
