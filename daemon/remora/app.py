@@ -38,7 +38,7 @@ from remora.model.probe import ProbeStep
 from remora.model.record import Record
 from remora.model.shard import Origin
 from remora.model.topic import Delivery, Target, Topic
-from remora.policy.eligible import Schemes
+from remora.policy.not_owned import Schemes
 from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 from remora.ports.log import Logs

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from remora.model.exits import Exit
 from remora.process import program
-from remora.process.exit import end_with
+from remora.process.program import end_with
 from remora.supervisor.child import MANAGERS, Spawned, spawned, start_process
 
 Work = Callable[[int], Exit]

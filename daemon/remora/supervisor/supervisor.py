@@ -46,10 +46,10 @@ from remora.process.pipe import (
     WantGroup,
 )
 from remora.process.sockets import control_sockets, listening_sockets
+from remora.process.usage import default_workers
 from remora.servers import tokens
 from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
-from remora.supervisor.cores import default_workers
 from remora.supervisor.credit_report import CreditReport
 from remora.supervisor.outages import OutageReport
 from remora.supervisor.shaper import Shaper

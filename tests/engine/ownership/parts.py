@@ -20,8 +20,8 @@ from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.policy.condition import State
-from remora.policy.eligible import Schemes
 from remora.policy.lease import Term
+from remora.policy.not_owned import Schemes
 
 ME = "remora/h/b/w1"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.supervisor.cores import default_workers, usable_cores
+from remora.process.usage import default_workers, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_there_are_as_many_workers_as_cores_up_to_four(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
     """A large host does not start a worker for each of its cores, most of which would only take memory."""
-    monkeypatch.setattr("remora.supervisor.cores.usable_cores", lambda: cores)
+    monkeypatch.setattr("remora.process.usage.usable_cores", lambda: cores)
 
     assert default_workers() == workers

@@ -39,9 +39,8 @@ from remora.model.errors import StoreDamaged
 from remora.model.member import Member, WorkerCookie
 from remora.model.shard import LockToken, Shard
 from remora.policy.assignment import acquisitions, next_try_at
-from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.membership import Membership
-from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released
+from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released, Schemes, reason_to_leave
 from remora.ports.delivery import DeliveryStore
 
 LEAST_PAUSE_S = 0.05
