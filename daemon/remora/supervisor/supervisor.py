@@ -50,11 +50,9 @@ from remora.process.usage import default_workers
 from remora.servers import tokens
 from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
-from remora.supervisor.credit_report import CreditReport
-from remora.supervisor.outages import OutageReport
 from remora.supervisor.shaper import Shaper
-from remora.supervisor.shaping import HostShaping
-from remora.supervisor.view import WorkersView
+from remora.supervisor.shaping import CreditReport, HostShaping
+from remora.supervisor.view import OutageReport, WorkersView
 
 START_S = 60.0
 """How much longer than the watchdog's time a worker may be silent before it is ready: it opens its store then."""
