@@ -28,8 +28,7 @@ from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, u
 from remora.config import Settings
 from remora.embedded_files import become_owner
 from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
-from remora.endpoints.demand import EndpointOnDemand, on_demand
-from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
+from remora.endpoints.kinds import EndpointKind, EndpointOnDemand, Opening, offered_kinds, on_demand
 from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, EndpointMisconfigured

@@ -23,7 +23,7 @@ from remora.engine.delivery.committer import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.transaction import Transaction, TransactionPart
+from remora.engine.delivery.transactions import Transaction, TransactionPart
 from remora.engine.delivery.triage import Rejected, triage
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.lease import LeaseUncertain

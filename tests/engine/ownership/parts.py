@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic
 from remora.engine.catalogue import Catalogue
-from remora.engine.lease import Lease
+from remora.engine.lease import Lease, LeaseReleaser
 from remora.engine.ownership.coordinator import Coordinator
-from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.taker import TakenLock
 from remora.engine.ownership.worker_info import WorkerInfo

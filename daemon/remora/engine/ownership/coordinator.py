@@ -20,13 +20,12 @@ from dataclasses import replace
 
 from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue
-from remora.engine.lease import Lease, is_lost
+from remora.engine.lease import Lease, LeaseReleaser, is_lost
 from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.owned import ShardService
 from remora.engine.ownership.rebalancer import Rebalancer
-from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.renewer import LeaseRenewer
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.shedder import Shedder
