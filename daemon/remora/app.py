@@ -29,7 +29,7 @@ from remora.config import Settings
 from remora.embedded_files import become_owner
 from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
 from remora.endpoints.kinds import EndpointKind, EndpointOnDemand, Opening, offered_kinds, on_demand
-from remora.endpoints.reasons import Reasons
+from remora.endpoints.targets import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
