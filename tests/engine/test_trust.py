@@ -19,10 +19,11 @@ from engine.test_dispatching_parts import Parts
 from remora.config import DeliverySettings
 from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.committer import Committer, Transaction, TransactionPart
+from remora.engine.delivery.committer import Committer
 from remora.engine.delivery.head_expiry import HeadExpiry
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.session import Session
+from remora.engine.delivery.transaction import Transaction, TransactionPart
 from remora.engine.delivery.triage import Rejected, triage
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.lease import LeaseUncertain

@@ -4,63 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from remora.codec.speedups import joined, totals
+from remora.codec.speedups import totals
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packer import pack_surely
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.triage import Rejected
+from remora.engine.delivery.transaction import Transaction, reject
 from remora.model.errors import EndpointError, EndpointFenced, EndpointUnavailable, EntryRefused, StoreError
 from remora.model.ledger import Cause
-from remora.model.record import DeadLetter, Page, Record
-from remora.policy.acks import PageAcks
+from remora.model.record import DeadLetter
 from remora.ports.endpoint import Batch, ExactRoute
 
 SEARCH_PARTS = 8
 """A transaction with a refused record is repeated in this many parts, and so on until the record stands alone."""
-
-
-@dataclass(slots=True)
-class TransactionPart:
-    """A page of a transaction, triaged."""
-
-    page: Page
-    acks: PageAcks
-    records: Sequence[Record]
-    rejected: list[Rejected]
-    skipped: list[int]
-
-
-@dataclass(slots=True)
-class Transaction:
-    """What is committed together. `is_due` when it need not wait for more; `batches` once nothing joins it any more.
-
-    `began_at` is when it was opened by the loop's clock, `waits_since` by that of the stages.
-    """
-
-    began_at: float
-    waits_since: float
-    parts: list[TransactionPart] = field(default_factory=list)
-    entries: int = 0
-    nbytes: int = 0
-    is_due: bool = False
-    batches: list[Batch] | None = None
-
-    @property
-    def begins_at(self) -> bytes:
-        """The position of its first entry."""
-        return self.parts[0].page.positions[0]
-
-    @property
-    def upto(self) -> bytes:
-        """The position behind its last entry."""
-        return self.parts[-1].page.positions[-1]
-
-    def records(self) -> Sequence[Record]:
-        """Those that are sent, in the queue's order."""
-        return joined([part.records for part in self.parts])
 
 
 class Committer:
@@ -154,11 +110,3 @@ class Committer:
         self._session.fail(
             exc if records else EndpointUnavailable(f"dead letters of {self._scope.lease.shard} were refused: {exc}")
         )
-
-
-def reject(part: TransactionPart, cause: str, reasons: Mapping[bytes, str]) -> None:
-    """Dead-letter those records of a part, instead of sending them, that there is a reason for, by position."""
-    found = [record for record in part.records if record.position in reasons]
-    if found:
-        part.rejected += [Rejected(record.ordinal, cause, reasons[record.position]) for record in found]
-        part.records = [record for record in part.records if record.position not in reasons]

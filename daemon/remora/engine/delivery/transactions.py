@@ -13,30 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.committer import Transaction, TransactionPart, reject
 from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.reader import at_most
 from remora.engine.delivery.session import Session
+from remora.engine.delivery.transaction import Commits, Transaction, TransactionPart, reject
 from remora.engine.delivery.triage import own_part
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
 from remora.ports.endpoint import ExactRoute
-
-
-class Commits(Protocol):
-    """What the sender of transactions asks of the part that commits them."""
-
-    def begin_at(self, position: bytes) -> None:
-        """Everything before this position is committed, and has left the queue."""
-        ...
-
-    async def commit(self, transaction: Transaction) -> None:
-        """Commit a transaction, and mark its entries as done; a failure ends the session."""
-        ...
 
 
 class TransactionSender:
