@@ -29,5 +29,5 @@ setup(
             extra_compile_args=["-O3"],
             optional=True,
         ),
-    ]
+    ],
 )

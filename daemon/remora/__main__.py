@@ -58,7 +58,7 @@ def shared_folder(package: str) -> str | None:
 
 def _work(channel: int) -> NoReturn:
     """Work for the supervisor at the other end of the inherited socket, and end the process."""
-    from remora.process.exit import end_with
+    from remora.process.program import end_with
 
     def work() -> int:
         from remora.worker.process import run

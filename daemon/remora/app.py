@@ -28,9 +28,8 @@ from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, u
 from remora.config import Settings
 from remora.embedded_files import become_owner
 from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
-from remora.endpoints.demand import EndpointOnDemand, on_demand
-from remora.endpoints.kinds import EndpointKind, Opening, offered_kinds
-from remora.endpoints.reasons import Reasons
+from remora.endpoints.kinds import EndpointKind, EndpointOnDemand, Opening, offered_kinds, on_demand
+from remora.endpoints.targets import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
@@ -38,7 +37,7 @@ from remora.model.probe import ProbeStep
 from remora.model.record import Record
 from remora.model.shard import Origin
 from remora.model.topic import Delivery, Target, Topic
-from remora.policy.eligible import Schemes
+from remora.policy.not_owned import Schemes
 from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 from remora.ports.log import Logs

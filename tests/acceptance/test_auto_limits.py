@@ -128,7 +128,7 @@ LOOK = """
 import json, socket, sys, time
 from remora.config import BalanceSettings
 from remora.process.usage import Usage
-from remora.supervisor.cores import usable_cores
+from remora.process.usage import usable_cores
 used = Usage(1)
 if len(sys.argv) > 1:
     with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as way:

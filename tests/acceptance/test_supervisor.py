@@ -23,8 +23,8 @@ from devkit.clusters.kafka import Kafka, create_topic
 from devkit.processes.daemon import START_S, Daemon, running_daemon
 from devkit.processes.processes import children, freeze, gone, state, thaw
 from devkit.readers.consumer import read_until
-from remora.model.cookie import WorkerCookie
 from remora.model.exits import Exit
+from remora.model.member import WorkerCookie
 from support.ingest import records
 
 NOBODY = "kafka://127.0.0.1:1"

@@ -12,8 +12,7 @@ from typing import NoReturn
 import pytest
 
 from devkit.waits import PATIENT_S
-from remora.model.hold import TopicHold
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.ports.store import ShardStore
 from remora.storage.sqlite import arrivals
 from support.stores import Bench, own_topic

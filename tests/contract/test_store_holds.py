@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from remora.model.errors import TopicUnknown
-from remora.model.hold import TopicHold
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.ports.store import ShardStore
 from support.stores import Bench, own_topic
 

@@ -23,14 +23,13 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, FormerQueue, Tally
 from remora.model.member import Member
 from remora.model.peaks import HourPeak
 from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
 from remora.model.shard import LockHolder, LockToken, Mend, QueueRoom, Shard, ShardStats
 from remora.model.spill import SpillLook, SpillUsage
-from remora.model.topic import Target, Topic
+from remora.model.topic import Target, Topic, TopicHold
 from remora.ports.delivery import MOST_ATTEMPTS
 from remora.ports.endpoint import ALL_LANES, Batch, ExactRoute, Route
 from remora.ports.spill import Spilling

@@ -19,9 +19,9 @@ from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
-from remora.model.host_limits import HostLimits
 from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member
 from remora.model.shard import Shard
+from remora.policy.loads import HostLimits
 from support.scripts import run
 
 MIB = 1 << 20

@@ -11,8 +11,8 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import OwnershipSettings
-from remora.model.hold import TopicHold
 from remora.model.shard import Shard
+from remora.model.topic import TopicHold
 from remora.policy.condition import State
 
 DEFAULTS = OwnershipSettings()

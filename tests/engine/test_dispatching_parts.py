@@ -17,8 +17,8 @@ from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.model.errors import EndpointUnavailable
 from remora.policy.condition import State
-from remora.policy.eligible import Schemes
 from remora.policy.limits import ByteLimit
+from remora.policy.not_owned import Schemes
 from remora.policy.retry import ShardFailure
 
 AWAY = EndpointUnavailable("no answer")

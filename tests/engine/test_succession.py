@@ -16,9 +16,8 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import OwnershipSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
-from remora.model.hold import TopicHold
 from remora.model.layout import LayoutState, TopicLayout
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.policy.condition import State
 
 WHY = "waits for t.3 of generation 0: 812 entries"

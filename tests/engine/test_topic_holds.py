@@ -14,8 +14,7 @@ from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointUnavailable, StoreUnavailable
-from remora.model.hold import TopicHold
-from remora.model.topic import Delivery, Topic
+from remora.model.topic import Delivery, Topic, TopicHold
 from remora.policy.condition import State
 from remora.ports.endpoint import Batch
 

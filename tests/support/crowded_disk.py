@@ -19,13 +19,12 @@ from devkit.entries.entries import delivered
 from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
-from remora.model.hold import TopicHold
 from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.notification import Notification
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
-from remora.model.topic import Target, Topic
+from remora.model.topic import Target, Topic, TopicHold
 from remora.storage.sqlite import SqliteStore
 from support.stores import QUIET_S, own_topic, renew, unhurried
 

@@ -760,7 +760,7 @@ def test_a_drain_without_a_terminal_says_what_it_waits_for(
     topic: Callable[..., Any], config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries that nobody delivers are waited for with a line of how many there are, before the time is over."""
-    monkeypatch.setattr("remora.cli.drain.SILENT_S", 0.01)
+    monkeypatch.setattr("remora.cli.own_topic.SILENT_S", 0.01)
     topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "2")
     fill(config, shard("orders.1"), "a")
 

@@ -16,7 +16,7 @@ import asyncio, sys, threading
 from remora.config import LogSettings
 from remora.metrics import configure_logging
 from remora.model.exits import Exit
-from remora.process.exit import end_at_once
+from remora.process.program import end_at_once
 from remora.process.loop import run_loop
 
 kept = []

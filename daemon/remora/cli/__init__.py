@@ -17,7 +17,7 @@ from remora import __version__
 from remora.cli.groups import CommandGroup
 from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import Exit, exit_code
-from remora.process.exit import end_at_once
+from remora.process.program import end_at_once
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

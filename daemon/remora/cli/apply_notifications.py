@@ -1,14 +1,38 @@
-"""Notifications as a file of topics has them: what is to be made, changed and removed, and doing so."""
+"""Notifications for a person, and as a file of topics has them: what is made, changed and removed, and doing so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from remora.cli.notification_lines import shown
+from remora.config import show_size
 from remora.model.errors import NotificationRefused, TopicRefused
-from remora.model.notification import Notification
+from remora.model.notification import EventFilter, Notification
 from remora.ports.administration import Notifications
+
+
+def shown(notification: Notification) -> dict[str, str]:
+    """Each part of a notification by its name in a file; empty where it is not given."""
+    return {
+        "id": notification.id,
+        "topics": ", ".join(notification.topics),
+        "buckets": ", ".join(notification.buckets),
+        "events": ", ".join(notification.events),
+        **{f"filter.{name}": text for name, text in shown_filter(notification.filter).items()},
+    }
+
+
+def shown_filter(of: EventFilter) -> dict[str, str]:
+    """Each rule of a filter by its name in a file; empty where it is not given."""
+    return {
+        "prefix": of.prefix,
+        "suffix": of.suffix,
+        "regex": of.regex,
+        "size_min": "" if of.size_min is None else show_size(of.size_min),
+        "size_max": "" if of.size_max is None else show_size(of.size_max),
+        "metadata": ", ".join(f"{name}={value}" for name, value in of.metadata),
+        "tags": ", ".join(f"{name}={value}" for name, value in of.tags),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from remora.cli.output import print_json, print_line, print_table, run_async, si
 from remora.cli.rows import complain
 from remora.cli.status import silence_lines
 from remora.config import Settings
-from remora.model.cookie import WorkerCookie
-from remora.model.member import COMMAND_COOKIE, Member
+from remora.model.member import COMMAND_COOKIE, Member, WorkerCookie
 from remora.policy.hosts import host_text
 
 REASONS: Mapping[str, str] = {

@@ -13,11 +13,10 @@ from remora.cli.output import size
 from remora.cli.rows import Row
 from remora.cli.status import some
 from remora.metrics.stages import slow_lines
-from remora.model.cookie import WorkerCookie
-from remora.model.hold import TopicHold
 from remora.model.ledger import Balance, Tally
-from remora.model.member import is_workers
+from remora.model.member import WorkerCookie, is_workers
 from remora.model.shard import LockHolder, ShardStats
+from remora.model.topic import TopicHold
 from remora.model.words import duration, several, when
 from remora.policy.condition import Condition, State, together
 from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice

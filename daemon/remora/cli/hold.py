@@ -17,9 +17,8 @@ from remora.cli.rows import UnknownTopic, origin_option, row_named
 from remora.cli.trace import myself, trace
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable, RemoraError
-from remora.model.hold import TopicHold
 from remora.model.shard import Origin
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.model.words import LAST_MOMENT, duration
 from remora.policy.holds import deaf_hosts, hold_text, in_force
 from remora.ports.store import ShardStore

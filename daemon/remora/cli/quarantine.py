@@ -15,8 +15,8 @@ from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.cli.rows import complain
 from remora.cli.status import silence_lines
 from remora.config import Settings
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
+from remora.model.member import WorkerCookie
 from remora.model.words import duration
 from remora.policy.quarantine import is_meant
 

@@ -17,7 +17,7 @@ from remora.model.errors import RemoraError, ShardGone, StoreDamaged
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.policy.eligible import Schemes, reason_to_leave
+from remora.policy.not_owned import Schemes, reason_to_leave
 from remora.ports.store import ShardStore
 
 AT_ONCE = 32

@@ -18,7 +18,7 @@ from remora.cli.options import CONFIG_FILE, config_file_option
 from remora.cli.output import print_line, run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
-from remora.supervisor.cores import default_workers
+from remora.process.usage import default_workers
 
 
 @click.command()

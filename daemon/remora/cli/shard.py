@@ -1,17 +1,17 @@
-"""`remora shard`: who holds which queue, and moving one by hand."""
+"""`remora shard`: who holds which queue, moving one by hand, and giving queues back the room that they leak."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import click
 
 from remora import app
 from remora.cli.groups import CommandGroup
-from remora.cli.heal import heal_command
 from remora.cli.hold import hold_of
-from remora.cli.options import config_option, daemon_option, json_option
+from remora.cli.options import config_option, daemon_option, gathered_into, json_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.cli.steps import SILENT_S, told
@@ -21,13 +21,13 @@ from remora.config import Settings
 from remora.engine.catalogue import topic_among, topic_of
 from remora.engine.claims import POLL_S, claim, is_workers, release
 from remora.engine.moves import move
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, TopicRefused
-from remora.model.shard import LockHolder, Origin, Shard, ShardStats
+from remora.model.member import WorkerCookie
+from remora.model.shard import LockHolder, Mend, Origin, Shard, ShardStats
 from remora.model.words import duration, several
-from remora.policy.eligible import reason_to_leave
 from remora.policy.holds import hold_text
 from remora.policy.hosts import Names, names_of, owner_text
+from remora.policy.not_owned import reason_to_leave
 from remora.ports.store import ShardStore
 
 
@@ -44,9 +44,6 @@ def shard() -> None:
       remora shard list
       remora shard claim --all    # on RADOS: take over what radosgw delivers
     """
-
-
-shard.add_command(heal_command)
 
 
 @shard.command("list")
@@ -234,3 +231,77 @@ def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, ob
         "reservations": stats.reservations,
         "oldest_age_seconds": stats.oldest_age_s,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class HealAsked:
+    """What `shard heal` is asked for."""
+
+    queue: str | None
+    topic: str | None
+    every: bool
+    origin: Origin | None
+    dry_run: bool
+
+
+@shard.command("heal")
+@click.argument("queue", required=False)
+@click.option("--topic", help="All queues of this topic.")
+@click.option("--all", "every", is_flag=True, help="All registered queues, also those that remora does not deliver.")
+@origin_option
+@click.option("--dry-run", is_flag=True, help="Say what would be given back, and write nothing.")
+@config_option
+@gathered_into(HealAsked)
+def heal_command(settings: Settings, asked: HealAsked) -> None:
+    """Give QUEUE the room back that it has leaked. Takes no lock.
+
+    OSDs before 19.2.4 and 20.2.3 keep 10 bytes of a queue for each event that was ever reserved for, until an empty
+    queue is full and every PUT gets 503. A worker mends the queues that it holds by itself (rados.heal); this mends any
+    queue, whoever holds it. Clients that write to it meanwhile notice nothing.
+
+    \b
+    Examples:
+      remora shard heal --all --dry-run
+      remora shard heal orders
+    """
+    if [asked.queue is not None, asked.topic is not None, asked.every].count(True) != 1:
+        raise click.UsageError("name one QUEUE, or give --topic or --all")
+
+    async def work(store: ShardStore, found: Shard) -> str:
+        if asked.dry_run:
+            return _what_leaks(found, await store.mends.look(found))
+        done = await store.mends.mend_unheld(found, patient=True)
+        if done.after is not None:
+            trace(
+                "shard_heal", "a queue got its leaked room back", queue=found.queue,
+                leaked_before=done.before.leaked_bytes, leaked_after=done.after.leaked_bytes, **myself(settings).known,
+            )  # fmt: skip
+        return _what_leaks(found, done)
+
+    for_each(
+        settings,
+        lambda store: _queues_to_heal(store, settings, asked),
+        work,
+        "waiting for the cluster to answer of each queue",
+    )
+
+
+async def _queues_to_heal(store: ShardStore, settings: Settings, asked: HealAsked) -> Sequence[Shard]:
+    if not asked.every:
+        return await Which((asked.queue,) if asked.queue is not None else (), asked.topic, asked.origin).find(
+            store, settings
+        )
+    return [each for each in await store.catalog.shards() if asked.origin in (None, each.origin)]
+
+
+def _what_leaks(queue: Shard, done: Mend) -> str:
+    """What was found in a queue, and what was done about it."""
+    before = done.before
+    had = f"{queue} leaks {before.leaked_bytes} bytes, and {before.room_bytes} of {before.capacity_bytes} are free"
+    if not before.leaked_bytes:
+        return f"{queue} leaks nothing, and {before.room_bytes} of {before.capacity_bytes} bytes are free"
+    if done.is_busy:
+        return f"{had}; not mended, since other clients always came first: try again"
+    if done.after is None:
+        return had
+    return f"{had}; mended: {done.after.leaked_bytes} leak, and {done.after.room_bytes} are free"

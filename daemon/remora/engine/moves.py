@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
-from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member, is_workers
+from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member, WorkerCookie, is_workers
 from remora.model.shard import LockHolder, Shard
 from remora.policy.membership import ROWS_PER_SECOND
 from remora.ports.delivery import DeliveryStore

@@ -29,16 +29,14 @@ from remora.engine.quarantines import Quarantines
 from remora.engine.spiller import Spiller
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
-from remora.model.cookie import WorkerCookie
 from remora.model.health import Waiting
-from remora.model.member import Member
+from remora.model.member import Member, WorkerCookie
 from remora.model.shard import Shard
 from remora.policy.condition import State
-from remora.policy.eligible import Schemes
 from remora.policy.hosts import Names, names_of
 from remora.policy.limits import ByteLimit, EntryLimit
 from remora.policy.mends import Heal
-from remora.policy.not_owned import NotOwned
+from remora.policy.not_owned import NotOwned, Schemes
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import ShardFailure
 from remora.policy.spill import SpillRules

@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 from prometheus_client import ProcessCollector
 
-from remora.metrics.commands import CommandEvents
 from remora.metrics.delivery import DeliveryEvents
 from remora.metrics.destinations import DestinationEvents
 from remora.metrics.events import Instruments
 from remora.metrics.figures import LastFailure, RoomFigures, SloFigures, TopicCounts, TopicFigures, topic_figures
 from remora.metrics.ingest import IngestEvents
 from remora.metrics.ownership import OwnershipEvents
-from remora.metrics.process import ProcessEvents
+from remora.metrics.process import CommandEvents, ProcessEvents
 from remora.metrics.shaping import ShapingEvents
 from remora.metrics.spill import SpillEvents
 from remora.metrics.stages import StageEvents

@@ -1,4 +1,4 @@
-"""The workers as they know each other: which live, how much each owns, and what one offers to another."""
+"""The workers as they know each other: cookies, which live, how much each owns, and what one offers to another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ WORKER_COOKIE = "remora/"
 CLAIM_COOKIE = "remora/claim/"
 """The beginning of the cookie of a lock that is kept for the first worker that asks for it:
 `remora/claim/<host id>/<user's number>/<process id>/<uuid>`, without the middle from earlier releases."""
-
 
 COMMAND_COOKIE = "remora/command/"
 """The beginning of the cookie of a command that announces itself to the workers, to ask them for something."""
@@ -99,3 +98,23 @@ class Member:
     asks: tuple[HandOverRequest, ...] = ()
     hostname: str = ""
     release: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCookie:
+    """A worker process: its host, the host's boot and the worker's id."""
+
+    host: str
+    boot: str
+    worker: str
+
+    @classmethod
+    def parse(cls, text: str) -> WorkerCookie | None:
+        """The worker of a cookie; None for every other cookie, such as a gateway's or that of a claim by hand."""
+        match text.split("/"):
+            case ["remora", host, boot, worker] if host and boot and worker:
+                return cls(host, boot, worker)
+        return None
+
+    def __str__(self) -> str:
+        return f"remora/{self.host}/{self.boot}/{self.worker}"

@@ -13,13 +13,30 @@ from remora.model.shard import Origin, Shard
 UNSET = 0xFFFF_FFFF
 """The value with which radosgw says 'use the gateway's global option' in the three limits."""
 
-
 MOST_SHARDS = 1024
 """The most shards that a topic of remora's own has."""
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 """Names of topics of remora's own. Without a dot, so that `a.1` can only be the second queue of topic `a`, and without
 an `@`, so that `a@1` can only be a queue of its generation 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHold:
+    """Since when a topic is held, until when, and why; times in Unix seconds.
+
+    Without `until` it lasts until the topic is resumed. `topic_id` is that of a topic of remora's own, so that one
+    which is made anew under the same name is not held; a topic of radosgw's has none.
+    """
+
+    since: float
+    until: float | None = None
+    reason: str = ""
+    topic_id: str = ""
+
+    def lasts(self, now: float) -> bool:
+        """Whether its end has yet to come."""
+        return self.until is None or now < self.until
 
 
 class Source(StrEnum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from remora.policy.gcra import CellRate
+from remora.policy.pace import CellRate
 
 BELLS = 16
 """A ring says which bell, and not which queue: whoever hears it looks into its empty queues of that bell. More bells

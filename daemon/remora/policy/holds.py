@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from remora.model.hold import TopicHold
 from remora.model.member import Member, is_workers
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.model.words import moment
 from remora.policy.hosts import host_text, names_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from remora.model.cookie import WorkerCookie
-from remora.model.member import Member, is_workers
+from remora.model.member import Member, WorkerCookie, is_workers
 from remora.model.shard import LockHolder
 
 Names = Mapping[str, str]

@@ -12,7 +12,7 @@ from remora.model.errors import NotificationRefused
 from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, EventFilter, Notification
 from remora.model.topic import NAME
 from remora.policy.event_names import is_known, may_lack_size, nearest, plain, stands_for
-from remora.policy.patterns import MOST_PATTERN, may_both_fit, regex_matcher
+from remora.policy.matcher import MOST_PATTERN, may_both_fit, regex_matcher
 
 MOST_BUCKET = 255
 

@@ -1,8 +1,8 @@
-"""When to look again into a queue: one that gets entries all the time, and one that was empty."""
+"""How fast: a budget of things per second, and when a queue, or the catalogue, is looked into again."""
 
 from __future__ import annotations
 
-from remora.policy.gcra import CellRate
+from math import inf
 
 LEAST_PER_SECOND = 500.0
 MOST_PER_SECOND = 8000.0
@@ -16,9 +16,33 @@ LONGEST_S = 0.15
 
 _WEIGHT = 1 / 32
 
-
 CHEAP_POLL_S = 0.0001
 """A look into a queue that costs more is answered by a server that many share; an OSD takes milliseconds for it."""
+
+READ_EVERY_S, READS_AT_ONCE = 0.5, 4
+"""A worker reads once in this time in the long run, and so many times at once: on RADOS one change of shards rings that
+often. By default a worker that always hears of changes reads four times as often as one that hears of none."""
+
+
+class CellRate:
+    """`_due` is when all that was charged would be over at the budget's rate; what was not used is not saved up."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def charge(self, cost_s: float, now: float, most_s: float = inf) -> float:
+        """Charge one thing that takes `cost_s` at the budget's rate; returns how many seconds the budget is overdrawn.
+
+        It is never overdrawn by more than `most_s`.
+        """
+        self._due = min(max(self._due, now) + cost_s, now + most_s)
+        return self._due - now
+
+    def overdrawn_s(self, now: float) -> float:
+        """How many seconds the budget is overdrawn, with nothing charged."""
+        return max(0.0, self._due - now)
 
 
 def most_per_second(poll_cost_s: float) -> float:
@@ -117,3 +141,15 @@ def passivate_after(active: int) -> float:
     shards got an entry each, most of them must not wait side by side for a second one.
     """
     return PASSIVATE_AFTER_S * min(1.0, ACTIVE_AT_EASE / max(1, active)) ** 2
+
+
+class EarlyReadings:
+    """The readings that changes ask for: a budget of one worker's."""
+
+    def __init__(self) -> None:
+        self._budget = CellRate()
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until the reading that a change asks for now: mostly 0. What changes until then is read with it."""
+        overdrawn_s = self._budget.charge(READ_EVERY_S, now, (READS_AT_ONCE + 1) * READ_EVERY_S)
+        return max(0.0, overdrawn_s - READS_AT_ONCE * READ_EVERY_S)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from remora.model.hold import TopicHold
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 
 
 class Releases(Protocol):

@@ -16,7 +16,7 @@ import uvloop
 
 from remora.metrics.events import say
 from remora.model.exits import Exit
-from remora.process.exit import end_at_once
+from remora.process.program import end_at_once
 
 CLOSE_S = 2.0
 """How long closing the event loop may take when all work is over."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from typing import Literal, TypeAlias
 
 import msgspec
+from prometheus_client import CollectorRegistry, samples
 
 from remora.config.settings import Settings
 from remora.config.traffic import ShapingSettings
@@ -106,6 +108,7 @@ class Ask(Message, frozen=True, kw_only=True):
 
 
 ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Release | Dead | Ask
+
 
 # ------------------------------------------------------------------------------------ to the supervisor
 
@@ -216,3 +219,22 @@ class Pipe:
     def close(self) -> None:
         """Close it, whatever was not sent yet."""
         self._writer.transport.abort()
+
+
+def families(registry: CollectorRegistry) -> list[Family]:
+    """All that a registry exports. A value that is no number is left out: JSON has none for it."""
+    return [
+        Family(
+            family.name,
+            family.type,
+            family.documentation,
+            [_sample(each) for each in family.samples if math.isfinite(each.value)],
+        )
+        for family in registry.collect()
+    ]
+
+
+def _sample(found: samples.Sample) -> Sample:
+    shown = found.exemplar
+    exemplar = Shown(dict(shown.labels), shown.value, float(shown.timestamp or 0)) if shown else None
+    return Sample(found.name, found.labels, found.value, exemplar)

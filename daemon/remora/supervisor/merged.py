@@ -11,7 +11,7 @@ import msgspec
 
 from remora.metrics.figures import TopicFigures, merged_figures
 from remora.metrics.stages import StageRow, slow_lines, stages_shown
-from remora.model.cookie import WorkerCookie
+from remora.model.member import WorkerCookie
 from remora.model.words import several
 from remora.policy.bucket_news import merged_news
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together

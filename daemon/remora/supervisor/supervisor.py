@@ -22,9 +22,9 @@ from remora import __version__, config
 from remora.config import Settings
 from remora.metrics import Telemetry, configure_logging
 from remora.model.caller import Caller
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
+from remora.model.member import WorkerCookie
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
 from remora.process import credit, host_load, kept_settings
 from remora.process.credit import CreditMemory
@@ -46,15 +46,13 @@ from remora.process.pipe import (
     WantGroup,
 )
 from remora.process.sockets import control_sockets, listening_sockets
+from remora.process.usage import default_workers
 from remora.servers import tokens
 from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
-from remora.supervisor.cores import default_workers
-from remora.supervisor.credit_report import CreditReport
-from remora.supervisor.outages import OutageReport
 from remora.supervisor.shaper import Shaper
-from remora.supervisor.shaping import HostShaping
-from remora.supervisor.view import WorkersView
+from remora.supervisor.shaping import CreditReport, HostShaping
+from remora.supervisor.view import OutageReport, WorkersView
 
 START_S = 60.0
 """How much longer than the watchdog's time a worker may be silent before it is ready: it opens its store then."""

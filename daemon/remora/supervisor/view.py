@@ -1,4 +1,4 @@
-"""The host as others see it: what the admin pages say of all workers together."""
+"""The host as others see it: what the admin pages say of all workers together, and the log of failing destinations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from prometheus_client import Metric
 
 from remora import __version__
 from remora.metrics import Telemetry
-from remora.model.credit_flow import CreditFlow
 from remora.model.health import Health, Use
 from remora.policy import readiness
 from remora.policy.condition import Outage
+from remora.policy.credit_flows import CreditFlow
 from remora.policy.readiness import HostReadiness
-from remora.process import samples
+from remora.process import pipe
 from remora.process.pipe import AskedFor, Family
 from remora.supervisor.alone import Alone
 from remora.supervisor.child import Child
@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 ANSWER_S = 3.0
 """How long a worker may take to answer; then the others' answers have to do."""
+
+MOST_LINES = 20
+"""Destinations that are named in one interval; those with the most topics come first."""
 
 
 class WorkersView:
@@ -114,7 +117,7 @@ class WorkersView:
             families = self._read(child, body, list[Family])
             if families is not None and child.cookie in alive:  # else it has ended meanwhile, and all of it is counted
                 self._page.take(child.cookie, families, now)
-        self._page.take(SUPERVISOR, samples.families(self._telemetry.registry), now)
+        self._page.take(SUPERVISOR, pipe.families(self._telemetry.registry), now)
         return self._page.metrics(now)
 
     async def _host(self) -> HostReadiness:
@@ -139,3 +142,22 @@ class WorkersView:
             with self._alone.step(f"answer of worker {child.number}"):
                 return msgspec.json.decode(body, type=form)
         return None
+
+
+class OutageReport:
+    """A line for each destination that fails, once in `log.repeat_interval`, however many topics lie behind it."""
+
+    def __init__(self, view: WorkersView, telemetry: Telemetry) -> None:
+        self._view = view
+        self._telemetry = telemetry
+
+    async def run(self) -> None:
+        """Report once an interval."""
+        while True:
+            await asyncio.sleep(self._telemetry.repeats.interval_s)
+            await self.report()
+
+    async def report(self) -> None:
+        """Write a line for each destination that fails now."""
+        for each in (await self._view.outages())[:MOST_LINES]:
+            self._telemetry.destination_failing(each)

@@ -14,9 +14,9 @@ from types import TracebackType
 
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreError
-from remora.policy.ended import Evidence, has_ended, is_doubtful
+from remora.model.member import WorkerCookie
+from remora.policy.lease import Evidence, has_ended, is_doubtful
 from remora.process.liveness_lock import LivenessLock
 from remora.process.pipe import Start
 

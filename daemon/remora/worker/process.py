@@ -51,8 +51,8 @@ from remora.process.pipe import (
     StopNow,
     ToWorker,
     WantGroup,
+    families,
 )
-from remora.process.samples import families
 from remora.process.usage import Usage
 from remora.servers.server import OfHost, Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep

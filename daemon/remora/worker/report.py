@@ -11,8 +11,8 @@ from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.health import Use
-from remora.model.hold import TopicHold
 from remora.model.member import Member
+from remora.model.topic import TopicHold
 from remora.policy import readiness
 from remora.policy.holds import hold_text
 from remora.policy.hosts import holder_text

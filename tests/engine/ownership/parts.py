@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic
 from remora.engine.catalogue import Catalogue
-from remora.engine.lease import Lease
+from remora.engine.lease import Lease, LeaseReleaser
 from remora.engine.ownership.coordinator import Coordinator
-from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.taker import TakenLock
 from remora.engine.ownership.worker_info import WorkerInfo
@@ -20,8 +19,8 @@ from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.policy.condition import State
-from remora.policy.eligible import Schemes
 from remora.policy.lease import Term
+from remora.policy.not_owned import Schemes
 
 ME = "remora/h/b/w1"
 

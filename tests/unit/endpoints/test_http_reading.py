@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.answer_reader import MOST_BODY_BYTES, MOST_HEAD_BYTES, MOST_LINE_BYTES, Answer, AnswerReader
-from remora.endpoints.http.heads import NotHttp
+from remora.endpoints.http.answer_reader import (
+    MOST_BODY_BYTES,
+    MOST_HEAD_BYTES,
+    MOST_LINE_BYTES,
+    Answer,
+    AnswerReader,
+    NotHttp,
+)
 
 WHOLE = [
     (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, "", True)),

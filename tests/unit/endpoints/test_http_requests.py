@@ -14,7 +14,7 @@ from remora import __version__
 from remora.codec.rendering_cached import Renderer
 from remora.endpoints.headers import header_value
 from remora.endpoints.http.credentials import Credential, message_id, signature
-from remora.endpoints.http.packer import pack
+from remora.endpoints.http.posts import pack
 from remora.endpoints.http.requests import RequestMaker
 from remora.endpoints.http.target import parse_target
 from remora.model.record import Page, Record

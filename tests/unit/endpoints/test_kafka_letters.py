@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from devkit.entries.entries import raw_entry
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch, built_size
 from remora.endpoints.kafka.exact import ExactKafkaRoute, Opened, Places, RouteOpening
 from remora.endpoints.kafka.identity import ConnectionIdentity
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker, letter_record
 from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, TopicFacts
+from remora.endpoints.kafka.packer import SmallerBatches
 from remora.endpoints.kafka.sender_pool import SenderSlot
 from remora.endpoints.kafka.target import parse_target
 from remora.endpoints.kafka.transactions import BatchFailed, Mark, Sending

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remora.endpoints.kafka.log_filter import RepeatFilter, install_log_filter
+from remora.endpoints.kafka.client import RepeatFilter, install_log_filter
 
 
 @pytest.fixture

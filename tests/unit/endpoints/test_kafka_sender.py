@@ -22,12 +22,11 @@ from devkit.clock import ClockLoop, in_virtual_time
 from remora.codec.kafka_records import encode_record
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import sender as module
-from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient
 from remora.endpoints.kafka.endpoint import KafkaRoute
 from remora.endpoints.kafka.errors import translate
-from remora.endpoints.kafka.packer import Packer, RecordOrigin
+from remora.endpoints.kafka.packer import Packer, RecordOrigin, SmallerBatches
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
 from remora.endpoints.kafka.sender_pool import SenderSlot

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from remora.model.hold import TopicHold
 from remora.model.member import COMMAND_COOKIE, WORKER_COOKIE, Member
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Target, Topic
+from remora.model.topic import Target, Topic, TopicHold
 from remora.model.traffic import Priority
 from remora.policy.admission import Demand, WaitingLine
 from remora.policy.holds import deaf_hosts, hold_text, in_force

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
 from remora.policy.event_names import NAMES, WILDCARDS, is_known, nearest
-from remora.policy.matcher import Matcher, takes_bucket
-from remora.policy.patterns import fits_bucket, may_both_fit
+from remora.policy.matcher import Matcher, fits_bucket, may_both_fit, takes_bucket
 
 PUT = Happening(b"photos", b"ObjectCreated:Put", b"2026/cat.jpg", 7)
 ALL = Notification("n", ("t",))

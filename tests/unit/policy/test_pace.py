@@ -1,4 +1,4 @@
-"""When a queue that had little is looked into again."""
+"""When a queue that had little, or the catalogue, is looked into again; the budget that pauses are computed from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from remora.policy.pace import (
     LEAST_PER_SECOND,
     LONGEST_S,
     MOST_PER_SECOND,
+    READ_EVERY_S,
+    READS_AT_ONCE,
     UNDER_WAY,
+    CellRate,
+    EarlyReadings,
     Pace,
     most_per_second,
 )
@@ -76,3 +80,53 @@ def test_a_pause_is_bounded(steps: list[tuple[int, float, float]]) -> None:
 def test_a_look_that_costs_a_server_time(poll_cost_s: float, most: float) -> None:
     """The budget is small where a server answers each look, and large where this host does in microseconds."""
     assert most_per_second(poll_cost_s) == most
+
+
+def test_a_budget_that_is_not_used_is_not_saved_up() -> None:
+    """After any quiet time one thing overdraws the budget by its own cost."""
+    rate = CellRate()
+
+    assert [rate.charge(0.5, now) for now in (0.0, 0.25, 100.0)] == [0.5, 0.75, 0.5]
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.floats(0, 1)), min_size=1, max_size=30), st.floats(0.01, 3))
+def test_who_waits_as_long_keeps_the_rate(charges: list[tuple[float, float]], most_s: float) -> None:
+    """The overdraft is all that was charged since the budget was last even, and never more than its bound."""
+    rate, bounded, now, owed, owed_at_most = CellRate(), CellRate(), 0.0, 0.0, 0.0
+
+    for quiet_s, cost_s in charges:
+        now += quiet_s
+        owed = max(0.0, owed - quiet_s) + cost_s
+        owed_at_most = min(most_s, max(0.0, owed_at_most - quiet_s) + cost_s)
+
+        assert rate.charge(cost_s, now) == pytest.approx(owed, abs=1e-9)
+        assert bounded.charge(cost_s, now, most_s) == pytest.approx(owed_at_most, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("told_at", "waits_s"),
+    [
+        pytest.param([0.0], [0], id="a change is read at once"),
+        pytest.param([0.0] * 5, [0, 0, 0, 0, 0.5], id="four at once, and then two a second"),
+        pytest.param([0.0, 0.1, 0.6, 0.7, 0.8], [0, 0, 0, 0, 0], id="the steps of a change of shards"),
+        pytest.param([0.0] * 4 + [1.0] * 3, [0, 0, 0, 0, 0, 0, 0.5], id="a second gives two readings back"),
+        pytest.param([0.0] * 4 + [60.0] * 5, [0] * 8 + [0.5], id="a minute gives four back and no more"),
+        pytest.param([0.0] * 9, [0] * 4 + [0.5] * 5, id="who is told all the time never waits for longer"),
+    ],
+)
+def test_when_a_change_is_read(told_at: list[float], waits_s: list[float]) -> None:
+    """A change is read at once, unless there were many a moment ago."""
+    readings = EarlyReadings()
+
+    assert [readings.wait_s(now) for now in told_at] == pytest.approx(waits_s)
+
+
+def test_a_store_that_tells_without_end_is_read_twice_a_second() -> None:
+    """However often changes are told, readings follow each other by half a second in the long run."""
+    readings, now, times = EarlyReadings(), 0.0, 0
+
+    while now < 100:
+        now += readings.wait_s(now) + 0.001
+        times += 1
+
+    assert times == pytest.approx(100 / READ_EVERY_S + READS_AT_ONCE, abs=2)

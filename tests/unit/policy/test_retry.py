@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
-from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import LifetimeLimits
+from remora.policy.not_owned import Schemes, reason_to_leave
 from remora.policy.pace import (
     ACTIVE_AT_EASE,
     PASSIVATE_AFTER_S,

@@ -13,8 +13,8 @@ from remora.model.member import Member, Offer
 from remora.model.shard import Origin, Shard
 from remora.policy import row_room
 from remora.policy.membership import Membership, Outgoing, expecting
-from remora.policy.needs import MOST_GROUPS
 from remora.policy.row_room import ROW_BYTES
+from remora.policy.split import MOST_GROUPS
 
 ME = "remora/" + "/".join(["3f2504e0-4f89-11d3-9a0c-0305e82c3301"] * 3)
 NOW = 1000.0

@@ -15,7 +15,7 @@ from remora.codec.trace_context import context_of, text
 from remora.config import LimitSettings
 from remora.model.notification import EventFilter, Notification
 from remora.servers import tokens
-from remora.servers.ingest import definitions, topics
+from remora.servers.ingest import matches, topics
 from support.credit import Host, shaping
 from support.ingest import ndjson, own_topic
 from support.notified import EVENTS, REMOVALS, THUMBNAILS, TOPICS, photo, place
@@ -154,7 +154,7 @@ async def test_keys_are_decoded_before_they_are_compared(tmp_path: Path) -> None
 async def test_a_repeat_keeps_the_topics_of_its_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeat under its key stores nothing and has the first answer, whatever the definitions say by then; the key is
     refused for another body."""
-    monkeypatch.setattr(definitions, "FRESH_S", 0.0)
+    monkeypatch.setattr(matches, "FRESH_S", 0.0)
     async with place(tmp_path, THUMBNAILS) as at:
         first = await at.send(photo("a.jpg"), **{"Idempotency-Key": "k"})
         await at.store.notifications.change(THUMBNAILS, replace(THUMBNAILS, topics=("other",)))
@@ -196,7 +196,7 @@ async def test_one_topic_refuses_the_whole_request(tmp_path: Path) -> None:
 async def test_a_topic_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Definitions and topics are read anew once before a topic counts as gone: one that was made anew is stored to, a
     changed notification counts, and one that is gone refuses the request by name."""
-    monkeypatch.setattr(definitions, "FRESH_S", 3600.0)
+    monkeypatch.setattr(matches, "FRESH_S", 3600.0)
     monkeypatch.setattr(topics, "FRESH_S", 3600.0)
     async with place(tmp_path, THUMBNAILS) as at:
         assert (await at.send(photo("a.jpg"))).status == 200
@@ -218,13 +218,13 @@ async def test_a_topic_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest
 
 async def test_changed_definitions_count_within_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Definitions are read anew when what is known of them is two seconds old, and not before."""
-    assert definitions.FRESH_S == 2.0
-    monkeypatch.setattr(definitions, "FRESH_S", 3600.0)
+    assert matches.FRESH_S == 2.0
+    monkeypatch.setattr(matches, "FRESH_S", 3600.0)
     async with place(tmp_path) as at:
         assert (await at.send(photo("a.jpg"))).json["unmatched"] == 1
         await at.store.notifications.change(None, THUMBNAILS)
         assert (await at.send(photo("a.jpg"))).json["unmatched"] == 1
-        monkeypatch.setattr(definitions, "FRESH_S", 0.0)
+        monkeypatch.setattr(matches, "FRESH_S", 0.0)
         at.site.server._desk.definitions.forget()
         assert (await at.send(photo("a.jpg"))).json["topics"] == {"thumbs": 1, "audit": 1}
 

@@ -73,7 +73,7 @@ burst_events = 100
 {scopes}
 """
 
-QUICK = {"restart.CAP_S": 0.01, "alone.AGAIN_S": 0.02, "child.POLL_S": 0.01, "credit_report.REPORT_S": 0.02}
+QUICK = {"restart.CAP_S": 0.01, "alone.AGAIN_S": 0.02, "child.POLL_S": 0.01, "shaping.REPORT_S": 0.02}
 
 GUARDED = (
     "supervisor.child.Child.run 2",

@@ -12,8 +12,7 @@ import pytest
 from devkit.clock import in_virtual_time
 from remora.metrics import Telemetry
 from remora.policy.condition import Condition, FailingShard, Outage, State, outages
-from remora.supervisor.outages import MOST_LINES, OutageReport
-from remora.supervisor.view import WorkersView
+from remora.supervisor.view import MOST_LINES, OutageReport, WorkersView
 
 
 class Failing:

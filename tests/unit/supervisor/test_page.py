@@ -12,8 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from remora.metrics import Telemetry
-from remora.process.pipe import Family, Sample
-from remora.process.samples import families
+from remora.process.pipe import Family, Sample, families
 from remora.supervisor.page import GAUGES, RETAINED_S, SUPERVISOR, MetricsPage
 from support.telemetry import exercise
 

@@ -18,8 +18,8 @@ from remora.cli.shaping import change_of
 from remora.config import MetersSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import Caller
-from remora.model.credit_flow import CreditFlow
 from remora.model.errors import ConfigError
+from remora.policy.credit_flows import CreditFlow
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.shaping_changes import Change, reshaped
 from support.credit import Host, a_host, a_meter, shaping

@@ -21,7 +21,7 @@ from remora.model.traffic import Meter, Priority
 from remora.policy.cells import PRIORITIES
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import Group
-from remora.supervisor.credit_report import CreditReport
+from remora.supervisor.shaping import CreditReport
 from support.credit import Host, a_host, a_meter, shaping
 
 LOW = Priority.CLIENT_LOW

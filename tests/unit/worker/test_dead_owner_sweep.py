@@ -16,8 +16,7 @@ from engine.runs import a_topic, a_worker, running, until
 from remora.config import Settings, SqliteSettings, SupervisorSettings
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
-from remora.model.cookie import WorkerCookie
-from remora.model.member import Member
+from remora.model.member import Member, WorkerCookie
 from remora.process.liveness_lock import LivenessLock, has_been_used, remember_store
 from remora.process.pipe import Start
 from remora.worker.dead_owner_sweep import DeadOwnerSweep

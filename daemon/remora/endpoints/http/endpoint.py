@@ -28,9 +28,8 @@ from remora.endpoints.http.answers import (
 )
 from remora.endpoints.http.connection import ExchangeFailed, Lost
 from remora.endpoints.http.credentials import Credential, read_credential
-from remora.endpoints.http.packer import pack
 from remora.endpoints.http.pool import ConnectionKey, Pools
-from remora.endpoints.http.posts import Posting
+from remora.endpoints.http.posts import Posting, pack
 from remora.endpoints.http.requests import RequestMaker, place_of
 from remora.endpoints.http.target import HttpTarget, parse_target
 from remora.endpoints.observer import HttpObserver, LogObserver

@@ -1,4 +1,5 @@
-"""Log-ins with a token: SASL's mechanism OAUTHBEARER (RFC 7628), and again before a session ends (KIP-368).
+"""Log-ins that are not aiokafka's: with Kerberos (`kerberos.py`), and with a token by SASL's mechanism OAUTHBEARER
+(RFC 7628), and again before a session ends (KIP-368).
 
 aiokafka has an authenticator for OAUTHBEARER. It takes a refusal, which a broker says in a challenge, for a log-in that
 worked, and it knows no end of a session. So a connection is made without a log-in, as for Kerberos, and this one goes
@@ -15,12 +16,17 @@ import aiokafka.errors as kafka
 from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
 from remora.codec.token_grant import MECHANISM, error_code
-from remora.endpoints.kafka.tokens import TokenDesk, TokenSource
+from remora.endpoints.kafka.kerberos import KerberosLogin, get_tickets, log_in
+from remora.endpoints.kafka.target import Broker
+from remora.endpoints.kafka.tokens import GivenToken, TokenDesk, TokenSource
 from remora.model.errors import EndpointError, EndpointMisconfigured, without_frames
 from remora.policy.token_times import renewal_s
 
 LEAST_PAUSE_S = 0.5
 """Before a renewal is tried again that failed."""
+
+OwnLogin = KerberosLogin | TokenDesk | GivenToken
+"""With Kerberos, or with a token."""
 
 
 async def show_token(connection: Any, source: TokenSource) -> float:
@@ -91,3 +97,25 @@ class BearerSessions:
                 pause_s = again_s if again_s < left_s else None
             else:
                 ends_at, pause_s = now() + session_s, renewal_s(session_s)
+
+
+async def prepare(login: OwnLogin | None, broker: Broker, timeout_s: float) -> None:
+    """Have what is shown to a broker before there is a connection: what is left of the time then is the broker's.
+
+    Raises EndpointError.
+    """
+    match login:
+        case KerberosLogin():
+            await get_tickets(login, broker.host, str(broker), timeout_s)
+        case TokenDesk() | GivenToken():
+            await login.token()
+
+
+async def let_in(connection: Any, login: OwnLogin | None, timeout_s: float) -> float:
+    """Log in; returns for how many seconds, 0 where nobody has to log in again. Raises as `log_in` and `show_token`."""
+    match login:
+        case KerberosLogin():
+            await log_in(connection, login, timeout_s)
+        case TokenDesk() | GivenToken():
+            return await show_token(connection, login)
+    return 0.0

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -31,8 +32,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config.delivery import KafkaSettings
 from remora.endpoints.dial import DiallingLoop, look_up, refusal
-from remora.endpoints.kafka.bearer import BearerSessions
-from remora.endpoints.kafka.own_login import OwnLogin, let_in
+from remora.endpoints.kafka.bearer import BearerSessions, OwnLogin, let_in
 from remora.endpoints.kafka.target import Broker
 from remora.endpoints.kafka.tokens import TokenDesk
 from remora.endpoints.threads import PATIENCE_S, resolve
@@ -40,13 +40,17 @@ from remora.model.errors import EndpointDenied, EndpointError, without_frames
 from remora.policy.destinations import DestinationRules
 
 log = logging.getLogger("aiokafka.connections")
-"""Of aiokafka's, so that a kind of line comes once a minute: see `log_filter.py`."""
+"""Of aiokafka's, so that a kind of line comes once a minute: see RepeatFilter."""
 
 CLOSE_PATIENCE_S = 2.0
 """How long brokers may take to answer the goodbye of a client's connections."""
 
 GOODBYE_S = 1.0
 """How long the end of a TLS connection waits for the other side to end it too."""
+
+REPEAT_S = 60.0
+
+_out = logging.getLogger("remora.kafka")
 
 
 def request_timeout_s(settings: KafkaSettings) -> float:
@@ -241,3 +245,36 @@ def writing() -> Iterator[None]:
         raise kafka.IncompatibleBrokerVersion from exc
     except RuntimeError as exc:
         raise kafka.KafkaConnectionError from exc
+
+
+class RepeatFilter(logging.Handler):
+    """Passes a line on unless one of its kind was passed on within a minute.
+
+    What matters reaches status and metrics as an endpoint's error; these lines only help to find its cause. A
+    broker that is down makes aiokafka repeat them ten times a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._last: dict[tuple[str, str], float] = {}
+        self._held_back: dict[tuple[str, str], int] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # The template and not the text: addresses and numbers in it would make each line a kind of its own.
+        kind = (record.name, str(record.msg))
+        now = time.monotonic()
+        if now - self._last.get(kind, -REPEAT_S) < REPEAT_S:
+            self._held_back[kind] = self._held_back.get(kind, 0) + 1
+            return
+        self._last[kind] = now
+        held_back = self._held_back.pop(kind, 0)
+        _out.warning("%s%s", record.getMessage(), f" ({held_back} more like this in between)" if held_back else "")
+
+
+def install_log_filter() -> None:
+    """Take aiokafka's log over. Debug stays off whatever the daemon's level: requests in it hold passwords."""
+    theirs = logging.getLogger("aiokafka")
+    theirs.setLevel(logging.WARNING)
+    theirs.propagate = False
+    if not any(isinstance(handler, RepeatFilter) for handler in theirs.handlers):
+        theirs.addHandler(RepeatFilter())

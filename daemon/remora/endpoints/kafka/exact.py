@@ -13,14 +13,13 @@ import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
 from remora.config.delivery import KafkaSettings
-from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS, RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
-from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin
+from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin, SmallerBatches
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
     FENCED,

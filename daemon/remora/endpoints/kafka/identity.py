@@ -17,9 +17,9 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config.delivery import KafkaSettings
 from remora.endpoints.dial import dial
+from remora.endpoints.kafka.bearer import OwnLogin, prepare
 from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
-from remora.endpoints.kafka.own_login import OwnLogin, prepare
 from remora.endpoints.kafka.target import Broker, KafkaCluster
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Trust, build_context, refused_client

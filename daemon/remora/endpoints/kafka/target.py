@@ -35,7 +35,7 @@ from remora.endpoints.arguments import (
     broker_tls,
     remarks_on_others,
 )
-from remora.endpoints.reasons import Reasons
+from remora.endpoints.targets import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target

@@ -20,9 +20,8 @@ from remora.endpoints.arguments import (
     broker_tls,
     remarks_on_others,
 )
-from remora.endpoints.host_port import read_host_port
 from remora.endpoints.nats.subjects import SubjectTemplate, covers, read_template
-from remora.endpoints.reasons import Reasons
+from remora.endpoints.targets import Reasons, read_host_port
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target

@@ -15,7 +15,6 @@ from types import MappingProxyType
 
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
 from remora.metrics import Telemetry
-from remora.model.credit_flow import CreditFlow
 from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.model.topic import Target, Topic
@@ -23,7 +22,7 @@ from remora.model.traffic import PrincipalKind, Priority, ScopeKind, TrafficClas
 from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.cells import MemberAccount
 from remora.policy.classes import Introduction, Parties, Rules, scope_of
-from remora.policy.credit_flows import CreditFlows
+from remora.policy.credit_flows import CreditFlow, CreditFlows
 from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 

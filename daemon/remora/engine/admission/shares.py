@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
-from remora.policy.needs import Need, busiest
-from remora.policy.split import Wants, key_of, shares_of
+from remora.policy.split import Need, Wants, busiest, key_of, shares_of
 
 
 class WorkerShares:

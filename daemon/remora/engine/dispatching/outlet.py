@@ -11,10 +11,9 @@ from remora.engine.delivery.scope import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease
 from remora.model.errors import EndpointMisconfigured
-from remora.model.hold import TopicHold
-from remora.model.topic import Delivery, Target, Topic
-from remora.policy.eligible import Schemes, reason_to_leave
+from remora.model.topic import Delivery, Target, Topic, TopicHold
 from remora.policy.lifetime import LifetimeLimits
+from remora.policy.not_owned import Schemes, reason_to_leave
 from remora.policy.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 

@@ -20,13 +20,12 @@ from dataclasses import replace
 
 from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue
-from remora.engine.lease import Lease, is_lost
+from remora.engine.lease import Lease, LeaseReleaser, is_lost
 from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.owned import ShardService
 from remora.engine.ownership.rebalancer import Rebalancer
-from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.renewer import LeaseRenewer
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.shedder import Shedder
@@ -35,14 +34,12 @@ from remora.engine.ownership.taker import LeaseTaker
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
-from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreDamaged
-from remora.model.member import Member
+from remora.model.member import Member, WorkerCookie
 from remora.model.shard import LockToken, Shard
 from remora.policy.assignment import acquisitions, next_try_at
-from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.membership import Membership
-from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released
+from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released, Schemes, reason_to_leave
 from remora.ports.delivery import DeliveryStore
 
 LEAST_PAUSE_S = 0.05

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from remora.engine.lease import Lease, release_all
+from remora.engine.lease import Lease, LeaseReleaser, release_all
 from remora.engine.ownership.owned import OwnedShard, Phase, ShardService
-from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.taker import TakenLock
 from remora.metrics import Telemetry
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreError, without_frames

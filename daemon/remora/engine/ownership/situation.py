@@ -10,8 +10,8 @@ from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model.shard import Shard
 from remora.policy.assignment import seems_short
-from remora.policy.eligible import reason_to_leave
 from remora.policy.membership import Membership
+from remora.policy.not_owned import reason_to_leave
 from remora.policy.view import View
 
 MOST_NAMED = 100

@@ -9,8 +9,8 @@ from remora import __version__
 from remora.config.workers import BalanceSettings
 from remora.engine.admission.shares import WorkerShares
 from remora.engine.traffic import Traffic
-from remora.model.host_limits import HostLimits
-from remora.policy.eligible import Schemes
+from remora.policy.loads import HostLimits
+from remora.policy.not_owned import Schemes
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from collections.abc import Coroutine
 from enum import Enum, Flag, IntEnum, auto
 from typing import Any, Protocol, cast
 
-from remora.servers.http.arrivals import ArrivingBody
 from remora.servers.http.begun import begin
+from remora.servers.http.chunks import ArrivingBody
 from remora.servers.http.head import Head, HeadReader, NotARequest
 from remora.servers.http.pipeline import MOST, PendingRequest, Pipeline
 from remora.servers.http.request import BodyStream, Request

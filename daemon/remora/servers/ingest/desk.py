@@ -16,8 +16,8 @@ from remora.servers.http.head import Head, NotARequest
 from remora.servers.http.response import Response
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.credentials import Credentials
-from remora.servers.ingest.definitions import DefinitionLookup
 from remora.servers.ingest.limits import IngestLimits
+from remora.servers.ingest.matches import DefinitionLookup
 from remora.servers.ingest.problems import BAD_REQUEST, DEFECT, FORBIDDEN, UNAUTHORIZED, RefusedRequest, of_error
 from remora.servers.ingest.request_reader import malformed
 from remora.servers.ingest.topics import TopicLookup

@@ -1,14 +1,19 @@
-"""Which notifications the events of a request match, by what was compiled or plainly."""
+"""Which notifications the events of a request match: read every two seconds, and matched compiled or plainly."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from remora.codec import speedups
 from remora.codec.event_copies import Sends, happening_of
 from remora.model.ingest import RoutedEvent
-from remora.model.notification import Notification
+from remora.model.notification import Definitions, Notification
 from remora.policy.matcher import Matcher
+from remora.ports.administration import Notifications
+from remora.servers.http.begun import in_task
+
+FRESH_S = 2.0
 
 
 class RequestMatcher(Matcher):
@@ -38,3 +43,33 @@ class RequestMatcher(Matcher):
                 filtered[event.bucket] = entry
             found.append(places)
         return found
+
+
+class DefinitionLookup:
+    """A matcher of the notifications as they were at most two seconds ago, made anew when they have changed."""
+
+    def __init__(self, store: Notifications) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._definitions = Definitions(version=-1)
+        self._matcher = RequestMatcher(())
+        self._until = 0.0
+
+    def known(self) -> RequestMatcher | None:
+        """What is known, where that is recent enough."""
+        return self._matcher if self._loop.time() < self._until else None
+
+    async def get(self) -> RequestMatcher:
+        """What is known, or looked up now. Raises StoreError."""
+        if (known := self.known()) is not None:
+            return known
+        await in_task()
+        found = await self._store.definitions()
+        if found != self._definitions:
+            self._definitions, self._matcher = found, RequestMatcher(found.notifications)
+        self._until = self._loop.time() + FRESH_S
+        return self._matcher
+
+    def forget(self) -> None:
+        """What is known has turned out to be wrong."""
+        self._until = 0.0

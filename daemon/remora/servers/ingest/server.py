@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from remora.config.ingest import IngestSettings
@@ -13,12 +14,12 @@ from remora.config.settings import Settings
 from remora.metrics import Telemetry
 from remora.ports.producer import IngestStore
 from remora.process.host_load import HostLoad
+from remora.process.sockets import BACKLOG, shown_address
 from remora.servers.ingest.api import Api
-from remora.servers.ingest.connections import LOOK_S, Connections
+from remora.servers.ingest.connections import HANDSHAKE_S, LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.limits import IngestLimits
-from remora.servers.ingest.listener import accepting
 from remora.servers.server import OfHost
 
 GRACE_S = 3.0
@@ -144,3 +145,21 @@ async def serve_ingest(
         finally:
             await server.close()
             await connections.close(GOODBYE_S)
+
+
+@asynccontextmanager
+async def accepting(
+    sockets: Sequence[socket.socket], tls: ssl.SSLContext | None, accept: Callable[[], asyncio.Protocol]
+) -> AsyncIterator[tuple[list[asyncio.Server], str]]:
+    """Accept connections from these sockets while the block runs; gives the listeners, and the address for clients."""
+    loop = asyncio.get_running_loop()
+    handshake_s = HANDSHAKE_S if tls else None
+    with contextlib.ExitStack() as stack:
+        listeners = []
+        for each in sockets:
+            create = loop.create_unix_server if each.family == socket.AF_UNIX else loop.create_server
+            listener = await create(accept, sock=each, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake_s)
+            stack.callback(listener.close)
+            listeners.append(listener)
+        address = shown_address(sockets)
+        yield listeners, address if address.startswith("unix:") else f"{'https' if tls else 'http'}://{address}"

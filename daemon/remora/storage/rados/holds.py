@@ -15,9 +15,8 @@ from types import MappingProxyType
 import msgspec
 
 from remora.model.errors import StoreError, StoreMisconfigured
-from remora.model.hold import TopicHold
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart, all_values

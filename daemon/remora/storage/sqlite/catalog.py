@@ -12,10 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from remora.model.errors import StoreDamaged
-from remora.model.hold import TopicHold
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, LayoutColumns, TopicColumns, topic_of_row
 from remora.storage.sqlite.cells import number_fact, typed
 from remora.storage.sqlite.file import File

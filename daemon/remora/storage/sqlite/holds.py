@@ -10,9 +10,8 @@ from dataclasses import replace
 import msgspec
 
 from remora.model.errors import TopicUnknown
-from remora.model.hold import TopicHold
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
 

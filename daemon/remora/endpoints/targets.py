@@ -1,4 +1,4 @@
-"""The host and port of an endpoint's URI, read into values. Pure.
+"""What targets have in common: their host and port, read into values, and all that is wrong in one refusal. Pure.
 
 No message made here repeats any part of the text: a forgotten '@' turns a password into a port.
 """
@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from remora.model.errors import EndpointMisconfigured
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
@@ -39,3 +44,27 @@ def _port(text: str | None, default: int) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise EndpointMisconfigured("the port is not a number from 1 to 65535")
     return int(text)
+
+
+class Reasons:
+    """Gathers the reasons while the parts of a target are read."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, None] = {}
+
+    def read(self, otherwise: T, reading: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a part of the target means; `otherwise` where it is wrong, with the reason kept."""
+        try:
+            return reading(*args, **kwargs)
+        except EndpointMisconfigured as exc:
+            self.add(str(exc))
+            return otherwise
+
+    def add(self, reason: str) -> None:
+        """One more."""
+        self._found[reason] = None
+
+    def refuse(self) -> None:
+        """Raise EndpointMisconfigured with all of them, each once; nothing where there are none."""
+        if self._found:
+            raise EndpointMisconfigured("; ".join(self._found))

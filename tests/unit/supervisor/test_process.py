@@ -16,8 +16,8 @@ BEGIN = """
 import json, os, random, select, signal, socket, ssl, sys, threading, time, uuid
 from pathlib import Path
 from remora.process import program
-from remora.supervisor import first_workers
-from remora.supervisor.first_workers import FirstWorkers
+from remora.supervisor import process
+from remora.supervisor.process import FirstWorkers
 
 shared = os.memfd_create("shared")
 private = os.open("/dev/null", os.O_RDONLY)
