@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -13,14 +14,18 @@ import pytest
 
 from devkit.clusters.ceph import Gateway, reached
 from remora.codec.lock_ops import encode_break
+from remora.codec.queue_state import QueueState, encode_spill, encode_state
+from remora.codec.spill import encode_page, encode_run, run_key
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreDamaged, StoreError, StoreUnavailable, TopicRefused
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
+from remora.model.spill import Spill
 from remora.model.topic import Topic
 from remora.storage.librados import ObjectOperation, WriteOp
 from remora.storage.rados import RadosStore, runs
+from remora.storage.rados.runs import run_of
 from support.stores import own_topic, spread
 
 rados = pytest.importorskip("rados")
@@ -170,6 +175,67 @@ async def test_the_next_owner_delivers_runs_first(brook: Brook, settings: RadosS
 
         assert await brook.deliver(token=token) == list(range(4, 15))
         assert await brook.unaccounted(token) == [0, 0]
+
+
+async def test_a_queue_may_have_more_runs_than_an_osd_tells_at_a_time(brook: Brook) -> None:
+    """Of 1,030 runs, of which an OSD names 1,024 in one answer, both the owner and a look from outside know all."""
+    count = 1030
+    await brook.commit(count)
+    ring = await brook.store.queue.read(brook.token, b"", count)
+    found = [Page(ring.positions[i : i + 2], ring.entries[i : i + 1], True) for i in range(count)]
+    objects = [encode_page(each) for each in found]
+    made = [run_of(each, (f"remora.run.{i:x}", ""), 20, objects[i]) for i, each in enumerate(found)]
+    state = QueueState(made[0].first, made[-1].end, spill=Spill(made[0].first, 20 * count, count))
+    brook.deliver_as_gateway(ring)
+    with rados.WriteOpCtx() as operation:
+        brook.gateway.ioctx.set_omap(operation, tuple(map(run_key, made)), tuple(map(encode_run, made)))
+        operation.set_xattr("remora.state", encode_state(state))
+        operation.set_xattr("remora.spill", encode_spill(state))
+        brook.gateway.ioctx.operate_write_op(operation, "q")
+    await brook.store.locks.release(brook.token)
+    token = await held(brook.store)
+
+    with brook.gateway.beside("remora") as ioctx:
+        for i in (0, count - 1):
+            ioctx.write_full(made[i].name, objects[i])
+        first = await brook.store.queue.read(token, b"", 10)
+        last = await brook.store.queue.read(token, ring.positions[-2], 10)
+        for i in (0, count - 1):
+            ioctx.remove_object(made[i].name)
+
+    assert await brook.store.spill.runs(Q) == made
+    assert (first.positions, last.positions) == (ring.positions[:2], ring.positions[-2:])
+    assert first.entries + last.entries == [ring.entries[0], ring.entries[-1]]
+
+
+async def test_a_page_is_read_while_the_one_before_is_removed(brook: Brook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of a run waits for no removal that is under way, nor does one of the ring behind the runs."""
+    await brook.spill(10)
+    await brook.commit(5)
+    connection: Any = brook.store._connection
+    run, is_open = connection.run, asyncio.Event()
+
+    async def held_back(operation: ObjectOperation, oid: str, what: str, *rest: Any, **named: Any) -> int:
+        if what.startswith("removing from") and isinstance(operation, WriteOp):
+            await is_open.wait()
+        answer: int = await run(operation, oid, what, *rest, **named)
+        return answer
+
+    page = await brook.store.queue.read(brook.token, b"", 4)
+    monkeypatch.setattr(connection, "run", held_back)
+    removing = asyncio.create_task(brook.store.queue.remove(brook.token, page.positions[-1], 4, Tally(delivered=4)))
+    entries = list(page.entries)
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            page = await brook.store.queue.read(brook.token, page.positions[-1], 100)
+            entries += page.entries
+    assert not removing.done()
+    is_open.set()
+    await removing
+
+    assert list(map(int, entries)) == list(range(15))
+    assert await brook.deliver() == list(range(4, 15))
+    assert await brook.unaccounted() == [0, 0]
 
 
 @pytest.mark.parametrize("carried_out", [True, False])

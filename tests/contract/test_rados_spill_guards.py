@@ -135,15 +135,29 @@ async def test_who_saw_no_run_ends_no_wait_for_it(pair: Pair) -> None:
 
 
 async def test_who_saw_no_run_lifts_no_guard(pair: Pair) -> None:
-    """A guard that another worker finds needless just before the first run is named is set again."""
-    late = Gate(pair.other, LIST)
-    lifting = asyncio.create_task(pair.other.releases.lift_stale())
+    """A guard that a sweep finds needless just before the first run is named is set again."""
+    late = Gate(pair.owner, LIST)
+    lifting = asyncio.create_task(pair.owner.releases.lift_stale())
     await late.reached.wait()
     assert await pair.owner.spill.move(pair.token) == 5
     late.is_open.set()
     await lifting
 
     assert _value(pair.gateway).startswith(b"spilling")
+
+
+async def test_a_sweep_lifts_no_guard_of_a_worker_that_lives(pair: Pair) -> None:
+    """Neither another process nor the owner itself lifts the guard of a held queue that may spill soon; the next owner
+    lifts what an earlier one has left."""
+    store: Any = pair.owner
+    await pair.other.releases.lift_stale()
+    await store._guards.lift_stale()
+    assert _value(pair.gateway).startswith(b"spilling")
+
+    await pair.owner.locks.release(pair.token)
+    await store._guards.lift_stale()
+
+    assert _value(pair.gateway) == b""
 
 
 @pytest.mark.parametrize("dies", [True, False])

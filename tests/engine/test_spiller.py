@@ -19,7 +19,7 @@ from remora.config import DeliverySettings, MetersSettings, ScopeSettings, Shapi
 from remora.engine.admission.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
-from remora.model.errors import EndpointUnavailable, StoreFull
+from remora.model.errors import EndpointUnavailable, StoreError, StoreFull
 from remora.model.position import Position
 from remora.model.shard import LockToken, Mend, QueueRoom, Shard
 from remora.model.spill import Spill, SpillLook, SpillUsage
@@ -47,6 +47,8 @@ class FilledRing:
     moves: list[float] = field(default_factory=list)
     elsewhere: dict[Shard, int] = field(default_factory=lambda: {Shard("other"): 500_000})
     failure: StoreFull | None = None
+    usage_failure: StoreError | None = None
+    asked: int = 0
     leaks: float = 0.0
     leaked: float = 0.0
     last: float = field(default_factory=lambda: asyncio.get_running_loop().time())
@@ -87,6 +89,9 @@ class FilledRing:
         return page // 1000
 
     async def usage(self) -> SpillUsage:
+        self.asked += 1
+        if self.usage_failure is not None:
+            raise self.usage_failure
         return SpillUsage({**({Shard("t"): self.spilled} if self.spilled else {}), **self.elsewhere})
 
 
@@ -282,3 +287,30 @@ async def test_a_topic_that_is_delivered_again_is_spilled_on_while_it_has_runs()
 
         assert asyncio.get_running_loop().time() - stage.ring.moves[-1] > 40
         assert stage.ring.unguarded
+
+
+@in_virtual_time
+async def test_the_bound_is_shown_as_it_is_while_runs_are_delivered() -> None:
+    """When nothing more has to be moved, what is left of the runs is what the metric has, and not what was once."""
+    rules = SpillRules(enabled=True, topic_bytes=10_000_000)
+    async with staged(rules=rules) as stage:
+        stage.ring.rate = 140_000
+        await asyncio.sleep(40)
+        stage.ring.rate, stage.ring.used, stage.ring.spilled = 0, 0, 1_000_000
+        await asyncio.sleep(40)
+
+        ratio = sample_value(stage.telemetry.registry, "remora_spill_bound_ratio", {"topic": "t"})
+
+    assert ratio == pytest.approx(0.1)
+
+
+@in_virtual_time
+async def test_a_list_of_runs_that_cannot_be_read_is_asked_for_now_and_then() -> None:
+    """What all runs take is read every 30 s, and every 5 s while that fails, however often queues are looked at."""
+    async with staged() as stage:
+        stage.ring.rate, stage.ring.usage_failure = 140_000, StoreError("it cannot be read")
+        await asyncio.sleep(30)
+        before = stage.ring.asked
+        await asyncio.sleep(50)
+
+        assert 8 <= stage.ring.asked - before <= 10

@@ -37,7 +37,7 @@ def older(folder: Path, sections: Options, commit: str) -> Daemon:
     """A daemon of that commit, which knows neither a control socket nor mends."""
     if program := os.environ.get("OLDER_REMORA"):
         folder.mkdir()
-        daemon = Daemon(folder, sections, command=(program,))
+        daemon = Daemon(folder, sections, command=(program,), env={"PYTHONPATH": ""})  # else it runs other code
     else:
         daemon = Daemon(folder, sections, env={"PYTHONPATH": str(older_code(folder, commit))})
     del daemon.sections["admin"]["control_socket"]

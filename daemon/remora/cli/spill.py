@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -164,17 +165,40 @@ async def _before(store: ShardStore, shard: Shard, end: Position) -> AsyncIterat
 
 
 async def _write(file: Path, shard: Shard, entries: AsyncIterator[tuple[str, bytes]]) -> int:
-    """Write entries to a file that does not exist, and have it on the disk; returns how many."""
+    """Write entries to a file that does not exist; returns how many."""
     count = 0
-    with file.open("xb") as raw_file:
-        with _packed(file, raw_file) as out:
-            async for position, raw in entries:
-                row = {"queue": shard.queue, "position": position, "raw": base64.b64encode(raw).decode()}
-                out.write(msgspec.json.encode(row) + b"\n")
-                count += 1
-        raw_file.flush()
-        os.fsync(raw_file.fileno())
+    with _new_file(file) as out:
+        async for position, raw in entries:
+            row = {"queue": shard.queue, "position": position, "raw": base64.b64encode(raw).decode()}
+            out.write(msgspec.json.encode(row) + b"\n")
+            count += 1
     return count
+
+
+@contextlib.contextmanager
+def _new_file(file: Path) -> Iterator[IO[bytes]]:
+    """A file that did not exist, and is on the disk with its name in the end, since it may be all that is left.
+
+    Where that fails there is no file: one with a part of the entries looks as if it had them all.
+    """
+    raw_file = file.open("xb")
+    try:
+        with raw_file:
+            with _packed(file, raw_file) as out:
+                yield out
+            raw_file.flush()
+            os.fsync(raw_file.fileno())
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as exc:
+        file.unlink()
+        raise OSError(exc.errno, exc.strerror, str(file)) from exc
+    except BaseException:
+        file.unlink()
+        raise
 
 
 def _packed(file: Path, raw_file: IO[bytes]) -> IO[bytes]:

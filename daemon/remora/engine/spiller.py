@@ -40,6 +40,7 @@ from remora.policy.stages import EventStage
 _IDLE_S = 1.0
 _FAILED_S = 1.0
 _USAGE_EVERY_S = 30.0
+_USAGE_AGAIN_S = 5.0
 _AT_ONCE = 4
 
 
@@ -140,8 +141,11 @@ class Spiller:
         try:
             self._usage = await self._store.spill.usage()
         except (StoreError, CodecError):
-            return  # what is known stands
+            self._usage_at = now - _USAGE_EVERY_S + _USAGE_AGAIN_S  # what is known stands
+            return
         self._usage_at = now
+        for topic in {self._rooms.label(each) for each, known in self._watched.items() if known.has_runs}:
+            self._show_bound(topic, self._of_topic(topic))
 
     async def _look_at(self, token: LockToken, known: _Watched) -> None:
         """Look at one queue, and move what has to be moved."""
@@ -181,8 +185,8 @@ class Spiller:
         """Move page after page until there is room enough, or no credit; returns the last look. Raises StoreError."""
         topic, queue = self._rooms.label(token.shard), token.shard.queue
         while should_go_on(self._rules, seen.room):
-            of_topic = sum(n for each, n in self._usage.by_shard.items() if self._rooms.label(each) == topic)
-            self._telemetry.spill_near_bound(topic, near_bound(self._rules, of_topic, self._usage.total_bytes))
+            of_topic = self._of_topic(topic)
+            self._show_bound(topic, of_topic)
             if why := why_refused(self._rules, of_topic, self._usage.total_bytes, self._usage.full):
                 self._telemetry.spill_refused(topic, queue, why)
                 return seen
@@ -205,6 +209,13 @@ class Spiller:
             await asyncio.sleep(0 if is_urgent(seen.room) else took_s)
         known.is_moving = False
         return seen
+
+    def _of_topic(self, topic: str) -> int:
+        """The bytes of all runs of a topic's queues."""
+        return sum(n for each, n in self._usage.by_shard.items() if self._rooms.label(each) == topic)
+
+    def _show_bound(self, topic: str, of_topic: int) -> None:
+        self._telemetry.spill_near_bound(topic, near_bound(self._rules, of_topic, self._usage.total_bytes))
 
     def _count(self, shard: Shard, nbytes: int) -> None:
         """Count what was moved since the usage was read."""

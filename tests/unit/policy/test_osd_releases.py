@@ -29,7 +29,7 @@ def test_which_releases_leak(release: Release, leaky: bool) -> None:
 
 
 def test_what_the_monitors_say() -> None:
-    """OSDs of one release are added up, whatever they were built from; what is no release is passed over."""
+    """OSDs of one release are added up, whatever they were built from; those without a release are counted."""
     found = parse_releases(
         {
             "ceph version 16.2.15 (618f440892) pacific (stable)": 2,
@@ -40,21 +40,26 @@ def test_what_the_monitors_say() -> None:
         }
     )
 
-    assert found.counts == {(16, 2, 15): 3, (20, 2, 4): 4}
+    assert (found.counts, found.unknown) == ({(16, 2, 15): 3, (20, 2, 4): 4}, 2)
 
 
 @pytest.mark.parametrize(
-    ("counts", "may_be_fixed", "mixed", "said"),
+    ("counts", "unknown", "may_be_fixed", "mixed", "said"),
     [
-        ({}, True, False, "OSDs of unknown release"),
-        ({(16, 2, 15): 3}, False, False, "OSDs 16.2.15, whose queues leak room"),
-        ({(20, 2, 4): 3}, True, False, "OSDs 20.2.4"),
-        ({(20, 2, 4): 3, (19, 2, 3): 1}, True, True, "OSDs 19.2.3, whose queues leak room, 20.2.4"),
-        ({(18, 2, 7): 3, (16, 2, 15): 1}, False, False, "OSDs 16.2.15, 18.2.7, whose queues leak room"),
+        ({}, 0, True, False, "OSDs of unknown release"),
+        ({}, 2, True, True, "OSDs of unknown release"),
+        ({(16, 2, 15): 3}, 0, False, False, "OSDs 16.2.15, whose queues leak room"),
+        ({(16, 2, 15): 3}, 1, True, True, "OSDs 16.2.15, whose queues leak room, 1 of unknown release"),
+        ({(20, 2, 4): 3}, 0, True, False, "OSDs 20.2.4"),
+        ({(20, 2, 4): 3}, 1, True, True, "OSDs 20.2.4, 1 of unknown release"),
+        ({(20, 2, 4): 3, (19, 2, 3): 1}, 0, True, True, "OSDs 19.2.3, whose queues leak room, 20.2.4"),
+        ({(18, 2, 7): 3, (16, 2, 15): 1}, 0, False, False, "OSDs 16.2.15, 18.2.7, whose queues leak room"),
     ],
 )
-def test_what_a_cluster_has(counts: dict[Release, int], may_be_fixed: bool, mixed: bool, said: str) -> None:
-    """Where the monitors say nothing, OSDs may be fixed; a cluster is mixed that has both kinds."""
-    found = OsdReleases(counts)
+def test_what_a_cluster_has(
+    counts: dict[Release, int], unknown: int, may_be_fixed: bool, mixed: bool, said: str
+) -> None:
+    """Where the monitors say nothing of an OSD, it may be fixed or not; a cluster is mixed that may have both kinds."""
+    found = OsdReleases(counts, unknown)
 
     assert (found.may_be_fixed, found.are_mixed, str(found)) == (may_be_fixed, mixed, said)

@@ -1,10 +1,11 @@
-"""When a page is not moved to a run: the move would come too late, or the pool of runs is nearly full."""
+"""What of a queue is moved to a run, when it is not, and what the runs of a queue are of one moment."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +13,21 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from remora.codec.queue_ops import decode_head
-from remora.codec.queue_state import QueueState
-from remora.model.errors import StoreUnavailable
+from remora.codec.queue_state import QueueState, encode_spill, encode_state
+from remora.codec.spill import encode_page, encode_run, run_key
+from remora.model.errors import StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
+from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
+from remora.model.spill import Spill, SpilledRun
 from remora.storage.librados import WriteOp, operations
+from remora.storage.rados.guards import Guards
 from remora.storage.rados.placement import Locator
-from remora.storage.rados.queue import HeldProgress, QueueParts
-from remora.storage.rados.runs import Runs
+from remora.storage.rados.queue import HeldProgress, MoveTurns, QueueParts
+from remora.storage.rados.releases import Guard
+from remora.storage.rados.runs import Runs, look_with_runs
 from remora.storage.rados.spills import RadosSpills
-from remora.storage.rados.state import StoredState, stored_state
+from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
 from unit.codec.samples import queue_head
 
 TOKEN = LockToken(Shard("q"), "cookie", "incarnation")
@@ -41,26 +47,41 @@ class SlowSpills(RadosSpills):
     def __init__(self, store_s: float, look_s: float) -> None:
         async def stored(*_: object) -> None:
             await asyncio.sleep(store_s)
+            if self.failure is not None:
+                raise self.failure
 
         async def looked(_: Shard) -> None:
             await asyncio.sleep(look_s)
 
         async def agreed(_: Shard) -> bool:
-            return True
+            return self.may_move
 
-        runs: Any = SimpleNamespace(new_name=lambda: ("remora.run.1", ""), write=stored)
+        async def packed(page: Page) -> bytes:
+            return encode_page(page)
+
+        self.discarded: list[str] = []
+        self.failure: StoreError | None = None
+        self.limits: list[int] = []
+        self.page = PAGE
+
+        async def discard(runs: Sequence[SpilledRun]) -> None:
+            self.discarded += [run.name for run in runs]
+
+        runs: Any = SimpleNamespace(new_name=lambda: ("remora.run.1", ""), packed=packed, write=stored, discard=discard)
         old_heads: Any = SimpleNamespace(settle=looked)
         guards: Any = SimpleNamespace(set=agreed, confirm=agreed)
         nobody: Any = None
         super().__init__(nobody, QueueParts(old_heads, runs, guards, nobody))
         self.sent: list[QueueState] = []
+        self.may_move = True
 
     async def _look(self, _: LockToken, progress: HeldProgress) -> StoredState:
         progress.stored = stored_state(decode_head(queue_head(tail=(0, 24600))), {}, "")
         return progress.stored
 
-    async def list_from(self, *_: object) -> Page:
-        return PAGE
+    async def list_from(self, *request: Any) -> Page:
+        self.limits.append(request[-1])
+        return self.page
 
     async def book(self, _: WriteOp, __: LockToken, progress: HeldProgress, state: QueueState) -> None:
         self.sent.append(state)
@@ -90,11 +111,149 @@ async def test_a_move_is_sent_within_a_lease_of_its_run_or_never(
     assert [each.spill.entries for each in spills.sent] == [1] * is_sent
 
 
+@pytest.mark.parametrize(
+    ("failure", "may_move", "discarded"),
+    [
+        (StoreFull("the pool's quota is used up"), True, True),
+        (StoreMisconfigured("no permission"), True, True),
+        (StoreUnavailable("no answer"), True, False),
+        (None, False, True),
+    ],
+    ids=["full", "refused", "without an answer", "released"],
+)
+@in_virtual_time
+async def test_a_run_that_is_refused_takes_nothing_of_the_bounds(
+    monkeypatch: pytest.MonkeyPatch, failure: StoreError | None, may_move: bool, discarded: bool
+) -> None:
+    """A run that the pool refuses, or that is not named since its queue was released, leaves the list of runs at once.
+    One without an answer stays there, since it may be stored late."""
+    monkeypatch.setattr(operations, "load", Librados)
+    spills = SlowSpills(0.0, 0.0)
+    spills.failure, spills.may_move = failure, may_move
+
+    with contextlib.suppress(StoreError):
+        assert await spills.move(TOKEN) == 0
+
+    assert (spills.sent, spills.discarded) == ([], ["remora.run.1"] * discarded)
+
+
+@in_virtual_time
+async def test_a_ring_of_large_entries_is_listed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move lists about as many entries as a run has room for, by the size of those that were moved before."""
+    monkeypatch.setattr(operations, "load", Librados)
+    spills = SlowSpills(0.0, 0.0)
+    await spills.move(TOKEN)
+    spills.page = Page([b"0/24600", b"0/25000"], [bytes(1 << 20)], truncated=True)
+    for _ in range(2):
+        await spills.move(TOKEN)
+
+    assert spills.limits == [4096, 4096, 4]
+
+
+class BusyQueue:
+    """A queue with many runs, of which an OSD tells three at a time; its state changes after so many looks."""
+
+    def __init__(self, runs: int, changes_after: int = -1) -> None:
+        self.looks, self._changes_after = 0, changes_after
+        each = [
+            SpilledRun(f"run{i}", Position(0, 24576 + 10 * i), Position(0, 24586 + 10 * i), 1, 10, 5, "x")
+            for i in range(runs)
+        ]
+        self._keys = {run_key(run): encode_run(run) for run in each}
+        front, end = (each[0].first, each[-1].end) if runs else (Position(0, 24576), Position(0, 24576))
+        self._states = [QueueState(front, end, nbytes, spill=Spill(front, 10 * runs, runs)) for nbytes in (0, 1)]
+
+    def __call__(self) -> Any:
+        return self
+
+    async def send(self, _: object) -> None:
+        self.looks += 1
+
+    def read(self, *_: int) -> Any:
+        return SimpleNamespace(data=queue_head(tail=(0, 24600)))
+
+    def xattrs(self) -> Any:
+        state = self._states[0 <= self._changes_after <= self.looks]
+        return SimpleNamespace(values={STATE: encode_state(state), SPILL: encode_spill(state)})
+
+    def omap_page(self, after: str, prefix: str, _: int) -> Any:
+        left = sorted(key for key in self._keys if key > after and key.startswith(prefix))
+        return SimpleNamespace(values={key: self._keys[key] for key in left[:3]}, more=len(left) > 3)
+
+
+@pytest.mark.parametrize(
+    ("runs", "changes_after", "looks"), [(0, -1, 1), (3, -1, 1), (4, -1, 2), (10, -1, 4), (10, 2, 3 + 4)]
+)
+async def test_all_runs_are_seen_of_one_moment(runs: int, changes_after: int, looks: int) -> None:
+    """However many runs a queue has, a look has all of them, in order, and begins anew when the queue has changed."""
+    queue = BusyQueue(runs, changes_after)
+
+    found = await look_with_runs(queue, queue.send, "looking")
+
+    assert [run.name for run in found.runs] == [f"run{i}" for i in range(runs)]
+    assert found.stored.state.nbytes == int(changes_after >= 0)
+    assert queue.looks == looks
+
+
+@in_virtual_time
+async def test_a_guard_that_others_have_lifted_is_waited_for_anew() -> None:
+    """Moves begin when older workers have had the time to read of the guard that stands, and not of an earlier one."""
+    seen: list[Guard] = ["new", "stands", "new", "stands", "stands", "", "stands"]
+
+    async def guard(_: str) -> Guard:
+        return seen.pop(0)
+
+    clock = asyncio.get_running_loop()
+    releases: Any = SimpleNamespace(guard=guard)
+    guards = Guards(SimpleNamespace(), releases, SimpleNamespace(), 4.0)  # type: ignore[arg-type]  # one method is used
+    may_move = []
+    for pause_s in (0, 3, 1.5, 3, 1, 0, 10):
+        await asyncio.sleep(pause_s)
+        may_move.append(await guards.set(Shard("q")))
+
+    assert clock.time() == pytest.approx(18.5)
+    assert may_move == [False, False, False, False, True, False, False]
+
+
+@pytest.mark.parametrize("move_first", [True, False])
+@in_virtual_time
+async def test_who_is_cancelled_while_it_reads_keeps_no_move_out(move_first: bool) -> None:
+    """A reader that is cancelled, before or after a move waits for it, is none that a move still waits for."""
+    turns, done = MoveTurns(), list[str]()
+
+    async def read(name: str) -> None:
+        async with turns.shared():
+            await asyncio.sleep(10)
+            done.append(name)
+
+    async def move() -> None:
+        async with turns.alone():
+            done.append("move")
+
+    reading = asyncio.create_task(read("cancelled"))
+    await asyncio.sleep(1)
+    moving = asyncio.create_task(move()) if move_first else None
+    await asyncio.sleep(1)
+    late = asyncio.create_task(read("late")) if move_first else None
+    await asyncio.sleep(1)
+    reading.cancel()
+    await (moving or move())
+    if late:
+        await late
+
+    assert done == ["move"] + ["late"] * move_first
+
+
 def df(**used: object) -> bytes:
     """What the monitors say of pools of which so much is used."""
     return json.dumps(
         {"pools": [{"name": name, "stats": {"percent_used": part}} for name, part in used.items()]}
     ).encode()
+
+
+def quota(**stats: int) -> bytes:
+    """What they say of a pool that is nearly empty, and has quotas."""
+    return json.dumps({"pools": [{"name": "queues", "stats": {"percent_used": 0.01, **stats}}]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -109,15 +268,35 @@ def df(**used: object) -> bytes:
         ("", b'{"pools": [{"name": "queues", "stats": {}}]}', ""),
         ("", df(queues="much"), ""),
         ("", df(queues=None), ""),
+        ("", b'[{"pools": 1}]', ""),
+        ("", b'{"pools": [{"name": "queues", "stats": []}]}', ""),
+        ("", quota(stored=85, quota_bytes=100), "pool queues has used 85% of its quota"),
+        ("", quota(stored=84, quota_bytes=100, objects=10, quota_objects=0), ""),
+        ("", quota(stored=1, quota_bytes=0, objects=950, quota_objects=1000), "pool queues has used 95% of its quota"),
     ],
-    ids=["full", "less", "named", "not listed", "away", "no JSON", "without it", "no number", "null"],
+    ids=[
+        "full",
+        "less",
+        "named",
+        "not listed",
+        "away",
+        "no JSON",
+        "without it",
+        "no number",
+        "null",
+        "a list",
+        "no stats",
+        "quota",
+        "less of it",
+        "quota of objects",
+    ],
 )
 async def test_a_pool_that_is_nearly_full_is_named(pool: str, answer: bytes | Exception, why: str) -> None:
-    """From 85 % on the pool takes no new runs, and the reason has its name and how full it is; an answer of the
-    monitors that cannot be read is no reason."""
+    """From 85 % of its room or of a quota on the pool takes no new runs, and the reason has its name and how full it
+    is; an answer of the monitors that cannot be read is no reason."""
 
-    async def ask_monitors(prefix: str) -> bytes:
-        assert prefix == "df"
+    async def ask_monitors(prefix: str, detail: str) -> bytes:
+        assert (prefix, detail) == ("df", "detail")  # it has the quotas only with that
         if isinstance(answer, Exception):
             raise answer
         return answer

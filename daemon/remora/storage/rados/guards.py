@@ -18,7 +18,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import Registry, TopicRecord, as_topic
-from remora.storage.rados.releases import RadosReleases
+from remora.storage.rados.releases import Guard, RadosReleases
 from remora.storage.rados.runs import Runs, has_runs
 
 _log = logging.getLogger(__name__)
@@ -41,26 +41,26 @@ class Guards(RadosPart):
     async def set(self, shard: Shard) -> bool:
         """Guard a queue; returns whether older workers have read of it, so that entries may be moved."""
         now = asyncio.get_running_loop().time()
-        if not await self._set(shard):
+        guard = await self._set(shard)
+        if guard != "stands":  # others lift one that no run needs, and older workers may have read of that
             self._since.pop(shard, None)
-            return False
-        return now - self._since.setdefault(shard, now) >= self._wait_s
+        return bool(guard) and now - self._since.setdefault(shard, now) >= self._wait_s
 
-    async def _set(self, shard: Shard) -> bool:
+    async def _set(self, shard: Shard) -> Guard:
         if shard.origin is Origin.RADOSGW:
             return await self._releases.guard(shard.queue)
-        found = await self._registry.find(own_topic_name(shard.queue))
-        return found is not None and await self._guard_topic(own_topic_name(shard.queue), found)
+        name = own_topic_name(shard.queue)
+        return await self._guard_topic(name, await self._registry.find(name))
 
-    async def _guard_topic(self, name: str, found: TopicRecord | None) -> bool:
+    async def _guard_topic(self, name: str, found: TopicRecord | None) -> Guard:
         for _ in range(_TRIES):
             if found is None or not found.stored.is_ready:
-                return False
+                return ""
             if found.stored.state in ("spilling", "resharded"):
-                return True
+                return "stands"
             with contextlib.suppress(MismatchError):
                 await self._registry.swap(name, found, replace(found.stored, state="spilling"))
-                return True
+                return "new"
             found = await self._registry.find(name)
         raise StoreUnavailable(f"guarding topic {name}: other processes keep changing it")
 
@@ -81,12 +81,18 @@ class Guards(RadosPart):
         found = await self._registry.find(name)
         if found is None or found.stored.state != "spilling":
             return
+        if any(each.origin is Origin.REMORA and own_topic_name(each.queue) == name for each in self._since):
+            return
         if await self._has_runs(name, found):
             return
         with contextlib.suppress(MismatchError):
             await self._registry.swap(name, found, replace(found.stored, state="ready"))
             if await self._has_runs(name, found):  # the first came between; its mover saw the guard still
                 await self._guard_topic(name, await self._registry.find(name))
+
+    def let_go(self, shard: Shard) -> None:
+        """The lock of a queue is not held any more: its guard is its next owner's."""
+        self._since.pop(shard, None)
 
     async def _has_runs(self, name: str, found: TopicRecord) -> bool:
         """Whether any queue of a topic has runs."""
@@ -106,7 +112,8 @@ class Guards(RadosPart):
                 _log.debug("cannot sweep spilled entries and their guards: %s", exc)
 
     async def lift_stale(self) -> None:
-        """Lift what was set where nothing was moved, or was left by a worker that has stopped."""
-        await self._releases.lift_stale()
+        """Lift what was left by a worker that has stopped where nothing was moved; what this process set stays."""
+        await self._releases.lift_stale(self._since.keys())
         for topic in (await self._registry.known()).topics.values():
-            await self.lift(topic.first_shard)
+            if topic.first_shard not in self._since:
+                await self.lift(topic.first_shard)

@@ -34,38 +34,47 @@ def leaks(release: Release) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OsdReleases:
-    """The releases of the OSDs that are up, with their number; empty where the monitors did not say."""
+    """The releases of the OSDs that are up, with their number; empty where the monitors did not say.
+
+    Of `unknown` ones they know none that can be read: such as one that has just been started, or was built by hand.
+    """
 
     counts: Mapping[Release, int] = field(default_factory=dict)
+    unknown: int = 0
 
     @property
     def may_be_fixed(self) -> bool:
         """Whether queues may lie on OSDs that do not leak, also where that is not known."""
-        return not self.counts or not all(map(leaks, self.counts))
+        return not self.counts or self.unknown > 0 or not all(map(leaks, self.counts))
 
     @property
     def are_mixed(self) -> bool:
         """Whether a queue may come from OSDs that leak to others without any of them being started anew."""
-        return self.may_be_fixed and any(map(leaks, self.counts))
+        return self.may_be_fixed and (self.unknown > 0 or any(map(leaks, self.counts)))
 
     def __str__(self) -> str:
         """For log and status, such as `OSDs 16.2.15, whose queues leak room`."""
         if not self.counts:
             return "OSDs of unknown release"
         named = [(".".join(map(str, each)), leaks(each)) for each in sorted(self.counts)]
+        if self.unknown:
+            named.append((f"{self.unknown} of unknown release", False))
         if all(leaky for _, leaky in named):
             return f"OSDs {', '.join(name for name, _ in named)}, whose queues leak room"
         return "OSDs " + ", ".join(name + (", whose queues leak room" if leaky else "") for name, leaky in named)
 
 
 def parse_releases(versions: Mapping[str, int]) -> OsdReleases:
-    """From the monitors' answer: how many OSDs say what of their version. What is no release is passed over."""
+    """From the monitors' answer: how many OSDs say what of their version."""
     counts: dict[Release, int] = {}
+    unknown = 0
     for text, count in versions.items():
         if found := _VERSION.match(text):
             release = (int(found[1]), int(found[2]), int(found[3]))
             counts[release] = counts.get(release, 0) + count
-    return OsdReleases(counts)
+        else:
+            unknown += count
+    return OsdReleases(counts, unknown)
 
 
 _EVERY_S = 5.0

@@ -23,7 +23,7 @@ from remora.codec.queue_ops import (
     encode_remove,
 )
 from remora.codec.queue_state import QueueState, encode_spill, encode_state
-from remora.codec.spill import MOST_RUNS, RUN_KEY, run_key
+from remora.codec.spill import run_key
 from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
@@ -41,7 +41,7 @@ from remora.storage.rados.old_heads import OldHeads
 from remora.storage.rados.parents import NOTHING_BEFORE, Parents
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError, Refusals
-from remora.storage.rados.runs import Runs, runs_of
+from remora.storage.rados.runs import Runs, look_with_runs
 from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
 
 _AT_ONCE = 32
@@ -70,38 +70,29 @@ class MoveTurns:
 
     def __init__(self) -> None:
         self._shared = 0
-        self._changed = asyncio.Condition()
-        self._is_alone = False
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+        self._entrance = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        """Beside others of this kind."""
-        if self._is_alone:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._is_alone)
-        self._shared += 1
+        """Beside others of this kind. It ends without waiting, so that who is cancelled meanwhile keeps nobody out."""
+        async with self._entrance:
+            self._shared += 1
+            self._is_free.clear()
         try:
             yield
         finally:
             self._shared -= 1
-            if self._is_alone and not self._shared:
-                async with self._changed:
-                    self._changed.notify_all()
+            if not self._shared:
+                self._is_free.set()
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """When all that is under way has ended; what comes meanwhile waits."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._is_alone)
-            self._is_alone = True
-        try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._shared)
+        async with self._entrance:
+            await self._is_free.wait()
             yield
-        finally:
-            self._is_alone = False
-            async with self._changed:
-                self._changed.notify_all()
 
 
 @dataclass(slots=True)
@@ -110,9 +101,10 @@ class HeldProgress:
 
     `listed` is how far it has listed; `front` is where the queue began when it was last listed from there or removed
     from; `stored` is the state in the queue, None before the first look and after a change without an answer, and
-    `runs` are those of that state. `is_known` once it was looked for runs under this lock. `is_spilled` while there are
-    runs, or may be: then its ring begins elsewhere than the queue, and is listed only from where it is known to begin.
-    It `is_empty` if the last read found no entry.
+    `runs` are those of that state. `replaced` is the state that a change under way replaces. `is_known` once it was
+    looked for runs under this lock. `is_spilled` while there are runs, or may be: then its ring begins elsewhere than
+    the queue, and is listed only from where it is known to begin.
+    It `is_empty` if the last read found no entry. `page_bytes` is the mean of the entries that were moved last.
     `after` is where its parents ended, None until nothing has to be delivered before it; `begun` is where the queue
     begins, if nothing has left it.
     Who changes the queue holds `changing` until the outcome is known.
@@ -121,12 +113,14 @@ class HeldProgress:
     listed: Position | None = None
     front: Position | None = None
     stored: StoredState | None = None
+    replaced: StoredState | None = None
     runs: Sequence[SpilledRun] = ()
     is_known: bool = False
     is_spilled: bool = False
     after: bytes | None = None
     begun: Position | None = None
     is_empty: bool = False
+    page_bytes: float = 0.0
     turns: MoveTurns = field(default_factory=MoveTurns)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -190,6 +184,7 @@ class RadosQueue(RadosPart):
         for each in self._companions:
             each.let_go(token)
         self._reserved.pop(token, None)
+        self._guards.let_go(token.shard)
 
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
@@ -241,14 +236,18 @@ class RadosQueue(RadosPart):
 
     async def _read_spilled(self, token: LockToken, progress: HeldProgress, start: bytes, limit: int) -> Page:
         """Read a run, or else list the ring; see `read`."""
+        may_go_ahead = bool(start)  # a removal that is under way takes nothing from there on
         for _ in range(_READ_TRIES):
-            async with progress.changing:
-                stored = progress.stored or await self._look(token, progress)
+            stored = (progress.stored or progress.replaced) if may_go_ahead else None
+            if stored is None:
+                async with progress.changing:
+                    stored = progress.stored or await self._look(token, progress)
             at = max(Position.parse(start.decode("ascii")), stored.front) if start else stored.front
             index = run_from(progress.runs, at)
             if index == len(progress.runs):
                 with contextlib.suppress(FrontMovedError):
                     return await self.list_from(token, stored.head.front, max(at, stored.head.front), limit)
+                may_go_ahead = False
                 if progress.stored is stored:
                     progress.stored = None
                 continue
@@ -343,7 +342,11 @@ class RadosQueue(RadosPart):
         operation.set_xattr(STATE, value)
         if spilled != encode_spill(stored.state):
             operation.set_xattr(SPILL, spilled)
-        await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
+        progress.replaced = stored
+        try:
+            await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
+        finally:
+            progress.replaced = None
         progress.stored = StoredState(value, state, stored.head)
 
     async def _follow(self, token: LockToken, progress: HeldProgress, share: Cut, end: Position) -> None:
@@ -364,12 +367,9 @@ class RadosQueue(RadosPart):
     async def _look(self, token: LockToken, progress: HeldProgress) -> StoredState:
         """The state as it is now, and the runs."""
         what = f"looking at {token.shard}"
-        operation = held_read(token)
-        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
-        keys = operation.omap_page("", RUN_KEY, MOST_RUNS)
-        await self._run(operation, token, what)
-        stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
-        progress.stored, progress.runs, progress.is_known = stored, runs_of(stored, keys.values, what), True
+        found = await look_with_runs(lambda: held_read(token), lambda each: self._run(each, token, what), what)
+        stored = progress.stored = found.stored
+        progress.runs, progress.is_known = found.runs, True
         progress.is_spilled = progress.is_spilled or bool(progress.runs)
         progress.begun = None if stored.state.removed.total else stored.state.begun
         return stored
@@ -419,8 +419,7 @@ class RadosQueue(RadosPart):
 
 def _part(page: Page, at: Position, limit: int, end: Position) -> Page:
     """Up to `limit` entries of a run from a position on; behind the last one stands what follows the run, at `end`."""
-    positions = [Position.parse(each.decode("ascii")) for each in page.positions]
-    first = bisect_left(positions, at)
+    first = bisect_left(page.positions, at, key=lambda each: Position.parse(each.decode("ascii")))
     last = min(first + limit, len(page.entries))
     found = page.positions[first : last + 1]
     if last == len(page.entries):

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
+from typing import Literal
 
+from remora.codec.lock_ops import decode_lock_info, encode_get_info
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.member import is_workers
 from remora.model.shard import Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.part import RadosPart, all_values
+from remora.storage.rados.part import LOCK_CLASS, RadosPart, all_values, decoded, lock_name
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
 from remora.storage.rados.runs import has_runs
 
@@ -28,6 +31,9 @@ _OBJECT = "remora.released"
 
 _RELEASED, _GUARDED, _LEAVING = b"1", b"spilling", b"releasing"
 _TRIES = 20
+
+Guard = Literal["", "new", "stands"]
+"""What keeps older remoras from a queue: nothing, since it is released; a guard that was set just now; or before."""
 
 
 class RadosReleases(RadosPart):
@@ -71,7 +77,9 @@ class RadosReleases(RadosPart):
         if value.startswith(_GUARDED):
             return False
         if value.startswith(_LEAVING):
-            return not await self._has_runs(queue) and await self._replace(queue, value, _RELEASED)
+            with suppress(StoreError):
+                return not await self._has_runs(queue) and await self._replace(queue, value, _RELEASED)
+            return False  # whoever may be delivering its runs goes on
         if self._known is not None and Shard(queue) in self._known:
             return True
         with suppress(StoreError):  # what cannot be looked at stays as the operator wants it
@@ -99,16 +107,16 @@ class RadosReleases(RadosPart):
                 return
         raise StoreUnavailable(f"releasing {queue}: other clients keep changing what is released")
 
-    async def guard(self, queue: str) -> bool:
-        """Keep older remoras from a queue before entries of it are moved to runs; False where it is released."""
+    async def guard(self, queue: str) -> Guard:
+        """Keep older remoras from a queue before entries of it are moved to runs, unless it is released."""
         for _ in range(_TRIES):
             value = await self._value(queue)
             if value.startswith(_GUARDED):
-                return True
-            if value and not (value.startswith(_LEAVING) and await self._has_runs(queue)):
-                return False
-            if value or await self._swap(queue, b"", _named(_GUARDED)):
-                return True
+                return "stands"
+            if value:
+                return "stands" if value.startswith(_LEAVING) and await self._has_runs(queue) else ""
+            if await self._swap(queue, b"", _named(_GUARDED)):
+                return "new"
         raise StoreUnavailable(f"guarding {queue}: other clients keep changing what is released")
 
     async def guard_again(self, queue: str) -> None:
@@ -126,11 +134,24 @@ class RadosReleases(RadosPart):
         if value.startswith(_GUARDED):
             await self._replace(queue, value, b"")
 
-    async def lift_stale(self) -> None:
-        """Lift guards of queues in which nothing is spilled: who set them has stopped, or sets them again."""
+    async def lift_stale(self, ours: Container[Shard] = ()) -> None:
+        """Lift guards of queues in which nothing is spilled, but `ours`: who set them has stopped, or sets them again.
+
+        One that another worker holds is left to that worker, which may be about to move entries.
+        """
         for queue, value in (await all_values(self._connection, _OBJECT, self._own)).items():
-            if value.startswith(_GUARDED) and not await self._has_runs(queue):
+            if not value.startswith(_GUARDED) or Shard(queue) in ours:
+                continue
+            if not (await self._is_held_elsewhere(queue) or await self._has_runs(queue)):
                 await self._replace(queue, value, b"")
+
+    async def _is_held_elsewhere(self, queue: str) -> bool:
+        operation, what = ReadOp().assert_exists(), f"looking at the lock of {queue}"
+        reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(Shard(queue))))
+        with suppress(MissingError):
+            await self._connection.run(operation, queue, what, locator=self._locator(Shard(queue)))
+        lockers = decoded(decode_lock_info, reply.data, what).lockers if reply.data else ()
+        return any(is_workers(each.cookie) and each.entity != self._connection.session.entity for each in lockers)
 
     async def _replace(self, queue: str, value: bytes, new: bytes) -> bool:
         """End a guard or a wait for runs since a queue has none; False where one has come meanwhile, or another value.

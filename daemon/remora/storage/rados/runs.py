@@ -6,16 +6,28 @@ run's object and deleted after it, so that no run is ever without one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
+from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.codec.queue_state import spill_in
-from remora.codec.spill import RUN_KEY, RunOwner, decode_owner, decode_page, decode_run, digest_of, encode_owner
-from remora.model.errors import CodecError, StoreDamaged, StoreError
+from remora.codec.spill import (
+    RUN_KEY,
+    RunOwner,
+    decode_owner,
+    decode_page,
+    decode_run,
+    digest_of,
+    encode_owner,
+    encode_page,
+)
+from remora.model.errors import CodecError, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
@@ -26,13 +38,17 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import INCARNATION, RadosPart, all_values, decoded
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import FULL, OWN, MismatchError, MissingError, Refusals
-from remora.storage.rados.state import SPILL, StoredState
+from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
 
 _log = logging.getLogger(__name__)
 
 RUNS = "remora.runs"
 
 _PAGE = 1024
+"""So many keys an OSD gives at most in one answer, also where more are asked for."""
+
+_LOOKS = 20
+_AT_ONCE = 32
 _FULL_FRACTION = 0.85
 _CACHED = 8
 _NAMELESS_S = 3600.0
@@ -61,6 +77,10 @@ class Runs(RadosPart):
         what = f"storing spilled entries of {token.shard}"
         await self._connection.run(operation, run.name, what, _WRITTEN, self._place(run.pool))
 
+    async def packed(self, page: Page) -> bytes:
+        """The bytes of a run, packed beside the loop: that takes as long as many pages of other queues."""
+        return await asyncio.to_thread(encode_page, page)
+
     def new_name(self) -> tuple[str, str]:
         """The name of a new run, and its pool."""
         return f"{RUN_KEY}{secrets.token_hex(8)}", self._pool
@@ -74,7 +94,7 @@ class Runs(RadosPart):
         content = operation.read(0, run.stored_bytes + 1)
         try:
             await self._connection.run(operation, run.name, what, locator=self._place(run.pool))
-            page = decode_page(content.data, run)
+            page = await asyncio.to_thread(decode_page, content.data, run)
         except MissingError as exc:
             raise StoreDamaged(f"the {run.entries} spilled entries from {run.first} on are gone: {exc}") from exc
         except CodecError as exc:
@@ -88,13 +108,19 @@ class Runs(RadosPart):
         """Delete runs that their queue names no longer; what fails is left to the sweep."""
         for run in runs:
             self._cached.pop(run.name, None)
+        for first in range(0, len(runs), _AT_ONCE):
             with contextlib.suppress(StoreError):
-                await self._delete(run.name, run.pool)
+                await self._delete({run.name: run.pool for run in runs[first : first + _AT_ONCE]})
 
-    async def _delete(self, name: str, pool: str) -> None:
-        with contextlib.suppress(MissingError):
-            await self._connection.run(WriteOp().remove(), name, f"deleting {name}", locator=self._place(pool))
-        await self._on_list(WriteOp().create(exclusive=False).remove_omap([name]))
+    async def _delete(self, pools: Mapping[str, str]) -> None:
+        """Delete runs by name and pool; their names stay in the list while one of them could not be deleted."""
+
+        async def delete(name: str, pool: str) -> None:
+            with contextlib.suppress(MissingError):
+                await self._connection.run(WriteOp().remove(), name, f"deleting {name}", locator=self._place(pool))
+
+        await asyncio.gather(*(delete(*each) for each in pools.items()))
+        await self._on_list(WriteOp().create(exclusive=False).remove_omap(list(pools)))
 
     async def usage(self) -> SpillUsage:
         """What the runs of each queue take, and why the pool of new ones takes no more."""
@@ -104,13 +130,23 @@ class Runs(RadosPart):
         return SpillUsage(by_shard, await self._why_full())
 
     async def _why_full(self) -> str:
+        """Asked before the pool is full: with the pool of the queues full, their rings would take nothing either."""
         pool = self._place(self._pool).pool
         try:
-            found = json.loads(await self._connection.session.ask_monitors("df"))
-            used = {each["name"]: float(each["stats"]["percent_used"]) for each in found["pools"]}.get(pool, 0.0)
-        except (StoreError, ValueError, KeyError, TypeError):
+            found = json.loads(await self._connection.session.ask_monitors("df", detail="detail"))
+            stats = {each["name"]: each["stats"] for each in found["pools"]}.get(pool, {})
+            used = float(stats.get("percent_used", 0.0))
+            quotas = [
+                float(stats.get(taken, 0.0)) / float(stats[most])
+                for taken, most in (("stored", "quota_bytes"), ("objects", "quota_objects"))
+                if stats.get(most)
+            ]
+        except (StoreError, ValueError, KeyError, TypeError, AttributeError):
             return ""  # then a pool that is full refuses the run itself
-        return f"pool {pool} is {used:.0%} full" if used >= _FULL_FRACTION else ""
+        if used >= _FULL_FRACTION:
+            return f"pool {pool} is {used:.0%} full"
+        of_quota = max(quotas, default=0.0)
+        return f"pool {pool} has used {of_quota:.0%} of its quota" if of_quota >= _FULL_FRACTION else ""
 
     # ------------------------------------------------------------------------------------------ sweeping
 
@@ -125,7 +161,7 @@ class Runs(RadosPart):
         self._nameless = self._nameless.after_look(listed.keys() - named, now)
         for name in self._nameless.seen_for(_NAMELESS_S, now):
             _log.info("deleting spilled entries that no queue names: %s of %s", name, listed[name].queue)
-            await self._delete(name, listed[name].pool)
+            await self._delete({name: listed[name].pool})
 
     async def _named(self, shard: Shard, incarnation: str) -> set[str]:
         """The runs that a queue names; none where it is gone, or made anew."""
@@ -172,6 +208,39 @@ def runs_of(stored: StoredState, keys: Mapping[str, bytes], what: str) -> Sequen
     if begins is not bool(spill.entries) or bool(runs) is not bool(spill.entries):
         raise StoreDamaged(f"{what}: {spill.entries} entries are spilled, but its {len(runs)} runs have {reach}")
     return runs
+
+
+class QueueLook(NamedTuple):
+    """State, head, runs and attributes of a queue, all of one moment."""
+
+    stored: StoredState
+    runs: Sequence[SpilledRun]
+    xattrs: Mapping[str, bytes]
+
+
+async def look_with_runs(
+    begin: Callable[[], ReadOp], send: Callable[[ReadOp], Awaitable[object]], what: str
+) -> QueueLook:
+    """Look at a queue, with operations that `begin` begins. Raises what `send` raises, and StoreDamaged.
+
+    An OSD tells 1,024 runs at a time. All that changes them changes the state, too, so answers of one state are one.
+    """
+    for _ in range(_LOOKS):
+        operation = begin()
+        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+        keys = operation.omap_page("", RUN_KEY, _PAGE)
+        await send(operation)
+        stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        found, is_one = dict(keys.values), True
+        while keys.more and keys.values and is_one:
+            operation = begin()
+            again, keys = operation.xattrs(), operation.omap_page(max(found), RUN_KEY, _PAGE)
+            await send(operation)
+            found |= keys.values
+            is_one = again.values.get(STATE, b"") == stored.value
+        if is_one:
+            return QueueLook(stored, runs_of(stored, found, what), xattrs.values)
+    raise StoreUnavailable(f"{what}: its runs keep changing")
 
 
 async def has_runs(connection: ClusterConnection, shard: Shard, locator: Locator) -> bool:

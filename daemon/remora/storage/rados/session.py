@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -153,9 +154,9 @@ class ClusterSession:
         """Whether the pool exists now."""
         return await self._run_blocking(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
 
-    async def ask_monitors(self, prefix: str) -> bytes:
-        """What the monitors answer to a command without arguments, in JSON."""
-        command = f'{{"prefix": "{prefix}", "format": "json"}}'.encode()
+    async def ask_monitors(self, prefix: str, **arguments: str) -> bytes:
+        """What the monitors answer to a command, in JSON."""
+        command = json.dumps({"prefix": prefix, "format": "json", **arguments}).encode()
         return await self._run_blocking(lambda: self._cluster.mon_command(command), f"asking for {prefix}")
 
     async def list_objects(self, locator: Locator, prefix: str) -> list[str]:

@@ -6,19 +6,17 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from remora.codec.queue_ops import HEAD_SIZE, decode_head
-from remora.codec.spill import MOST_RUNS, RUN_KEY
 from remora.model.errors import StoreDamaged
 from remora.model.position import Position
 from remora.model.shard import Shard
 from remora.model.spill import SpilledRun
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.part import INCARNATION, decoded
+from remora.storage.rados.part import INCARNATION
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import QUEUE
-from remora.storage.rados.runs import Runs, runs_of
-from remora.storage.rados.state import StoredState, stored_state
+from remora.storage.rados.runs import Runs, look_with_runs
+from remora.storage.rados.state import StoredState
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +37,19 @@ class SpilledView:
             if run.end <= start:
                 continue
             page = await self.reader.read(run)
-            positions = [Position.parse(each.decode("ascii")) for each in page.positions]
-            for i in range(bisect_left(positions, start), len(page.entries)):
-                yield str(positions[i]), page.entries[i]
+            first = bisect_left(page.positions, start, key=lambda each: Position.parse(each.decode("ascii")))
+            for i in range(first, len(page.entries)):
+                yield page.positions[i].decode("ascii"), page.entries[i]
 
 
 async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Locator, reader: Runs) -> SpilledView:
     """Look at a queue. Raises ShardGone."""
     what = f"looking at {shard}"
-    operation = ReadOp().assert_exists()
-    content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
-    keys = operation.omap_page("", RUN_KEY, MOST_RUNS)
-    await connection.run(operation, shard.queue, what, QUEUE, locator)
-    stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
-    incarnation = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
-    return SpilledView(stored, runs_of(stored, keys.values, what), incarnation, reader)
+    found = await look_with_runs(
+        lambda: ReadOp().assert_exists(), lambda each: connection.run(each, shard.queue, what, QUEUE, locator), what
+    )
+    incarnation = found.xattrs.get(INCARNATION, b"").decode("ascii", "replace")
+    return SpilledView(found.stored, found.runs, incarnation, reader)
 
 
 async def oldest_spilled(view: SpilledView) -> bytes | None:

@@ -19,8 +19,8 @@ from remora.codec.queue_ops import (
     open_reservations,
     room_of,
 )
-from remora.codec.spill import MOST_RUNS, RUN_BYTES, RUN_ENTRIES, encode_page, encode_run, run_key
-from remora.model.errors import StoreDamaged, StoreUnavailable
+from remora.codec.spill import MOST_RUNS, RUN_BYTES, RUN_ENTRIES, encode_run, run_key
+from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Page
@@ -32,7 +32,7 @@ from remora.storage.rados.queue import HeldProgress, RadosQueue
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError
 from remora.storage.rados.runs import run_of
 from remora.storage.rados.spilled_view import SpilledView, spilled_view
-from remora.storage.rados.state import STATE, stored_state
+from remora.storage.rados.state import STATE, StoredState, stored_state
 
 _EXPORTED = "remora.exported"
 """The xattr with the position up to which spilled entries stand in a file."""
@@ -83,21 +83,20 @@ class RadosSpills(RadosQueue):
 
     async def _move(self, token: LockToken, progress: HeldProgress) -> int:
         """Raises ChangedError where the queue is not as it was known to be; then nothing was moved."""
-        stored = await self._look(token, progress)  # a ring that is not spilled yet is known from its state only
-        front = stored.head.front
-        page = _within_bytes(await self.list_from(token, front, front, RUN_ENTRIES))
-        if not page.entries or len(progress.runs) >= MOST_RUNS:
+        known = progress.stored if progress.is_spilled else None  # else only its state is known, not its ring's front
+        stored = known or await self._look(token, progress)
+        if len(progress.runs) >= MOST_RUNS:
+            raise StoreFull(f"{token.shard} has {MOST_RUNS} runs of spilled entries; there cannot be more")
+        front, limit = stored.head.front, _run_entries(progress, stored)
+        page = _within_bytes(await self.list_from(token, front, front, limit))
+        if not page.entries:
             return 0
-        began, is_first = asyncio.get_running_loop().time(), not stored.state.spill.entries
+        progress.page_bytes = page.nbytes / len(page.entries)
         end = Position.parse(page.positions[-1].decode("ascii"))
-        data = encode_page(page)
+        data = await self._runs.packed(page)
         run = run_of(page, self._runs.new_name(), stored.head.bytes_between(front, end), data)
-        await self._runs.write(token, run, data)
-        await self._old_heads.settle(token.shard)
-        if asyncio.get_running_loop().time() - began > _SEND_WITHIN_S:
-            raise StoreUnavailable(f"spilling of {token.shard}: storing a run took too long")
-        if is_first and not await self._guards.set(token.shard):  # it may have been released since
-            await self._runs.discard([run])
+        is_first = not stored.state.spill.entries
+        if not await self._stored(token, run, data, is_first=is_first):
             return 0
         progress.is_spilled = True
         operation = held_write(token).assert_xattr(STATE, stored.value)
@@ -114,6 +113,28 @@ class RadosSpills(RadosQueue):
         if is_first:
             await self._guards.confirm(token.shard)
         return run.entries
+
+    async def _stored(self, token: LockToken, run: SpilledRun, data: bytes, *, is_first: bool) -> bool:
+        """Store a run; returns whether its queue may name it now.
+
+        One that is refused is deleted at once: each takes of the bounds while it is listed. A write without an answer
+        may come late, so its run stays in the list, for the sweep.
+        """
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._runs.write(token, run, data)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            await self._runs.discard([run])
+            raise
+        await self._old_heads.settle(token.shard)
+        if asyncio.get_running_loop().time() - began > _SEND_WITHIN_S:
+            raise StoreUnavailable(f"spilling of {token.shard}: storing a run took too long")
+        if not is_first or await self._guards.set(token.shard):  # it may have been released since
+            return True
+        await self._runs.discard([run])
+        return False
 
     # ------------------------------------------------------------------------------------------ commands
 
@@ -169,6 +190,13 @@ class RadosSpills(RadosQueue):
 
     async def _view(self, shard: Shard) -> SpilledView:
         return await spilled_view(self._connection, shard, self._locator(shard), self._runs)
+
+
+def _run_entries(progress: HeldProgress, stored: StoredState) -> int:
+    """How many entries to list for a run: about as many as it has room for, and not all of a ring with large ones."""
+    mean = progress.page_bytes
+    fitting = RUN_BYTES / mean if mean else stored.state.entries_in(RUN_BYTES, stored.head)
+    return min(RUN_ENTRIES, max(1, round(1.1 * fitting)))
 
 
 def _within_bytes(page: Page) -> Page:
