@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import hashlib
 import json
 import os
 import queue
@@ -44,6 +45,12 @@ PYTEST = (
     *("-m", "not ceph and not kafka and not spark and not full"),
 )
 """How tests are run: those of the gate that need no cluster and no broker, which take minutes to start."""
+
+WITH_SERVERS = (*PYTEST[:-1], "(ceph or kafka) and not spark and not full")
+"""How those of the gate are run that need one."""
+
+ONE_AT_A_TIME = threading.Lock()
+"""Held while tests with servers run: they share one cluster and one broker, which some of them hurt."""
 
 FULL = (*PYTEST[:-1], "not ceph and not kafka and not spark and full")
 """How those are run that wait for the full run."""
@@ -103,6 +110,8 @@ class Result:
     files: int = 0
     before: str = ""
     """The test that the list names, and that does not notice."""
+    of: str = ""
+    """A digest of the code and the test that this was found with; see `digest`."""
 
     @property
     def noticed_by(self) -> str:
@@ -268,10 +277,10 @@ class Runner:
                 outcome, by = first_to_notice(copy, guard, tests, pure=pure)
             if outcome in NOTICING and "::" in by and not self._passes(copy, by, pure=pure):
                 outcome, by = Outcome.BROKEN, f"{by} fails with the guard, too"
+            of = digest(guard, by, copy.root)
         finally:
             self.copies.put(copy)
-        result = Result(guard.name, outcome, by, time.monotonic() - began, len(tests))
-        return result if result.noticed_by == guard.noticed_by else replace(result, before=guard.noticed_by)
+        return beside(guard, Result(guard.name, outcome, by, time.monotonic() - began, len(tests), of=of))
 
     def _passes(self, copy: Copy, test: str, *, pure: bool) -> bool:
         """Whether a test passes with all guards in place; it is asked once."""
@@ -279,7 +288,7 @@ class Runner:
         with self._lock:
             known = self._sound.get(key)
         if known is None:
-            known = copy.run([test], pure=pure)[0] == 0
+            known = at_the_gate(copy, [test], pure=pure)[0] == 0
             with self._lock:
                 self._sound[key] = known
         return known
@@ -288,15 +297,25 @@ class Runner:
 def first_to_notice(copy: Copy, guard: Guard, tests: Sequence[str], *, pure: bool) -> tuple[Outcome, str]:
     """What became of a guard's removal, and by whom: the test that the guard names is asked before all others."""
     if guard.noticed_by:
-        outcome, by = judged(*copy.run([guard.noticed_by], pure=pure))
+        outcome, by = judged(*at_the_gate(copy, [guard.noticed_by], pure=pure))
         if outcome in NOTICING:
             return outcome, by
-    outcome, by = judged(*copy.run(tests, pure=pure))
+    outcome, by = judged(*at_the_gate(copy, tests, pure=pure))
     if outcome not in NOTICING:
         late, by_late = judged(*copy.run(tests, pure=pure, options=FULL))
         if late in NOTICING:
             return Outcome.LATE, by_late
     return outcome, by
+
+
+def at_the_gate(copy: Copy, tests: Sequence[str], *, pure: bool) -> tuple[int, str]:
+    """pytest's exit code and output: of those that need no server, and where none of these fails, of the others."""
+    code, output = copy.run(tests, pure=pure)
+    if judged(code, output)[0] in NOTICING:
+        return code, output
+    with ONE_AT_A_TIME:
+        served = copy.run(tests, pure=pure, options=WITH_SERVERS)
+    return (code, output) if served[0] == NO_TESTS else served
 
 
 def judged(code: int, output: str) -> tuple[Outcome, str]:
@@ -342,6 +361,36 @@ def _attempted(guard: Guard, runner: Runner) -> Result:
         return Result(guard.name, Outcome.BROKEN, f"{type(exc).__name__}: {exc}")
 
 
+def beside(guard: Guard, result: Result) -> Result:
+    """The result with the test that the list names where that is another one."""
+    return replace(result, before="" if result.noticed_by == guard.noticed_by else guard.noticed_by)
+
+
+def digest(guard: Guard, by: str, root: Path = ROOT) -> str:
+    """What a result rests on: the guard's lines, its file, and the file of the test that noticed."""
+    files = [root / guard.file, root / by.partition("::")[0]]
+    texts = [guard.find, guard.replace, *(each.read_text() for each in files if each.is_file())]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def kept(path: Path | None, guards: Sequence[Guard], root: Path = ROOT) -> list[Result]:
+    """The results in a file that still hold: the guard was noticed, and what that rests on is as it was."""
+    if path is None or not path.exists():
+        return []
+    rows = [Result(**each | {"outcome": Outcome(each["outcome"])}) for each in json.loads(path.read_text())]
+    named = {guard.name: guard for guard in guards}
+    known = [(named[each.guard], each) for each in rows if each.guard in named and each.outcome in NOTICING]
+    return [beside(guard, each) for guard, each in known if each.of == digest(guard, each.by, root)]
+
+
+def keep(path: Path | None, results: Sequence[Result]) -> None:
+    """Write the results into a file, which is whole at any moment."""
+    if path is not None:
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
+        new.replace(path)
+
+
 def summary(results: Sequence[Result]) -> str:
     """What was found, in a line or some."""
     silent = sorted(each.guard for each in results if each.outcome is Outcome.UNNOTICED)
@@ -382,7 +431,7 @@ def main(arguments: Sequence[str], usage: str) -> int:
     parser.add_argument("--record", action="store_true", help="name in the lists which test noticed")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="of these names or files")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="side by side")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results into this file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in this file, and go on from it")
     parser.add_argument("--test-seconds", type=float, default=300, metavar="S", help="when one test hangs (300)")
     parser.add_argument("--run-seconds", type=float, default=1800, metavar="S", help="when all of a guard hang (1800)")
     options = parser.parse_args(arguments)
@@ -397,15 +446,18 @@ def main(arguments: Sequence[str], usage: str) -> int:
         for guard in guards:
             print(f"{guard.name:40} {guard.file}: {guard.guards}; {guard.noticed_by or 'no test is known to notice'}")
         return 0
-    results: list[Result] = []
-    jobs = min(options.jobs, len(guards))
+    results = kept(options.json, guards)
+    if results:
+        print(f"{len(results)} guards as {options.json} says", flush=True)
+    known = {each.guard for each in results}
+    left = [guard for guard in guards if guard.name not in known]
+    jobs = min(options.jobs, len(left))
     with copies(jobs, options.test_seconds, options.run_seconds) as made:
-        for result in attempt_all(guards, Runner(made), max(1, jobs)):
+        for result in attempt_all(left, Runner(made), max(1, jobs)):
             results.append(result)
             print(result, flush=True)
+            keep(options.json, results)
     print(summary(results))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
     if options.record:
         record(results)
     return 0 if results and all(each.outcome in NOTICING for each in results) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ from devkit.mutation import (
     Runner,
     attempt_all,
     copies,
+    digest,
     judged,
+    keep,
+    kept,
     load,
     problem,
     record,
@@ -124,6 +128,8 @@ def tree(tmp_path: Path) -> Path:
         "def test_bound():\n    assert not fits(4)\ndef test_fits():\n    assert fits(2) is not False\n"
         "def test_hangs():\n    while fits(3) is None: time.sleep(0.01)\n",
         "tests/unit/policy/test_flaky.py": "from remora.policy import room\ndef test_never():\n    assert False\n",
+        "tests/unit/policy/test_served.py": "import pytest\nfrom remora.policy.room import fits\n"
+        "@pytest.mark.ceph\ndef test_sign():\n    with pytest.raises(ValueError): fits(-1)\n",
         "tests/unit/policy/test_late.py": "import pytest\nfrom remora.policy.room import fits\n"
         "@pytest.mark.full\ndef test_sign():\n    with pytest.raises(ValueError): fits(-1)\n",
         "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--import-mode=importlib --strict-markers'\n"
@@ -138,7 +144,8 @@ def tree(tmp_path: Path) -> Path:
 def test_who_notices(tree: Path) -> None:
     """A guard's removal is noticed, by a failure or by a test that hangs, or it is not; the tree stays as it was.
 
-    A test that fails with all guards in place notices nothing. One of the full run is asked where none of the gate did.
+    A test that fails with all guards in place notices nothing. One that needs a server is asked where none that needs
+    none did, and one of the full run where none of the gate did.
     The one that an entry names is asked first, and is stale where it does not notice.
     """
     room = ("tests/unit/policy/test_room.py",)
@@ -149,6 +156,7 @@ def test_who_notices(tree: Path) -> None:
         Guard("hang", BOUND.file, "", "    return True", "    return None", room),
         Guard("flaky", BOUND.file, "", *sign, ("tests/unit/policy/test_flaky.py",)),
         Guard("gone", BOUND.file, "", "no such line", "", room),
+        Guard("served", BOUND.file, "", *sign, (*room, "tests/unit/policy/test_served.py")),
         Guard("late", BOUND.file, "", *sign, ("tests/unit/policy/test_late.py",)),
         Guard("first", BOUND.file, "", BOUND.find, BOUND.replace, ("tests/unit/policy/test_flaky.py",), NAMED),
         Guard("stale", BOUND.file, "", "    return True", "    return False", room, NAMED),
@@ -165,12 +173,35 @@ def test_who_notices(tree: Path) -> None:
         "sign": (Outcome.UNNOTICED, ""),
         "hang": (Outcome.HANGS, "tests/unit/policy/test_room.py::test_hangs"),
         "flaky": (Outcome.BROKEN, "tests/unit/policy/test_flaky.py::test_never fails with the guard, too"),
+        "served": (Outcome.NOTICED, "tests/unit/policy/test_served.py::test_sign"),
         "late": (Outcome.LATE, "tests/unit/policy/test_late.py::test_sign"),
         "first": (Outcome.NOTICED, NAMED),
         "stale": (Outcome.NOTICED, "tests/unit/policy/test_room.py::test_fits"),
         "gone": (Outcome.BROKEN, f"BadList: gone: its lines stand 0 times in {BOUND.file}, not once"),
     }
     assert (tree / BOUND.file).read_text() == before
+
+
+def test_a_run_goes_on(tree: Path) -> None:
+    """A kept result holds until the file of the guard, or of the test that noticed, changes; others are tried anew."""
+    room = ("tests/unit/policy/test_room.py",)
+    guards = [
+        Guard("bound", BOUND.file, "", BOUND.find, BOUND.replace, room),
+        Guard("sign", BOUND.file, "", "        raise ValueError", "        pass", room),
+    ]
+    file = tree / "results"
+    with copies(1, test_s=10, run_s=60, root=tree) as made:
+        keep(file, [*attempt_all(guards, Runner(made, tree), 1)])
+
+    assert [each.guard for each in kept(file, guards, tree)] == ["bound"]
+    assert kept(tree / "none", guards, tree) == []
+    assert kept(file, guards[1:], tree) == []
+    assert not kept(file, [replace(guards[0], noticed_by=NAMED)], tree)[0].before
+    for changed in (BOUND.file, room[0]):
+        text = (tree / changed).read_text()
+        (tree / changed).write_text(f"{text}# changed\n")
+        assert kept(file, guards, tree) == []
+        (tree / changed).write_text(text)
 
 
 def test_tests_of_every_folder_can_be_run() -> None:
@@ -238,8 +269,17 @@ def test_what_a_run_says() -> None:
 def test_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, outcome: Outcome, code: int
 ) -> None:
-    """It prints a row for each guard and a summary, writes the results, and fails when one was not noticed."""
-    monkeypatch.setattr(Runner, "attempt", lambda _, guard: Result(guard.name, outcome, "a test", 1.0, 2))
+    """It prints a row for each guard and a summary, writes the results, and fails when one was not noticed.
+
+    Called again, it tries what was not noticed.
+    """
+    tried: list[str] = []
+
+    def attempt(_: Runner, guard: Guard) -> Result:
+        tried.append(guard.name)
+        return Result(guard.name, outcome, "a test", 1.0, 2, of=digest(guard, "a test"))
+
+    monkeypatch.setattr(Runner, "attempt", attempt)
     monkeypatch.setattr(mutation, "copies", lambda *_: copies(0, 1, 1, tmp_path))
     name = GUARDS[0].name
 
@@ -249,6 +289,9 @@ def test_the_command(
     assert said.startswith(f"{outcome:9} {name} ")
     assert ("unnoticed: " in said) is (outcome is Outcome.UNNOTICED)
     assert json.loads((tmp_path / "results").read_text())[0]["by"] == "a test"
+
+    assert mutation.main(["--only", name, "--json", str(tmp_path / "results")], "") == code
+    assert tried == [name] * (1 + code)
 
 
 def test_the_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
