@@ -1,4 +1,4 @@
-"""What a session begins once it is over: nothing. What it had read is read again by the next one."""
+"""What a session begins once it is over: nothing where it failed; where it was asked to end, what it had read."""
 
 from __future__ import annotations
 
@@ -103,3 +103,27 @@ async def test_what_stands_behind_a_refused_entry(fails: bool) -> None:
 
     assert scene.of_the_first_session() == [[0, 1], [2]]
     assert sorted(scene.arrived()) == [1, 2]
+
+
+@in_virtual_time
+async def test_the_rest_of_a_batch_goes_first_in_a_session_that_ends_well() -> None:
+    """Where a session is asked to end while the letter of a refused entry is stored, the rest of its batch goes next.
+
+    What such a session has read it still delivers: the next batch of the lane would pass that rest, of the same key.
+    """
+    scene = Scene(*(raw_entry("k", each) for each in range(4)))
+    scene.endpoint.batch_records = 2
+    scene.fate = lambda events: Fate(arrives=0, error=EntryRefused("no").at(0, 1)) if 0 in events else Fate()
+    worker = a_worker(scene.store, scene.endpoint)
+
+    def storing() -> float:
+        worker.finish()
+        return STORING_S
+
+    scene.storing = storing
+
+    async with running(worker) as run:
+        await run
+
+    assert scene.of_the_first_session() == [[0, 1], [1], [2, 3]]
+    assert scene.arrived() == [1, 2, 3]
