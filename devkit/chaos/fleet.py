@@ -35,7 +35,7 @@ from devkit.chaos.stands import EXACTLY_ONCE, Fed, Mode, Stand, Wanted
 from devkit.chaos.strikes import LEASE_S, Hurtable, Strikes
 from devkit.chaos.witness import Witness
 from devkit.verdicts.checker import Verdict, judge
-from devkit.verdicts.history import Balance, History, Round, Topic
+from devkit.verdicts.history import Balance, History, Kind, Round, Sent, Topic
 from devkit.verdicts.verdict import Copy
 from remora.config import Settings
 from remora.model.errors import StoreError
@@ -282,7 +282,7 @@ class _Fleet:
                     topic.name,
                     topic.is_exact,
                     _most_shards(topic, balances.get(topic.name, ())),
-                    list(self._accounts[topic.name].sent),
+                    self._sent(topic),
                     seen[topic.name],
                     letters[topic.name],
                     balances.get(topic.name, ()),
@@ -295,6 +295,12 @@ class _Fleet:
             IN_FLIGHT_BYTES,
             self._strikes.thaws if len(self._rounds) == self._options.rounds else (),  # any of the run's will do
         )
+
+    def _sent(self, topic: Fed) -> Sequence[Sent]:
+        """What was sent to a topic; what a receiver has refused for good has to become a dead letter."""
+        refused = self._hurtable.http.refused if self._hurtable.http else {}
+        sent = self._accounts[topic.name].sent
+        return [each._replace(kind=Kind.REFUSED) if each.event_id in refused else each for each in sent]
 
     async def _balances(self) -> Mapping[str, Sequence[Balance]]:
         """What `remora ledger` says of each shard, by topic."""
@@ -369,12 +375,14 @@ class _Fleet:
 
 
 def _faults(options: argparse.Namespace) -> Collection[plan.Fault]:
-    """Which faults may be drawn: those that were named, else plan.UNNAMED; RabbitMQ's and NATS's where topics go there.
+    """Which faults may be drawn: those that were named, else plan.UNNAMED; a receiver's where topics go there.
 
     Where topics go to NATS alone the clock is stepped only by name: the age of an entry would be wrong, and copies
     beyond the stream's window possible.
     """
     named = {each for each in plan.Fault if each.word in options.faults} if options.faults else set(plan.UNNAMED)
+    if options.endpoints not in ("http", "all"):
+        named.difference_update(plan.OF_HTTP)
     if options.endpoints not in ("amqp", "all"):
         named.difference_update(plan.OF_RABBITMQ)
     if options.endpoints not in ("nats", "all") or options.store != "sqlite":
@@ -408,6 +416,7 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
         },
         "destinations": {"deny": []},
         "delivery": {"shard_bytes": f"{SHARD_BYTES}B", "retry_cap": "1s", "configuration_recheck": "1s"},
+        "http": {"request_timeout": f"{receivers.HTTP_TIMEOUT_S:g}s"},
         "kafka": {
             # Longer than a host is frozen: when it goes on, its batches are not given up, but found acknowledged.
             "delivery_timeout": "25s",

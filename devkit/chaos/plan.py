@@ -33,6 +33,9 @@ class Fault(Enum):
     KILL_RABBITMQ = "SIGKILL of RabbitMQ"
     FREEZE_RABBITMQ = "SIGSTOP of RabbitMQ"
     BLOCK_RABBITMQ = "a memory alarm of RabbitMQ"
+    LOWER_RABBITMQ = "a smaller max_message_size of RabbitMQ"
+    REFUSE = "records that the HTTP receiver refuses for good"
+    ANSWER_LATE = "answers of the HTTP receiver that come after the daemon's time-out"
     KILL_NATS = "SIGKILL of the NATS server"
     FREEZE_NATS = "SIGSTOP of the NATS server"
     FILL_NATS = "a full NATS stream"
@@ -68,6 +71,9 @@ WEIGHTS = {
     Fault.KILL_RABBITMQ: 3,
     Fault.FREEZE_RABBITMQ: 3,
     Fault.BLOCK_RABBITMQ: 3,
+    Fault.LOWER_RABBITMQ: 3,
+    Fault.REFUSE: 5,
+    Fault.ANSWER_LATE: 4,
     Fault.KILL_NATS: 3,
     Fault.FREEZE_NATS: 3,
     Fault.FILL_NATS: 3,
@@ -98,6 +104,9 @@ DOUBLINGS = {
     Fault.KILL_RABBITMQ: 3,
     Fault.FREEZE_RABBITMQ: 2,
     Fault.BLOCK_RABBITMQ: 2,
+    Fault.LOWER_RABBITMQ: 2,
+    Fault.REFUSE: 0,
+    Fault.ANSWER_LATE: 2,
     Fault.KILL_NATS: 0,
     Fault.FREEZE_NATS: 0,
     Fault.FILL_NATS: 0,
@@ -124,6 +133,9 @@ _PARTS = {
     Fault.KILL_RABBITMQ: "rabbitmq",
     Fault.FREEZE_RABBITMQ: "rabbitmq",
     Fault.BLOCK_RABBITMQ: "rabbitmq",
+    Fault.LOWER_RABBITMQ: "rabbitmq",
+    Fault.REFUSE: "refusals",
+    Fault.ANSWER_LATE: "answers",
     Fault.KILL_NATS: "nats",
     Fault.FREEZE_NATS: "nats",
     Fault.FILL_NATS: "nats",
@@ -132,6 +144,7 @@ _PARTS = {
 }
 OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq")
 OF_NATS = tuple(fault for fault, part in _PARTS.items() if part == "nats")
+OF_HTTP = (Fault.REFUSE, Fault.ANSWER_LATE)
 UNNAMED = frozenset(Fault) - {Fault.RESHARD}
 """What is drawn where no fault is named. Gateways fill fewer queues where numbers of shards change."""
 

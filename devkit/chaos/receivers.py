@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -20,6 +21,14 @@ from devkit.verdicts.verdict import Copy, Place
 REFUSED_SHARE, DROPPED_SHARE = 0.01, 0.002
 """Of an HTTP receiver's requests: answered with 503, and not at all."""
 
+REFUSALS = (400, 413, 422)
+"""What it answers to each post of a record that it refuses for good."""
+
+BAD_SHARE, LATE_SHARE = 0.05, 0.2
+"""Of its requests: refused for good, and answered late, while it does that."""
+
+HTTP_TIMEOUT_S = 4.0
+"""For so long the daemons of a run wait for an answer, and for as long again for a late one."""
 
 ROOM_LEFT = 200
 """Messages that a stream takes before it is full: more than come between a look and the limit."""
@@ -40,14 +49,20 @@ class Arrivals(Protocol):
 
 
 class OverHttp:
-    """A receiver that refuses some requests and cuts some connections, as often as chance will have it."""
+    """A receiver that fails some requests and cuts some connections, as often as chance will have it.
+
+    `refused` are the records that it has refused for good: it takes none of them ever, and it had taken none before.
+    """
 
     args = ""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._seen: list[Copy] = []
-        self.uri, self.is_away = "", False
+        self._taken: set[str] = set()
+        self._most_refused = 0
+        self.refused: dict[str, int] = {}
+        self.uri, self.is_away, self.is_late = "", False, False
 
     def plan(self, arrival: Arrival) -> Reply:
         """What a request is answered with; it has arrived if that is a success."""
@@ -57,8 +72,34 @@ class OverHttp:
         if drawn < REFUSED_SHARE + DROPPED_SHARE:
             return DROPPED
         headers = arrival.headers
-        self._seen.append(_copy(arrival.body, headers, unquote(headers["remora-shard"]), len(self._seen)))
-        return OK
+        copy = _copy(arrival.body, headers, unquote(headers["remora-shard"]), len(self._seen))
+        if self._is_refused(copy.event_id):
+            return status(self.refused[copy.event_id])
+        self._seen.append(copy)
+        self._taken.add(copy.event_id)
+        return self._late() if self.is_late and self._chance.random() < LATE_SHARE else OK
+
+    def refuse(self, count: int) -> None:
+        """Refuse so many further records for good; none but the former ones where it is 0."""
+        self._most_refused = len(self.refused) + count
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether it has refused as many as it was told to."""
+        return len(self.refused) >= self._most_refused
+
+    def _is_refused(self, event_id: str) -> bool:
+        if event_id not in self.refused:
+            if self.has_refused or event_id in self._taken or self._chance.random() >= BAD_SHARE:
+                return False
+            self.refused[event_id] = self._chance.choice(REFUSALS)
+        return True
+
+    def _late(self) -> Reply:
+        """Most late answers come while the daemon still waits for them, the others when nobody does."""
+        answers = asyncio.Event()
+        asyncio.get_running_loop().call_later(HTTP_TIMEOUT_S * self._chance.uniform(1, 2.2), answers.set)
+        return replace(OK, until=answers)
 
     async def read(self) -> Sequence[Copy]:
         return list(self._seen)

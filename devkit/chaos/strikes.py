@@ -19,9 +19,10 @@ from devkit.chaos.hosts import Host
 from devkit.chaos.moves import hurt_moves
 from devkit.chaos.network import Network
 from devkit.chaos.plan import BROKERS, Fault, Stroke
-from devkit.chaos.receivers import NATS_WINDOW_S, OverHttp, OverNats
+from devkit.chaos.receivers import HTTP_TIMEOUT_S, NATS_WINDOW_S, OverHttp, OverNats
 from devkit.chaos.stands import Stand
-from devkit.clusters.rabbitmq import RabbitMQ
+from devkit.chaos.witness import without_letters
+from devkit.clusters.rabbitmq import MAX_MESSAGE_BYTES, RabbitMQ
 from remora.codec.topic import DEAD_LETTER_TOPIC
 
 LEASE_S = 6.0
@@ -49,6 +50,9 @@ RESHARDING_S = 5.0
 
 LIFE_S = 60
 """For so long entries live for a while; clocks are stepped by more."""
+
+MOST_REFUSED = 12
+"""Of records that are refused for good at a time: a topic of which more wait, and nothing arrives, stops."""
 
 PATIENCE_S = 90.0
 """For so long a change of a topic or of a host's file is tried again, while OSDs, the disk or hosts are hurt."""
@@ -109,6 +113,9 @@ class Strikes:
             Fault.KILL_RABBITMQ: self._kill_rabbitmq,
             Fault.FREEZE_RABBITMQ: self._freeze_rabbitmq,
             Fault.BLOCK_RABBITMQ: self._block_rabbitmq,
+            Fault.LOWER_RABBITMQ: self._lower_rabbitmq,
+            Fault.REFUSE: self._refuse,
+            Fault.ANSWER_LATE: self._answer_late,
             Fault.KILL_NATS: self._kill_nats,
             Fault.FREEZE_NATS: self._freeze_nats,
             Fault.FILL_NATS: self._fill_nats,
@@ -289,6 +296,46 @@ class Strikes:
             await asyncio.sleep(seconds)
         finally:
             await self._rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+        return f"for {seconds:.1f} s"
+
+    async def _lower_rabbitmq(self, stroke: Stroke) -> str:
+        """Have larger entries become dead letters for a while. A limit counts for connections that are made later."""
+        assert self._rabbitmq is not None
+        for nbytes in (limits.SMALLER, MAX_MESSAGE_BYTES):
+            await self._rabbitmq.control("eval", f"application:set_env(rabbit, max_message_size, {nbytes}).")
+            await self._rabbitmq.control("close_all_connections", "the limit has changed")
+            await asyncio.sleep(2 + 3 * stroke.strength)
+        return f"{limits.SMALLER} bytes"
+
+    # ------------------------------------------------------------------------------------------- HTTP
+
+    async def _refuse(self, stroke: Stroke) -> str:
+        """Some records are refused for good; events come in until each is a dead letter, so that others arrive."""
+        assert self._http is not None
+        count, deadline = 1 + int((MOST_REFUSED - 1) * stroke.strength), time.monotonic() + 2 * PATIENCE_S
+        topics, left = [each.name for each in self._fed], ""
+        self._http.refuse(count)
+        while not self._http.has_refused or (
+            left := ", ".join(await without_letters(self._store, topics, self._http.refused))
+        ):
+            if time.monotonic() > deadline:
+                self.surprises.append(
+                    f"refused for good and no dead letters: {left or 'fewer were refused than meant'}"
+                )
+                break
+            await asyncio.sleep(0.2)
+        self._http.refuse(0)
+        return f"{count} records"
+
+    async def _answer_late(self, stroke: Stroke) -> str:
+        """A fifth of what arrives is answered after the daemon's time-out, at times after twice that."""
+        assert self._http is not None
+        seconds = HTTP_TIMEOUT_S * (1 + 2 * stroke.strength)
+        self._http.is_late = True
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._http.is_late = False
         return f"for {seconds:.1f} s"
 
     # ------------------------------------------------------------------------------------------- NATS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -15,6 +15,7 @@ from devkit.chaos import entries
 from devkit.chaos.reading import copy_of
 from devkit.verdicts.history import Letter, Reached
 from devkit.verdicts.verdict import Copy, Place
+from remora.model.errors import StoreError
 from remora.model.topic import own_topic_name
 from remora.ports.store import ShardStore
 
@@ -105,6 +106,15 @@ async def letters(store: ShardStore, topics: Sequence[str]) -> Mapping[str, Sequ
             end = Place.read(each.queue, f"{each.incarnation}:{each.next_position}")
             found[topic].append(Letter(entries.found_id(each.raw), place, end, each.cause, each.sequence))
     return found
+
+
+async def without_letters(store: ShardStore, topics: Sequence[str], ids: Collection[str]) -> Collection[str]:
+    """Which of these events are no dead letters of these topics; all while the store cannot be read."""
+    try:
+        found = await letters(store, topics)
+    except StoreError:
+        return ids
+    return {*ids} - {each.event_id for some in found.values() for each in some}
 
 
 async def reached(store: ShardStore, name: str) -> Reached | None:

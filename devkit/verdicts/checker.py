@@ -16,6 +16,7 @@ from devkit.verdicts.history import History, Kind, Letter, Round, Topic
 from devkit.verdicts.verdict import Copy, Fate, Place
 
 _OF_LIMITED_LIVES = ("expired", "exhausted")
+_UNDELIVERED = (Kind.BAD, Kind.REFUSED)
 
 KINDS = ("lost", "unwanted", "halved", "duplicated", "reordered", "gap", "number", "dead letter", "ledger", "thaw")
 
@@ -96,6 +97,7 @@ def _lost(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     ends = {
         Kind.GOOD: arrived | parked if topic.lives_end else arrived,
         Kind.BAD: parked,
+        Kind.REFUSED: parked,
         Kind.EITHER: arrived | parked,
     }
     for sent in topic.sent:
@@ -104,7 +106,7 @@ def _lost(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
 
 
 def _unwanted(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
-    wanted = {each.event_id for each in topic.sent if each.fate is not Fate.REFUSED and each.kind is not Kind.BAD}
+    wanted = {each.event_id for each in topic.sent if each.fate is not Fate.REFUSED and each.kind not in _UNDELIVERED}
     for each in firsts:
         if each.event_id not in wanted:
             yield Finding("unwanted", f"{topic.name}: nobody stored {each.event_id} to be delivered")
@@ -241,10 +243,11 @@ def _letters(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     delivered = {each.place for each in firsts}
     for each in topic.letters:
         kind = kinds.get(each.event_id)
-        may_be = kind is not None and (kind is not Kind.GOOD or (topic.lives_end and each.cause in _OF_LIMITED_LIVES))
-        if not may_be:
+        ended = topic.lives_end and each.cause in _OF_LIMITED_LIVES
+        may_be = {Kind.GOOD: ended, Kind.REFUSED: ended or each.cause == "refused", Kind.BAD: True, Kind.EITHER: True}
+        if kind is None or not may_be[kind]:
             yield Finding("dead letter", f"{topic.name}: {each.event_id or each.place} was parked as {each.cause}")
-        elif each.place in delivered and (topic.is_exact or kind is Kind.BAD):
+        elif each.place in delivered and (topic.is_exact or kind in _UNDELIVERED):
             yield Finding("dead letter", f"{topic.name}: {each.event_id} was parked and delivered")
 
 

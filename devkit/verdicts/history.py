@@ -15,7 +15,8 @@ class Kind(Enum):
 
     GOOD = "delivered"
     BAD = "dead-lettered: it cannot be decoded, or is too large for its Kafka topic"
-    EITHER = "delivered or dead-lettered: it is too large for its Kafka topic at times"
+    REFUSED = "dead-lettered as refused: its receiver takes it in no attempt"
+    EITHER = "delivered or dead-lettered: it is too large for its Kafka topic or its broker at times"
 
 
 class Sent(NamedTuple):

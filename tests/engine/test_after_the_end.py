@@ -105,6 +105,7 @@ async def test_what_stands_behind_a_refused_entry(fails: bool) -> None:
     assert sorted(scene.arrived()) == [1, 2]
 
 
+@pytest.mark.guarantee("order-per-object")
 @in_virtual_time
 async def test_the_rest_of_a_batch_goes_first_in_a_session_that_ends_well() -> None:
     """Where a session is asked to end while the letter of a refused entry is stored, the rest of its batch goes next.

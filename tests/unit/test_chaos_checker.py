@@ -194,6 +194,15 @@ FAULTS: dict[str, tuple[str, Callable[[Topic], Topic]]] = {
         lambda topic: replace(without(topic, 7), letters=[*topic.letters, letter(7)]),
     ),
     "a dead letter is delivered": ("dead letter", lambda topic: with_record(topic, seen(BAD))),
+    "what its receiver refuses is parked for another reason": (
+        "dead letter",
+        lambda topic: with_kind(topic, BAD, Kind.REFUSED),
+    ),
+    "what its receiver refuses is delivered": ("unwanted", lambda topic: with_kind(topic, 7, Kind.REFUSED)),
+    "what its receiver refuses is nowhere": (
+        "lost",
+        lambda topic: without(with_kind(topic, BAD, Kind.REFUSED), BAD),
+    ),
     "a good entry expires where lives are not limited": (
         "dead letter",
         lambda topic: replace(without(topic, 7), letters=[*topic.letters, letter(7)._replace(cause="expired")]),
@@ -318,6 +327,17 @@ def test_an_entry_that_is_too_large_at_times_may_end_either_way() -> None:
 
     assert kinds(of(delivered)) == kinds(of(parked)) == kinds(of(replace(parked, is_exact=True))) == set()
     assert kinds(of(without(delivered, 7))) >= {"lost"}
+
+
+def test_what_its_receiver_refuses_ends_as_refused() -> None:
+    """It is a dead letter for that reason; where lives are limited, also for having been tried too often."""
+    topic = with_kind(a_topic(), BAD, Kind.REFUSED)
+    refused, exhausted = (
+        replace(topic, letters=[letter()._replace(cause=cause)]) for cause in ("refused", "exhausted")
+    )
+
+    assert kinds(of(refused)) == kinds(of(replace(exhausted, lives_end=True))) == set()
+    assert kinds(of(exhausted)) == {"dead letter"}
 
 
 def test_an_entry_that_was_delivered_may_be_given_up_by_the_next_owner_at_least_once() -> None:

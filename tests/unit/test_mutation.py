@@ -182,6 +182,18 @@ def test_who_notices(tree: Path) -> None:
     assert (tree / BOUND.file).read_text() == before
 
 
+def test_tests_are_looked_at_once(tree: Path) -> None:
+    """Those that guards name and that pass with all guards in place are not run alone for that; one that fails, or that
+    is not among them, is."""
+    late, flaky = "tests/unit/policy/test_late.py::test_sign", "tests/unit/policy/test_flaky.py::test_never"
+    guards = [replace(BOUND, name=each, noticed_by=each) for each in (NAMED, flaky, late)]
+    with copies(1, test_s=10, run_s=60, root=tree) as made:
+        runner = Runner(made, tree)
+        runner.look_ahead(guards)
+
+    assert runner._sound == {f"{NAMED} False": True}
+
+
 def test_a_run_goes_on(tree: Path) -> None:
     """A kept result holds until the file of the guard, or of the test that noticed, changes; others are tried anew."""
     room = ("tests/unit/policy/test_room.py",)
