@@ -38,6 +38,7 @@ class LaneQueues:
         self._resting: list[tuple[float, int, int]] = []  # a heap: since when its next batch waits, a number, the lane
         self._numbers = itertools.count()
         self._waiting = 0
+        self._is_cleared = False
         self._all_started = asyncio.Event()
 
     @property
@@ -67,7 +68,9 @@ class LaneQueues:
         return heapq.heappop(self._resting)[-1]
 
     def put_first(self, of: InFlightBatch, batches: Sequence[Batch]) -> None:
-        """Let what a batch under way is to be followed by wait ahead of its lane."""
+        """Let what a batch under way is to be followed by wait ahead of its lane; nothing once all were dropped."""
+        if self._is_cleared:
+            return
         self._lanes[of.batch.lane][:0] = [replace(of, batch=each) for each in batches]
         self._waiting += len(batches)
         self._all_started.clear()
@@ -88,7 +91,8 @@ class LaneQueues:
             del self._lanes[lane]
 
     def clear(self) -> None:
-        """Drops all queued batches."""
+        """Drops all queued batches, for good: nothing is to be added any more."""
+        self._is_cleared = True
         for *_, lane in self._resting:
             del self._lanes[lane]
         self._resting.clear()

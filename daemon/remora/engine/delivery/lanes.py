@@ -46,7 +46,6 @@ class LaneSender:
         self._route = route
         self._lanes = lanes = LaneQueues()
         self._ahead = PagesAhead(self._scope, self._reader, session.trimmer, lanes, is_over=lambda: session.is_over)
-        self._is_turned_back = False
         self._storing = 0
         self._last_storing: asyncio.Task[None] | None = None
         self._settled, self._proved = asyncio.Event(), asyncio.Event()
@@ -74,7 +73,6 @@ class LaneSender:
 
     def turn_back(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""
-        self._is_turned_back = True
         self._lanes.clear()
 
     # ------------------------------------------------------------------------------- reading ahead
@@ -266,8 +264,7 @@ class LaneSender:
         self._count(load, exc)
         self._storing += 1
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
-        # A session that was asked to end still sends what it has read: the next batch of the lane, and these before.
-        if (behind := records[at + 1 :]) and not self._is_turned_back:
+        if behind := records[at + 1 :]:  # also in a session that is asked to end: it sends what it has read
             batches, refused = self._route.pack(behind)
             if refused:  # by a limit that has become known: the next session gives them up where they stand
                 self._session.turn_back()
