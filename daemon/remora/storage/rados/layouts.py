@@ -69,8 +69,10 @@ class ReshardableTopics(RadosOwnTopics):
                 await self._finish(topic, found)
             elif found.stored.shards == shards:
                 with contextlib.suppress(StoreError):  # the change is made; workers go on with what is left
-                    if found.stored.former and await self.forget_former(topic):
-                        continue
+                    if found.stored.former:
+                        await self.forget_former(topic)
+                        now = await self._registry.existing(topic)
+                        found = now if now.stored.shards == shards else found  # else another command came after this
                 return as_topic(topic.name, found.stored)
             elif found.stored.former:
                 await self._refuse_while_held(as_topic(topic.name, found.stored))
