@@ -157,7 +157,10 @@ class _Fleet:
         )
         self._witness = Witness(bootstrap, {each.name: each.is_exact for each in in_kafka}, PARTITIONS)
         self._ends = {each.uri: each for each in ends.values()}
-        self._hosts = [Host(number, self._folder, _sections(self._stand)) for number in (1, 2)]
+        sections = _sections(self._stand)
+        if plan.Fault.ANSWER_LATE in faults:
+            sections["http"] = {"request_timeout": f"{receivers.HTTP_TIMEOUT_S:g}s"}
+        self._hosts = [Host(number, self._folder, sections) for number in (1, 2)]
         for host in self._hosts:
             stack.push_async_callback(host.close)
         await asyncio.gather(*(host.start() for host in self._hosts))
@@ -416,7 +419,6 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
         },
         "destinations": {"deny": []},
         "delivery": {"shard_bytes": f"{SHARD_BYTES}B", "retry_cap": "1s", "configuration_recheck": "1s"},
-        "http": {"request_timeout": f"{receivers.HTTP_TIMEOUT_S:g}s"},
         "kafka": {
             # Longer than a host is frozen: when it goes on, its batches are not given up, but found acknowledged.
             "delivery_timeout": "25s",

@@ -145,7 +145,7 @@ _PARTS = {
 OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq")
 OF_NATS = tuple(fault for fault, part in _PARTS.items() if part == "nats")
 OF_HTTP = (Fault.REFUSE, Fault.ANSWER_LATE)
-UNNAMED = frozenset(Fault) - {Fault.RESHARD}
+UNNAMED = frozenset(Fault) - {Fault.RESHARD, *OF_HTTP, Fault.LOWER_RABBITMQ}
 """What is drawn where no fault is named. Gateways fill fewer queues where numbers of shards change."""
 
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.SPILL: "rados", Fault.FULL_DISK: "sqlite"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.chaos.plan import DOUBLINGS, OF_RABBITMQ, UNNAMED, WEIGHTS, Fault, rounds
+from devkit.chaos.plan import DOUBLINGS, OF_HTTP, OF_RABBITMQ, UNNAMED, WEIGHTS, Fault, rounds
 
 BESIDE_A_FREEZE = ("store", "clock", "refusals", "answers")
 
@@ -57,6 +57,15 @@ def test_numbers_of_shards_change_in_each_round(seed: str, store: str) -> None:
         Fault.KILL_WORKER,
     }
     assert Fault.FREEZE_HOST in {each.fault for each in drawn[0]}
+
+
+def test_faults_by_name_are_drawn_beside_hurt_owners() -> None:
+    """Records are refused and answered late while owners are killed, and frozen for longer than their lease."""
+    owners = {Fault.FREEZE_HOST, Fault.KILL_HOST, Fault.KILL_WORKER}
+    drawn = [{each.fault for each in strokes} for strokes in rounds("1", 60, "sqlite", {*owners, *OF_HTTP})]
+
+    for fault in OF_HTTP:
+        assert {owner for faults in drawn if fault in faults for owner in faults & owners} == owners
 
 
 @given(seed=st.text(max_size=8), store=STORES, among=st.sets(st.sampled_from([*OF_RABBITMQ]), min_size=1))
