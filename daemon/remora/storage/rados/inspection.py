@@ -34,8 +34,7 @@ from remora.model.record import Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.locks import lock_holder
-from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_name
+from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_holder, lock_name
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import QUEUE, UNLOCKED, FrontMovedError
 from remora.storage.rados.runs import Runs

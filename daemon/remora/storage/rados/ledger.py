@@ -20,9 +20,8 @@ from remora.model.position import Position
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados.inspection import UnlockedScan
-from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.own_queues import is_leaving
-from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, held_read, lock_name
+from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, held_read, lock_holder, lock_name
 from remora.storage.rados.refusals import HELD, QUEUE, FrontMovedError
 from remora.storage.rados.state import StoredState, stored_state
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -13,10 +12,7 @@ from typing import Protocol
 
 from remora.codec.lock_ops import (
     LockFlags,
-    LockInfo,
-    decode_lock_info,
     encode_break,
-    encode_get_info,
     encode_lock,
     encode_unlock,
 )
@@ -38,6 +34,7 @@ from remora.storage.rados.part import (
     check_locked,
     decoded,
     held_write,
+    holder_of,
     lock_name,
 )
 from remora.storage.rados.refusals import HELD, Refusals
@@ -182,11 +179,7 @@ class RadosLocks(RadosPart):
 
     async def holder(self, shard: Shard) -> LockHolder | None:
         """The holder of the lock, also one whose lease has run out; None when there is none. Raises ShardGone."""
-        what = f"looking at the lock of {shard}"
-        operation = ReadOp().assert_exists()
-        reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
-        await self._run(operation, shard, what, HELD)
-        return lock_holder(decoded(decode_lock_info, reply.data, what))
+        return await holder_of(self._connection, shard, self._locator(shard))
 
     async def _incarnation(self, shard: Shard, cookie: str) -> str:
         """The queue's incarnation; set now, under the lock, when it has none.
@@ -219,14 +212,3 @@ class RadosLocks(RadosPart):
 
 def _duration(lease_s: float) -> Time:
     return Time(int(lease_s), int(lease_s % 1 * 1e9))
-
-
-def lock_holder(info: LockInfo) -> LockHolder | None:
-    """The one locker of an exclusive lock; None when it is free."""
-    if not info.lockers:
-        return None
-    first = info.lockers[0]
-    # By this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ.
-    until_ns = first.expiration.ns
-    left_s = max(0.0, until_ns / 1e9 - time.time()) if until_ns else float("inf")
-    return LockHolder(first.entity, first.cookie, left_s, first.address, first.description)

@@ -28,8 +28,7 @@ from remora.model.log import LogKind, LogLock, LogName, LogRefused, LogUnknown, 
 from remora.model.shard import LockHolder
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.locks import lock_holder
-from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded
+from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, lock_holder
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import FULL, ExistsError, MismatchError, Refusals
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from remora.codec.lock_ops import encode_assert_locked
+from remora.codec.lock_ops import LockInfo, decode_lock_info, encode_assert_locked, encode_get_info
 from remora.model.errors import CodecError, StoreError
-from remora.model.shard import LockToken, Origin, Shard
+from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.placement import Locator
-from remora.storage.rados.refusals import MissingError
+from remora.storage.rados.refusals import HELD, MissingError
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -41,6 +42,26 @@ class RadosPart:
 def lock_name(shard: Shard) -> str:
     """The name of the lock that radosgw takes on a queue, too."""
     return f"{shard.queue}_lock"
+
+
+async def holder_of(connection: ClusterConnection, shard: Shard, locator: Locator) -> LockHolder | None:
+    """The holder of a queue's lock, also one whose lease has run out; None when there is none. Raises ShardGone."""
+    what = f"looking at the lock of {shard}"
+    operation = ReadOp().assert_exists()
+    reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
+    await connection.run(operation, shard.queue, what, HELD, locator)
+    return lock_holder(decoded(decode_lock_info, reply.data, what))
+
+
+def lock_holder(info: LockInfo) -> LockHolder | None:
+    """The one locker of an exclusive lock; None when it is free."""
+    if not info.lockers:
+        return None
+    first = info.lockers[0]
+    # By this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ.
+    until_ns = first.expiration.ns
+    left_s = max(0.0, until_ns / 1e9 - time.time()) if until_ns else float("inf")
+    return LockHolder(first.entity, first.cookie, left_s, first.address, first.description)
 
 
 def check_locked(shard: Shard, cookie: str) -> tuple[str, str, bytes]:

@@ -15,13 +15,12 @@ from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from remora.codec.lock_ops import decode_lock_info, encode_get_info
-from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.errors import ShardGone, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.member import is_workers
 from remora.model.shard import Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.part import LOCK_CLASS, RadosPart, all_values, decoded, lock_name
+from remora.storage.rados.part import RadosPart, all_values, holder_of
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
 from remora.storage.rados.runs import has_runs
 
@@ -140,18 +139,15 @@ class RadosReleases(RadosPart):
         One that another worker holds is left to that worker, which may be about to move entries.
         """
         for queue, value in (await all_values(self._connection, _OBJECT, self._own)).items():
-            if not value.startswith(_GUARDED) or Shard(queue) in ours:
+            shard, holder = Shard(queue), None
+            if not value.startswith(_GUARDED) or shard in ours:
                 continue
-            if not (await self._is_held_elsewhere(queue) or await self._has_runs(queue)):
+            with suppress(ShardGone):
+                holder = await holder_of(self._connection, shard, self._locator(shard))
+            if holder and is_workers(holder.cookie) and holder.entity != self._connection.session.entity:
+                continue
+            if not await self._has_runs(queue):
                 await self._replace(queue, value, b"")
-
-    async def _is_held_elsewhere(self, queue: str) -> bool:
-        operation, what = ReadOp().assert_exists(), f"looking at the lock of {queue}"
-        reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(Shard(queue))))
-        with suppress(MissingError):
-            await self._connection.run(operation, queue, what, locator=self._locator(Shard(queue)))
-        lockers = decoded(decode_lock_info, reply.data, what).lockers if reply.data else ()
-        return any(is_workers(each.cookie) and each.entity != self._connection.session.entity for each in lockers)
 
     async def _replace(self, queue: str, value: bytes, new: bytes) -> bool:
         """End a guard or a wait for runs since a queue has none; False where one has come meanwhile, or another value.
