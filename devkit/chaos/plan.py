@@ -146,7 +146,8 @@ OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq
 OF_NATS = tuple(fault for fault, part in _PARTS.items() if part == "nats")
 OF_HTTP = (Fault.REFUSE, Fault.ANSWER_LATE)
 UNNAMED = frozenset(Fault) - {Fault.RESHARD, *OF_HTTP, Fault.LOWER_RABBITMQ}
-"""What is drawn where no fault is named. Gateways fill fewer queues where numbers of shards change."""
+"""What is drawn where no fault is named. Gateways fill fewer queues where numbers of shards change, and daemons wait
+for four seconds only where an HTTP receiver answers late."""
 
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.SPILL: "rados", Fault.FULL_DISK: "sqlite"}
 

@@ -28,7 +28,7 @@ BAD_SHARE, LATE_SHARE = 0.05, 0.2
 """Of its requests: refused for good, and answered late, while it does that."""
 
 HTTP_TIMEOUT_S = 4.0
-"""For so long the daemons of a run wait for an answer, and for as long again for a late one."""
+"""The daemons of a run wait so long for an answer, and as long again for a late one."""
 
 ROOM_LEFT = 200
 """Messages that a stream takes before it is full: more than come between a look and the limit."""

@@ -322,7 +322,7 @@ class Core:
         room = counter.bound - counter.position
         count = min(request.range, self._most_range, max(room, 1)) if request.range else request.count or 1
         if count > room:
-            if counter.bound >= MOST_POSITION:  # which is not raised: the log has no more positions
+            if counter.bound >= MOST_POSITION:  # the last bound that a log can have: its positions end here
                 return self._missed(log, Result.INIT_LOG, INIT_LOG)
             return None
         first = counter.position + 1

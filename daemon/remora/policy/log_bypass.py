@@ -7,7 +7,7 @@ written once. One that is not is written twice: a backlog of large requests take
 from __future__ import annotations
 
 LARGE_BYTES = 32 << 10
-"""Two pages: what so much of one queue takes in pages of its own is no more than it takes in the log."""
+"""Two pages. So many bytes of one queue fill pages of its own as well as they fill those of the log."""
 
 
 def settles_at_once(nbytes: int, waiting_bytes: int, kept_bytes: int) -> bool:

@@ -20,8 +20,8 @@ CHEAP_POLL_S = 0.0001
 """A look into a queue that costs more is answered by a server that many share; an OSD takes milliseconds for it."""
 
 READ_EVERY_S, READS_AT_ONCE = 0.5, 4
-"""A worker reads once in this time in the long run, and so many times at once: on RADOS one change of shards rings that
-often. By default a worker that always hears of changes reads four times as often as one that hears of none."""
+"""In the long run a worker reads once in this time, and so many times at once: on RADOS one change of shards rings that
+often. A worker that hears of changes all the time reads four times as often, by default, as one that waits its turn."""
 
 
 class CellRate:

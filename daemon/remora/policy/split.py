@@ -15,10 +15,10 @@ WINDOW_S = 5
 """Grants of this many seconds count."""
 
 WAITED_S = 1.0
-"""For so long after a listing waited, a worker wants all that it can have."""
+"""A worker asks for all that it can have, until this long after a listing of its had to wait."""
 
 MOST_GROUPS = 64
-"""The most groups of which a worker says what it wants of them; of all others it wants nothing."""
+"""A worker says for at most so many groups what it wants of them. Of all others it wants nothing."""
 
 _DIGITS = 3
 
@@ -65,7 +65,7 @@ def rounded_up(number: int) -> int:
 
 
 def busiest(wants: Mapping[str, int | None]) -> list[tuple[str, int | None]]:
-    """The groups of which most is wanted, those first of which all is; without those of which nothing is."""
+    """The groups, by what is wanted of each: all, or else the most, comes first. Unwanted ones are left out."""
     wanted = [(group, want) for group, want in wants.items() if want != 0]
     return sorted(wanted, key=lambda each: (each[1] is not None, -(each[1] or 0), each[0]))[:MOST_GROUPS]
 

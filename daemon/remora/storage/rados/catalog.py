@@ -28,7 +28,7 @@ class RadosCatalog(RadosPart):
     def __init__(
         self, connection: ClusterConnection, registry: Registry, runs: Runs, changed: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` returns when this process hears of a change of topics."""
+        """`changed` waits until this process hears that topics have changed."""
         super().__init__(connection)
         self._changed = changed
         self._runs = runs

@@ -357,7 +357,7 @@ def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
 
 
 def append_settled(connection: sqlite3.Connection, parts: Iterable[Added]) -> None:
-    """Within a transaction, add entries of queues of which none waits in the log; the caller notes how far they have
+    """Within a transaction, add entries of queues that have nothing in the log. The caller notes how far they have
     settled."""
     values: list[int | bytes] = []
     nbytes = 0
