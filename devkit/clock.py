@@ -19,13 +19,14 @@ class _Selector(selectors.DefaultSelector):
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        events = super().select(0)
-        if events or timeout == 0:
+        if timeout == 0:
+            return []  # something is ready: asking the kernel in each turn would be a tenth of a test's time
+        if events := super().select(0):
             return events
         if timeout is None:
             raise NothingWillHappen("every task waits for ever")
         self.now += max(timeout, 0.0)
-        return events
+        return []
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
