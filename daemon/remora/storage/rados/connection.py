@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import ObjectOperation
 from remora.storage.rados.client import check_client

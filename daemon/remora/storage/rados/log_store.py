@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.logs import RadosLogs
 

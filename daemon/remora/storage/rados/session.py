@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar, cast
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.storage.librados import (
     Cluster,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from remora.config.workers import SqliteSettings
+from remora.config.stores import SqliteSettings
 from remora.model.errors import (
     DirectoryLost,
     StoreDamaged,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from remora.config.workers import SqliteSettings
+from remora.config.stores import SqliteSettings
 from remora.model.errors import DirectoryLost, StoreAway, StoreError, StoreFull, StoreMissing, StoreUnavailable
 from remora.policy.disk_room import Disk
 from remora.policy.store_directories import StoreDirectories, StoreDirectory

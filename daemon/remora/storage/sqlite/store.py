@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from remora.config.workers import SqliteSettings
+from remora.config.stores import SqliteSettings
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.announcements import AnnouncedIngest
