@@ -22,7 +22,8 @@ from remora.model.errors import (
     TopicMoved,
     TopicUnknown,
 )
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
 from remora.storage.rados.envelope import FanOutEnvelope

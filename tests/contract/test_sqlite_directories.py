@@ -13,7 +13,8 @@ import pytest
 from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
 from remora.model.errors import DirectoryLost, StoreError, StoreMisconfigured, StoreUnavailable, TopicRefused
-from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, directories, watch

@@ -21,7 +21,8 @@ from remora.codec.sequence import number_of
 from remora.codec.speedups import shards
 from remora.config import SqliteSettings
 from remora.model.errors import OnceConflict, QueueFull, StoreUnavailable, TopicClosed, TopicMoved, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, decisions, finisher
 from remora.storage.sqlite.checks import check_directory

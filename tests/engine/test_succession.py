@@ -16,8 +16,7 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import OwnershipSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
-from remora.model.layout import LayoutState, TopicLayout
-from remora.model.topic import Topic, TopicHold
+from remora.model.topic import LayoutState, Topic, TopicHold, TopicLayout
 from remora.policy.condition import State
 
 WHY = "waits for t.3 of generation 0: 812 entries"

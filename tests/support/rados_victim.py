@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from devkit.clusters.ceph import reached
 from devkit.processes.programs import ENVIRONMENT
 from remora.config import RadosSettings
-from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, RoutedEvent
+from remora.model.fan_out import FannedOut
+from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore, recovery

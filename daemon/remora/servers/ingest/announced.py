@@ -15,7 +15,8 @@ from remora.codec.event_copies import NO_TARGET
 from remora.codec.s3_events import EventPart
 from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
-from remora.model.ingest import FannedOut, ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
 from remora.policy.rates import Cost

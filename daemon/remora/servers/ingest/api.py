@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeVar
 from remora.codec import seaweedfs
 from remora.codec.s3_events import EventPart
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent
+from remora.model.fan_out import FannedOut
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost

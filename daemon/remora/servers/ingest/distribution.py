@@ -18,7 +18,8 @@ from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
 from remora.codec.s3_events import EventPart, behind_event, routed
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import NONE

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from remora.model.ingest import FannedOut, PublishResult
+from remora.model.fan_out import FannedOut
+from remora.model.ingest import PublishResult
 from remora.servers.http.response import Response
 from remora.servers.ingest.request_reader import JSON
 

@@ -32,7 +32,8 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.policy.reservations import rooms_taken
 from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog

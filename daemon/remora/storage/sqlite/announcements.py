@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import msgspec
 
 from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnknown, StoreDamaged
-from remora.model.ingest import RESERVATION_AGE_S, FannedOut, IdempotencyKey, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey
 from remora.model.topic import Topic
 from remora.storage.sqlite import decisions
 from remora.storage.sqlite.cells import unpacked

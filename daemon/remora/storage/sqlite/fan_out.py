@@ -24,7 +24,8 @@ import msgspec
 
 from remora.codec.trace_context import context_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
-from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import IdempotencyKey, ReservedRoom
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.stages import NO_METER, StageMeter
