@@ -10,18 +10,18 @@ from typing import Any, BinaryIO
 
 import click
 
-from remora import app
+from remora import endpoint_kinds
 from remora.codec.topic import DELIVERY, join_args, parse_args
 from remora.config import DeliverySettings, Unit, parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
-ARGUMENTS = tuple(name for name, each in app.ARGUMENTS.items() if not each.only_from)
+ARGUMENTS = tuple(name for name, each in endpoint_kinds.ARGUMENTS.items() if not each.only_from)
 """The endpoint's arguments that `--arg` takes."""
 
-SECRETS = MappingProxyType({name: each.only_from for name, each in app.ARGUMENTS.items() if each.only_from})
+SECRETS = MappingProxyType({name: each.only_from for name, each in endpoint_kinds.ARGUMENTS.items() if each.only_from})
 """The arguments that are secret, and the options that name a file with them."""
 
-DEFAULTS = MappingProxyType({name: each.default for name, each in app.ARGUMENTS.items() if each.default})
+DEFAULTS = MappingProxyType({name: each.default for name, each in endpoint_kinds.ARGUMENTS.items() if each.default})
 """What arguments mean where a topic does not have them; an empty value is the same as none for each."""
 
 MOST_PASSWORD_BYTES = 4096

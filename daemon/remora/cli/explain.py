@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.attributes import DURATION
 from remora.cli.explain_bucket import as_json_bucket, bucket_lines, view_bucket
@@ -175,7 +175,7 @@ async def _views(
 ) -> list[QueueView]:
     stats, books = await look_at(store, shards), await balances(store, shards)
     hold = await hold_of(store, row.topic) if row.topic else None
-    reason = row.reason(app.schemes(settings))
+    reason = row.reason(endpoint_kinds.schemes(settings))
     return [
         view_queue(row, stats[each], books.get(each), QueueOrders(reason, each in released, hold), said)
         for each in shards

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.options import daemon_option, gathered_into, instant, seconds
 from remora.cli.output import print_line, run_async
@@ -131,7 +131,7 @@ async def _delivered(store: ShardStore, settings: Settings, name: str, origin: O
     """The topic of this name, if remora delivers it. Raises NotDelivered."""
     row = await row_named(store, name, origin)
     topic = await _known(store, name, origin)
-    schemes = app.schemes(settings)
+    schemes = endpoint_kinds.schemes(settings)
     if reason := row.reason(schemes):
         raise NotDelivered(f"topic {topic.label} cannot be held: {row.delivered_by(schemes)} delivers it: {reason}")
     released = await store.releases.released()

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli.apply_notifications import refuse_named
 from remora.cli.attributes import (
     ARGUMENTS,
@@ -268,7 +268,7 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
 
 def checked_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target, and on the files that it names. Raises EndpointMisconfigured for one that cannot work."""
-    return [*app.check_target(target, settings), *app.file_remarks(target, settings)]
+    return [*endpoint_kinds.check_target(target, settings), *endpoint_kinds.file_remarks(target, settings)]
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:

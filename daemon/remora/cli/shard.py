@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_of
 from remora.cli.options import config_option, daemon_option, gathered_into, json_option
@@ -111,7 +111,7 @@ def claim_command(settings: Settings, which: Which) -> None:
     """
 
     async def work(store: ShardStore, found: Shard) -> str:
-        why = reason_to_leave(await topic_of(store, found), app.schemes(settings))
+        why = reason_to_leave(await topic_of(store, found), endpoint_kinds.schemes(settings))
         if why is not None:
             raise ForeignQueue(f"{found} stays where it is: {why}")
         was, held = owner_text((await store.inspection.stats(found)).holder), owner_text(None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
@@ -107,7 +107,7 @@ def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Setting
                 row.open_shards,
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
-                (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
+                (endpoint_kinds.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
                 _delivered_by(row, held.get(row.label, ""), settings),
             )
             for row in found
@@ -117,7 +117,7 @@ def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Setting
 
 
 def _delivered_by(row: Row, held: str, settings: Settings) -> str:
-    schemes = app.schemes(settings)
+    schemes = endpoint_kinds.schemes(settings)
     if reason := row.reason(schemes):
         return f"{row.delivered_by(schemes)}: {reason}"
     closed = "closed for new events" if row.topic and row.topic.closed else ""
@@ -152,7 +152,10 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
                 shown["layouts"] = layouts if as_json else [*map(_layout_line, layouts)]
                 shown |= {"ended": await ended_json(store, found.topic)} if as_json else {}
         if found.topic is not None:
-            shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
+            shown["remarks"] = [
+                *endpoint_kinds.remarks(found.topic.target, settings),
+                *await _standing(found.topic, settings),
+            ]
         return shown
 
     shown = run_async(row())
@@ -166,7 +169,7 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
 async def _standing(topic: Topic, settings: Settings) -> list[str]:
     """What the topic's servers say of themselves, or why they say nothing now."""
     try:
-        return await app.standing(topic, settings)
+        return await endpoint_kinds.standing(topic, settings)
     except EndpointError as exc:
         return [str(exc)]
 
@@ -350,8 +353,8 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "origin": str(row.origin),
         "shards": row.open_shards,
         "queues": [shard.queue for shard in row.shards],
-        "delivered_by": row.delivered_by(app.schemes(settings)),
-        "reason": row.reason(app.schemes(settings)) or "",
+        "delivered_by": row.delivered_by(endpoint_kinds.schemes(settings)),
+        "reason": row.reason(endpoint_kinds.schemes(settings)) or "",
     }
     if row.topic is None:
         return shown | {"attributes": "unknown: no readable metadata; each entry's own copy is used"}
@@ -362,11 +365,11 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "attributes": str(known.source),
         "endpoint": known.target.redacted,
         "endpoint_topic": known.target.topic,
-        "delivery": app.delivery_mode(known.target, settings),
+        "delivery": endpoint_kinds.delivery_mode(known.target, settings),
         "time_to_live": "default" if known.time_to_live_s is None else known.time_to_live_s,
         "max_retries": "default" if known.max_retries is None else known.max_retries,
         "retry_sleep_duration": "default" if known.retry_sleep_s is None else known.retry_sleep_s,
         "opaque_data": (known.opaque_data or b"").decode(errors="replace"),
         "capacity": "default" if known.capacity_bytes is None else known.capacity_bytes,
-        "remarks": app.remarks(known.target, settings),
+        "remarks": endpoint_kinds.remarks(known.target, settings),
     }

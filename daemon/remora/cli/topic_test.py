@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_line, run_async
 from remora.cli.rows import UnknownTopic, origin_option, row_named
@@ -67,7 +67,7 @@ async def steps_of(
 ) -> list[ProbeStep]:
     """Try the way to a topic's endpoint; each step is shown as soon as it is taken."""
     steps = []
-    async for each in app.probe(topic, settings, sends_test=sends_test):
+    async for each in endpoint_kinds.probe(topic, settings, sends_test=sends_test):
         steps.append(each)
         if shows:
             print_line(step_line(each))

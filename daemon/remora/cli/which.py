@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli.output import print_line, run_async
 from remora.cli.rows import AT_ONCE, Row, origin_option, row_named, rows_of
 from remora.cli.steps import SILENT_S, told
@@ -40,7 +40,7 @@ def which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
     @click.option(
         "--scheme",
-        type=click.Choice(sorted(app.SCHEMES)),
+        type=click.Choice(sorted(endpoint_kinds.SCHEMES)),
         help="With --all: only those with such endpoints.",
     )
     @origin_option
@@ -81,7 +81,7 @@ class Which:
         return [
             shard
             for each, topic in topics
-            if reason_to_leave(topic, app.schemes(settings)) is None
+            if reason_to_leave(topic, endpoint_kinds.schemes(settings)) is None
             and (self.scheme is None or (topic is not None and topic.target.scheme == self.scheme))
             for shard in each.shards
         ]

@@ -16,8 +16,9 @@ from typing import assert_never
 import msgspec
 
 from remora import __version__
-from remora.app import certificate_subject, make_store, open_endpoints, open_servers, open_tracer
+from remora.app import make_store, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
+from remora.endpoint_kinds import certificate_subject, open_endpoints
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.shares import WorkerShares
 from remora.engine.ownership.worker_info import Meters
