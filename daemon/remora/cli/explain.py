@@ -25,11 +25,9 @@ from remora.cli.explained import (
     topic_lines,
     view_queue,
 )
-from remora.cli.hold import hold_of
-from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, print_line, run_async
-from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
+from remora.cli.rows import Row, UnknownTopic, balances, complain, hold_of, look_at, origin_option, pick, rows_of
 from remora.cli.status import silence_lines
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings

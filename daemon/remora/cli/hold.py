@@ -13,14 +13,14 @@ from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.options import daemon_option, gathered_into, instant, seconds
 from remora.cli.output import print_line, run_async
-from remora.cli.rows import UnknownTopic, origin_option, row_named
+from remora.cli.rows import UnknownTopic, hold_of, origin_option, row_named
 from remora.cli.trace import myself, trace
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable, RemoraError
 from remora.model.shard import Origin
 from remora.model.topic import Topic, TopicHold
 from remora.model.words import LAST_MOMENT, duration
-from remora.policy.holds import deaf_hosts, hold_text, in_force
+from remora.policy.holds import deaf_hosts, hold_text
 from remora.ports.store import ShardStore
 
 
@@ -112,12 +112,6 @@ def resume_command(settings: Settings, name: str, origin: Origin | None) -> None
             return f"topic {topic.label} is resumed after {duration(time.time() - was.since)}"
 
     print_line(run_async(work()))
-
-
-async def hold_of(store: ShardStore, topic: Topic) -> TopicHold | None:
-    """The hold of a topic that is in force now; None where there is none."""
-    first = topic.first_shard
-    return in_force(await store.holds.held(), {first: topic}, time.time()).get(first)
 
 
 async def _known(store: ShardStore, name: str, origin: Origin | None) -> Topic:

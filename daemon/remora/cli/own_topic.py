@@ -26,13 +26,12 @@ from remora.cli.attributes import (
     meant,
     without,
 )
-from remora.cli.hold import hold_of
 from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
 from remora.cli.output import print_line, run_async
-from remora.cli.rows import UnknownTopic, rows_of
+from remora.cli.rows import UnknownTopic, hold_of, rows_of
 from remora.cli.steps import SILENT_S, told
-from remora.cli.topic_test import check_option, require_ways
+from remora.cli.ways import check_option, require_ways
 from remora.config import DeliverySettings, Settings
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,10 @@ from remora.cli.output import print_line
 from remora.engine.catalogue import topic_among
 from remora.model.errors import RemoraError, ShardGone, StoreDamaged
 from remora.model.exits import Exit
+from remora.model.ledger import Balance
 from remora.model.shard import Origin, Shard, ShardStats
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
+from remora.policy.holds import in_force
 from remora.policy.not_owned import Schemes, reason_to_leave
 from remora.ports.store import ShardStore
 
@@ -144,3 +147,23 @@ def complain(reasons: Collection[str]) -> None:
         print_line(f"remora: {each}", err=True)
     if reasons:
         sys.exit(Exit.FAILURE)
+
+
+async def hold_of(store: ShardStore, topic: Topic) -> TopicHold | None:
+    """The hold of a topic that is in force now; None where there is none."""
+    first = topic.first_shard
+    return in_force(await store.holds.held(), {first: topic}, time.time()).get(first)
+
+
+async def balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Balance]:
+    """The balances of queues, some at a time; of those that are gone meanwhile or damaged there are none."""
+    found: dict[Shard, Balance] = {}
+    todo = iter(shards)
+
+    async def work() -> None:
+        for shard in todo:
+            with contextlib.suppress(ShardGone, StoreDamaged):
+                found[shard] = await store.ledger.balance(shard)
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return found

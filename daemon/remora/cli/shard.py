@@ -10,10 +10,9 @@ import click
 
 from remora import app, endpoint_kinds
 from remora.cli.groups import CommandGroup
-from remora.cli.hold import hold_of
 from remora.cli.options import config_option, daemon_option, gathered_into, json_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
-from remora.cli.rows import complain, look_at, origin_option
+from remora.cli.rows import complain, hold_of, look_at, origin_option
 from remora.cli.steps import SILENT_S, told
 from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues

@@ -17,12 +17,12 @@ from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import CommandGroup
-from remora.cli.hold import hold_command, hold_of, resume_command
+from remora.cli.hold import hold_command, resume_command
 from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import daemon_option, gathered_into, json_option, running_option, seconds
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
-from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
+from remora.cli.rows import Row, complain, hold_of, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
