@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-from remora.endpoints.shared import Shared, leave, sweep
+from remora.endpoints.shared import Shared, leave_open, sweep
 from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointError
 
@@ -67,7 +67,7 @@ class ConnectionSlot(Generic[C]):
         self._has_room = has_room
         self._connected = connected
         self._disconnected = disconnected
-        self._newest: Shared[C] = Shared(name, tasks, self._open, leave, is_usable=has_room)
+        self._newest: Shared[C] = Shared(name, tasks, self._open, leave_open, is_usable=has_room)
 
     def __str__(self) -> str:
         return self._name

@@ -111,7 +111,7 @@ class Shared(Generic[T]):
         return EndpointUnavailable(f"{self.what}: the endpoint is closed", "aborted")
 
 
-async def leave(_one: object, _patience_s: float) -> None:
+async def leave_open(_one: object, _patience_s: float) -> None:
     """Closes nothing: for what needs no goodbye, or what its owner closes."""
 
 

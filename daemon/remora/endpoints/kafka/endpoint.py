@@ -232,7 +232,7 @@ class BatchFate:
         self._on_left = on_left
         self.has_left = self.doubts = False
 
-    def leave(self) -> OnSettled:
+    def give_up(self) -> OnSettled:
         """It was given up; what is to be called with what becomes of it."""
         self.has_left = True
         return self._on_left()
@@ -356,7 +356,7 @@ class KafkaRoute:
             try:
                 if fate is None:
                     return await sender.deliver(topic, batch.lane, batch, batch_bytes)
-                return await sender.deliver(topic, batch.lane, batch, batch_bytes, fate.leave, fate.doubt)
+                return await sender.deliver(topic, batch.lane, batch, batch_bytes, fate.give_up, fate.doubt)
             except NotSent:
                 continue  # the slot has another one, or opens it
             except FailedInCompany as exc:

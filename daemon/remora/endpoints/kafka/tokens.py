@@ -21,7 +21,7 @@ from remora.codec.token_grant import GrantRefused, error_code, grant_request, re
 from remora.config.delivery import KafkaSettings
 from remora.endpoints.arguments import TOKEN_URL
 from remora.endpoints.kafka.target import Bearer
-from remora.endpoints.shared import Shared, leave
+from remora.endpoints.shared import Shared, leave_open
 from remora.endpoints.single_post import PostAnswer, post_once
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust
@@ -99,7 +99,7 @@ class TokenDesk:
         self._failure: EndpointError | None = None
         self._again_at = 0.0
         self._held = Shared(
-            f"token of {login.asked.url}", tasks, self._ask, leave,
+            f"token of {login.asked.url}", tasks, self._ask, leave_open,
             is_usable=lambda held: self._now() < held.times.renew_at,
         )  # fmt: skip
         self.used_at = self._now()

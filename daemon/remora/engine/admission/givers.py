@@ -52,26 +52,26 @@ class Givers:
     """The sessions of a destination, or of the worker, that have read ahead, each with its shard's priority."""
 
     def __init__(self, watermark: Callable[[], int] = lambda: 100, within: Givers | None = None) -> None:
-        """`watermark` is `delivery.read_ahead_watermark` as it is now. Who joins here joins `within`, too."""
+        """`watermark` is `delivery.read_ahead_watermark` as it is now. What is added here is added to `within`, too."""
         self._watermark = watermark
         self._within = within
         self._priorities: dict[Giver, Priority] = {}
         self._givers: dict[Priority, dict[Giver, None]] = {each: {} for each in Priority}
 
-    def join(self, giver: Giver, priority: Priority) -> None:
+    def add(self, giver: Giver, priority: Priority) -> None:
         """This session reads ahead, at this priority from now on."""
         if self._priorities.get(giver) is not priority:
             self._drop(giver)
             self._priorities[giver] = priority
             self._givers[priority][giver] = None
         if self._within is not None:
-            self._within.join(giver, priority)
+            self._within.add(giver, priority)
 
-    def leave(self, giver: Giver) -> None:
-        """This session is over. No error where it never joined."""
+    def remove(self, giver: Giver) -> None:
+        """This session is over. No error where it was never added."""
         self._drop(giver)
         if self._within is not None:
-            self._within.leave(giver)
+            self._within.remove(giver)
 
     def _drop(self, giver: Giver) -> None:
         before = self._priorities.pop(giver, None)
