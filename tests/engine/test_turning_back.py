@@ -170,7 +170,7 @@ async def test_a_page_is_thrown_away_that_is_read_while_those_before_it_are_turn
             (giver,) = givers
             pages = len(giver.ahead())
             assert pages > 0
-            giver.turn_back(pages, Priority.CLIENT_LOW)
+            giver.return_pages(pages, Priority.CLIENT_LOW)
             store.gate.set()
             await drained(store, within_s=36_000)
 
@@ -475,7 +475,7 @@ class Shelf:
     def ahead(self) -> tuple[int, ...]:
         return (10,) * self.pages
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
+    def return_pages(self, pages: int, priority: Priority) -> None:
         self.pages -= pages
         self.budget.release(10 * pages)
 
@@ -542,7 +542,7 @@ class Market:
     async def close(self) -> None:
         """Give all back, until nobody asks any more."""
         for each in self._shelves:
-            each.turn_back(each.pages, Priority.IDLE)
+            each.return_pages(each.pages, Priority.IDLE)
         while self._asking or self._held:
             while self._held:
                 self.budget.release(self._held.pop())
@@ -572,8 +572,8 @@ class Generous(Shelf):
         super().__init__(name, budget, pages)
         self._worker = worker
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
-        super().turn_back(pages, priority)
+    def return_pages(self, pages: int, priority: Priority) -> None:
+        super().return_pages(pages, priority)
         held = self.budget.held
         self._worker.make_room(Shortage(held, held, 10, Priority.CLIENT_NORMAL))
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
-from remora.policy.admission import ReadAhead, Shortage, turn_back
+from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
 from remora.policy.limits import ByteLimit, EntryLimit
 
 _ORDER = tuple(Priority)
@@ -43,7 +43,7 @@ class Giver(Protocol):
         """The bytes of the newest pages of which nothing was begun, the oldest first; none where none can be spared."""
         ...
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
+    def return_pages(self, pages: int, priority: Priority) -> None:
         """Return what so many of them hold, the newest first: they are read again."""
         ...
 
@@ -85,11 +85,11 @@ class Givers:
             return
         givers = {giver.name: giver for each in lower for giver in self._givers[each]}
         ahead = {name: ReadAhead(self._priorities[giver], giver.ahead()) for name, giver in givers.items()}
-        for name, planned in turn_back(ahead, short, Fraction(self._watermark(), 100)).pages.items():
+        for name, planned in pages_to_turn_back(ahead, short, Fraction(self._watermark(), 100)).pages.items():
             giver = givers[name]
             # What one gives back may let in another that waits, in whose name a wider budget evicts some of these.
             if pages := min(planned, len(giver.ahead())):
-                giver.turn_back(pages, self._priorities[giver])
+                giver.return_pages(pages, self._priorities[giver])
 
 
 @dataclass(frozen=True, slots=True)

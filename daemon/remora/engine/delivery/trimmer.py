@@ -53,7 +53,7 @@ class Trimmer:
         """Take in a page that begins where the last one ended."""
         return self._window.add(page.positions)
 
-    def turn_back(self, newest: PageAcks) -> None:
+    def drop(self, newest: PageAcks) -> None:
         """Forgets the newest page; none of its entries is done."""
         self._window.drop(newest)
 
