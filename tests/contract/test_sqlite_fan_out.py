@@ -279,7 +279,7 @@ async def test_a_part_is_not_taken_long_after_its_decision_was_read(store: Sqlit
     late = decisions.Decision("id", ANSWER, [replace_file(store, part, there[0])], until_ns=1)
 
     with pytest.raises(StoreUnavailable, match="too long ago"):
-        await store.ingest.finish(0, late)
+        await store.ingest.complete(0, late)
 
     assert await found_in(store, there[0]) == [[], []]
 

@@ -198,7 +198,7 @@ async def test_finishing_commits_what_was_read_and_releases_the_lock() -> None:
 
     async with running(worker) as task:
         await asyncio.sleep(1.5)
-        worker.finish()
+        worker.end()
         await task
 
     done = len(endpoint.arrived)

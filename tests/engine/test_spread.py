@@ -142,7 +142,7 @@ async def test_workers_that_leave_are_replaced_within_a_moment() -> None:
         await crew.settled(7, 7, 8)
         await asyncio.sleep(30)
 
-        crew.workers[0].finish()
+        crew.workers[0].end()
         await crew.settled(0, 11, 11, within_s=1.5)
 
 

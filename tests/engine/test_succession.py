@@ -114,7 +114,7 @@ async def test_a_worker_that_finishes_waits_for_nothing() -> None:
     async with running(worker):
         await until(lambda: bool(worker.shards) and worker.shards[0].state is State.WAITING)
         began = asyncio.get_running_loop().time()
-        worker.finish()
+        worker.end()
         await until(lambda: not worker.shards, within_s=1)
 
     assert asyncio.get_running_loop().time() - began < 2

@@ -388,7 +388,7 @@ def test_a_page_of_which_a_batch_was_begun_is_not_turned_back() -> None:
     assert begun.acks is old.acks
     assert queues.untouched([old, middle, new]) == 2
 
-    middle.acks.finish([0], Cause.DELIVERED)
+    middle.acks.mark_done([0], Cause.DELIVERED)
     assert queues.untouched([old, middle, new]) == 1
 
     queues.take_out([new])

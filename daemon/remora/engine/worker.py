@@ -240,12 +240,12 @@ class Worker:
         that is done. Where there is no other worker they are given back as they are."""
         self.ownership.drain(on)
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Stop in two phases: take and read nothing more, deliver what is under way, release the locks."""
-        self.ownership.finish()
+        self.ownership.end()
 
     async def run(self) -> None:
-        """Work until `finish`, and for the time that its settings allow after it."""
+        """Work until `end`, and for the time that its settings allow after it."""
         async with asyncio.TaskGroup() as tasks:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),

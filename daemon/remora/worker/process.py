@@ -268,8 +268,8 @@ class Process:
     async def _drain(self, worker: Worker, work: asyncio.Task[None]) -> bool:
         """Finish what is in flight, for as long as the settings allow; returns whether everything was finished."""
         for each in self._servers.values():
-            each.finish()
-        worker.finish()
+            each.end()
+        worker.end()
         at_once = asyncio.ensure_future(self._stop_now.wait())
         await asyncio.wait(
             [work, at_once], timeout=self._settings.delivery.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED

@@ -478,7 +478,7 @@ async def test_the_end_finishes_what_is_under_way(store: ScriptedStore, tmp_path
         await store.asked.wait()
         await until(lambda: site.server.connections == 2)
 
-        site.server.finish()
+        site.server.end()
         assert await ended(idle) == b""
         with pytest.raises(OSError):
             await asyncio.open_unix_connection(tmp_path / "ingest.sock")
@@ -494,7 +494,7 @@ async def test_a_request_that_arrives_at_the_end_is_refused(store: ScriptedStore
     async with ingest_site(store, tmp_path) as site, connected(tmp_path) as (reader, writer):
         writer.write(head(EVENTS, f"Content-Length: {len(BODY)}")[:20])
         await until(lambda: site.server.receiving == 1)
-        site.server.finish()
+        site.server.end()
         writer.write(head(EVENTS, f"Content-Length: {len(BODY)}")[20:] + BODY)
 
         status, problem = await answer(reader)

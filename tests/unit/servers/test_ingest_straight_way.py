@@ -205,7 +205,7 @@ async def test_nothing_is_taken_while_the_daemon_stops(store: CountingStore, tmp
         while not site.server.receiving:  # noqa: ASYNC110  # it becomes so within a turn or two of the loop
             await asyncio.sleep(0)
 
-        site.server.finish()
+        site.server.end()
         writer.write(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         status = await reader.readline()
         writer.close()

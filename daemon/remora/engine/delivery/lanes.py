@@ -240,7 +240,7 @@ class LaneSender:
 
     def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause, *, is_news: bool = True) -> None:
         """Entries are done, with the last one their page; `is_news` unless before this session: that proves nothing."""
-        self._session.trimmer.finish(of, ordinals, cause)
+        self._session.trimmer.mark_done(of, ordinals, cause)
         self._reader.held.done(len(ordinals))
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
         self._progress.progress_at = asyncio.get_running_loop().time()

@@ -76,7 +76,7 @@ class IngestServer:
         self._desk.body_budget.set_limit(settings.ingest.pause_at_bytes)
         self._credentials.reload()
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Take no more connections and requests; what is under way goes on. May be called again."""
         if self._desk.stopping:
             return
@@ -88,7 +88,7 @@ class IngestServer:
 
     async def close(self) -> None:
         """Finish what is under way, and end every connection. Requests that still arrive are given a short time."""
-        self.finish()
+        self.end()
         await self._finished(GRACE_S)
         self._connections.cut_all_but_answers()
         await self._finished(STORE_S)

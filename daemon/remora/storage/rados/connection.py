@@ -80,7 +80,7 @@ class ClusterConnection:
         try:
             session = self.session
         except StoreError:
-            operation.finish(answered=False)
+            operation.end(answered=False)
             raise
         try:
             version = await session.run(operation, locator or session.placement.notif, oid, what, refusals)

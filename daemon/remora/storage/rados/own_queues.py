@@ -268,7 +268,7 @@ class OwnQueues(RadosPart):
         try:
             await self._old_heads.settle(shard)
         except BaseException:
-            operation.finish(answered=False)
+            operation.end(answered=False)
             raise
         await self._run(operation, shard, what, MARKED)
 
