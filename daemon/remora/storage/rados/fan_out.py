@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from remora.bounded import each_of
 from remora.model.errors import (
     OnceConflict,
     ReservationExpired,
@@ -47,7 +48,7 @@ from remora.storage.rados.ingest import (
     room_demands,
 )
 from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
-from remora.storage.rados.own_queues import OwnQueues, each_of
+from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
 
@@ -120,14 +121,14 @@ class RadosFanOut(RadosIngest):
         async def reserve(number: int) -> Intent:
             return await self._reserve(copies[number].topic, demands_of(payloads[number]), repeated=repeated)
 
-        intents = await self._all_or_none(await each_of(range(len(copies)), reserve))
+        intents = await self._all_or_none(await each_of(range(len(copies)), reserve, StoreError))
         return [intent.committed(filled(intent, of), b"") for intent, of in zip(intents, payloads, strict=True)]
 
     async def _all_or_none(self, found: Sequence[Intent | StoreError]) -> list[Intent]:
         """What was reserved in each topic; where one refuses, give it back and raise why."""
         intents = [each for each in found if not isinstance(each, StoreError)]
         if (error := clearest_of(found)) is not None:
-            await each_of(intents, self._finisher.release)
+            await each_of(intents, self._finisher.release, StoreError)
             raise error
         return intents
 
@@ -156,7 +157,7 @@ class RadosAnnouncing(RadosFanOut):
         async def reserve(each: TopicRooms) -> Intent:
             return await self._reserve(each.topic, room_demands(each.topic, each.rooms), each.rooms)
 
-        intents = await self._all_or_none(await each_of(rooms, reserve))
+        intents = await self._all_or_none(await each_of(rooms, reserve, StoreError))
         envelope = FanOutEnvelope(FanOutEnvelope.VERSION, now_ms(), intents, repeated=True, announcement=announcement)
         await self._prepare(self.fan_outs, name, envelope)
         return name

@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeAlias
 
+from remora.bounded import each_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L, Logged
-from remora.storage.rados.own_queues import OwnQueues, each_of
+from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.part_commits import CommittedIntent, PartCommits, seconds
 from remora.storage.rados.registry import Registry, as_topic
 from remora.storage.rados.schedule import Schedule, ScheduleEntry, completion, deletion, expiry
@@ -58,7 +59,7 @@ class Finisher(Generic[L]):
         async def fill(share: _Share) -> bool:
             return any([await self._parts.store(share.of, number, part) for number, part in share.parts])
 
-        outcomes = await each_of(shares, fill)
+        outcomes = await each_of(shares, fill, StoreError)
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         gone = [error for error in errors if isinstance(error, TopicUnknown)]
         if len(errors) > len(gone):
@@ -89,7 +90,7 @@ class Finisher(Generic[L]):
             for _, intent in request.members
             for part in intent.parts
         ]
-        await each_of(reserved, lambda each: self._queues.abort(*each))
+        await each_of(reserved, lambda each: self._queues.abort(*each), StoreError)
 
     async def delete(self, entries: Sequence[ScheduleEntry]) -> None:
         """Delete intents that are completed or aborted; first the marks that they left in queues.
@@ -97,19 +98,19 @@ class Finisher(Generic[L]):
         One stays while a queue that has marks of it does not answer, or while it cannot be read; a later look tries it
         again.
         """
-        found = await each_of(entries, self._marks)
+        found = await each_of(entries, self._marks, StoreError)
         marks: defaultdict[_Queue, list[str]] = defaultdict(list)
         for queue, names in (pair for each in found if not isinstance(each, StoreError) for pair in each.items()):
             marks[queue] += names
         queues = list(marks)
-        answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
+        answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]), StoreError)
         left = {queue for queue, answer in zip(queues, answers, strict=True) if answer is not None}
         free = [
             entry
             for entry, each in zip(entries, found, strict=True)
             if not isinstance(each, StoreError) and left.isdisjoint(each)
         ]
-        gone = await each_of(free, lambda entry: self._intents.remove(entry.name))
+        gone = await each_of(free, lambda entry: self._intents.remove(entry.name), StoreError)
         if removed := [entry for entry, answer in zip(free, gone, strict=True) if answer is None]:
             await self._schedule.replace(removed, None)
 

@@ -6,13 +6,13 @@ once every stripe has it, no write of an earlier one lands any more, and what th
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from remora.bounded import each_of
 from remora.codec.lock_ops import LockFlags
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.log import (
@@ -43,7 +43,6 @@ ADVISED_KEYS = 100_000
 """Half of what a stripe may hold before its OSD warns of a large omap object."""
 
 _TRIES = 8
-_AT_ONCE = 32
 _MOST_KNOWN = 4096
 _REMOVAL_S = 60.0
 
@@ -137,17 +136,11 @@ class RadosLogs:
 
     async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, 32 at a time."""
-        gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(lock: LogLock) -> StoreError | None:
-            try:
-                async with gate:
-                    await self._projections.lock(lock.log, lock.owner, lease_s, LockFlags.MUST_RENEW)
-            except StoreError as exc:
-                return exc
-            return None
+        async def one(lock: LogLock) -> None:
+            await self._projections.lock(lock.log, lock.owner, lease_s, LockFlags.MUST_RENEW)
 
-        return await asyncio.gather(*map(one, locks))
+        return await each_of(locks, one, StoreError)
 
     async def release(self, lock: LogLock) -> None:
         """Give a lock back."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from remora.bounded import all_of
 from remora.model.errors import (
     ShardGone,
     StoreError,
@@ -27,7 +28,7 @@ from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.own_queues import OwnQueues, all_of, there_of
+from remora.storage.rados.own_queues import OwnQueues, there_of
 from remora.storage.rados.parents import FormerQueues
 from remora.storage.rados.refusals import ChangedError, MismatchError
 from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, TopicState, as_stored, as_topic, changed

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from remora.bounded import each_of
 from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import FormerQueue, Tally
 from remora.model.shard import Origin, Shard
@@ -24,7 +25,6 @@ from remora.model.topic import generation_of, number_of, own_topic_name
 from remora.policy.layouts import parents, waits_for, waits_for_commits
 from remora.storage.librados import WriteOp
 from remora.storage.rados.keyed_locks import KeyedLocks
-from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.part import RadosPart, all_values
 from remora.storage.rados.refusals import OWN, MissingError
 from remora.storage.rados.registry import Registry, StoredTopic, as_topic
@@ -172,7 +172,7 @@ class Parents:
             return known
 
         found: list[SealedLook | ShardGone] = []
-        for answer in await each_of(shards, one):
+        for answer in await each_of(shards, one, StoreError):
             if not isinstance(answer, (SealedLook, ShardGone)):
                 raise answer
             found.append(answer)

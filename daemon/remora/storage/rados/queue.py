@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from remora.bounded import each_of
 from remora.codec.queue_ops import (
     FRONT_AT,
     HEAD_SIZE,
@@ -43,8 +44,6 @@ from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError, Refusals
 from remora.storage.rados.runs import Runs, look_with_runs
 from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
-
-_AT_ONCE = 32
 
 _TRIES = 3
 _READ_TRIES = 10
@@ -397,17 +396,7 @@ class RadosQueue(RadosPart):
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues, 32 at a time; returns an error for each that failed."""
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(token: LockToken) -> StoreError | None:
-            try:
-                async with gate:
-                    await self._expire(token, older_than_s)
-            except StoreError as exc:
-                return exc
-            return None
-
-        return await asyncio.gather(*map(one, tokens))
+        return await each_of(tokens, lambda token: self._expire(token, older_than_s), StoreError)
 
     async def _run(self, operation: ObjectOperation, token: LockToken, what: str, refusals: Refusals = HELD) -> None:
         try:

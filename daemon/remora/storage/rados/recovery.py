@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple
 
+from remora.bounded import each_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.policy.reservations import Sightings
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.intent_log import IntentState, L
-from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.refusals import MismatchError, MissingError
 from remora.storage.rados.schedule import DueAction, ScheduleEntry
 
@@ -63,7 +63,7 @@ class Recovery(Generic[L]):
         schedule, now = await self._schedule.entries(), self._clock()
         self._seen = self._seen.after_look([*schedule[DueAction.COMPLETE], *schedule[DueAction.ABORT]], now)
         due = [*self._due(DueAction.COMPLETE, _GRACE_S, now), *self._due(DueAction.ABORT, RESERVATION_AGE_S, now)]
-        self._report([each.entry for each in due], await each_of(due, self._finish))
+        self._report([each.entry for each in due], await each_of(due, self._finish, StoreError))
         page = schedule[DueAction.DELETE]
         while retained := [entry for entry in page if entry.overdue_s >= 0]:
             await self._finisher.delete(retained)

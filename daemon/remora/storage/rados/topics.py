@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from remora.bounded import all_of
 from remora.codec.topic import decode_topic, decode_topics
 from remora.model.errors import CodecError, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.topic import Topic
@@ -85,20 +86,16 @@ class TopicReader:
 
     async def _look(self, names: Iterable[_MetadataObject]) -> None:
         """Read these objects if they have changed; one that does not answer stays as it was."""
-        todo = iter([name for name in names if name.locator not in self._denied])
 
-        async def work() -> None:
-            for name in todo:
-                try:
-                    await self._update(name)
-                except StoreUnavailable as exc:
-                    _log.debug("topic metadata stays as it was: %s", exc)
-                except StoreMisconfigured as exc:
-                    self._deny(name.locator, exc)
+        async def one(name: _MetadataObject) -> None:
+            try:
+                await self._update(name)
+            except StoreUnavailable as exc:
+                _log.debug("topic metadata stays as it was: %s", exc)
+            except StoreMisconfigured as exc:
+                self._deny(name.locator, exc)
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_AT_ONCE):
-                tasks.create_task(work(), name="topic metadata")
+        await all_of([name for name in names if name.locator not in self._denied], one, at_once=_AT_ONCE)
 
     async def _update(self, name: _MetadataObject) -> None:
         known = self._known.get(name)
