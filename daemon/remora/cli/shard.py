@@ -18,8 +18,7 @@ from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues
 from remora.config import Settings
 from remora.engine.catalogue import topic_among, topic_of
-from remora.engine.claims import POLL_S, claim, is_workers, release
-from remora.engine.moves import move
+from remora.engine.claims import POLL_S, claim, is_held_by_worker, move, release
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.member import WorkerCookie
 from remora.model.shard import LockHolder, Mend, Origin, Shard, ShardStats
@@ -199,7 +198,7 @@ def _released_text(shard: Shard, was: LockHolder | None) -> str:
         return f"{shard} was held by {owner_text(was)}; it is free now" if was else f"{shard} was free already"
     if was is None:
         return f"{shard} was free already; workers leave it to radosgw until it is claimed"
-    verb = "was held" if is_workers(was) else "is held"
+    verb = "was held" if is_held_by_worker(was) else "is held"
     return f"{shard} {verb} by {owner_text(was)}; workers leave it to radosgw until it is claimed"
 
 
@@ -217,7 +216,7 @@ def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, ob
             "cookie": holder.cookie,
             "address": holder.address,
             "lease_left_seconds": round(holder.lease_left_s, 3),
-            "is_remora": is_workers(holder),
+            "is_remora": is_held_by_worker(holder),
             "host": worker.host if worker else None,
             "worker": worker.worker if worker else None,
         },
