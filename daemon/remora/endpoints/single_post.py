@@ -19,7 +19,7 @@ from remora.endpoints.way import explain_refusal, open_first
 from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import ANSWERED
-from remora.policy.token_endpoints import TokenPlace
+from remora.policy.tokens import TokenPlace
 
 MOST_ANSWER_BYTES = 64 << 10
 """Of head and body together."""

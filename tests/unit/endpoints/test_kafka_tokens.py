@@ -17,7 +17,7 @@ from remora.endpoints.tasks import CrashLog, Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
-from remora.policy.token_times import TokenTimes
+from remora.policy.tokens import TokenTimes
 
 URL = "https://sso.example.org/token"
 SETTINGS = KafkaSettings(token_endpoints=("https://sso.example.org/*",))

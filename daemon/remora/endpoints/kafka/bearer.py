@@ -20,7 +20,7 @@ from remora.endpoints.kafka.kerberos import KerberosLogin, get_tickets, log_in
 from remora.endpoints.kafka.target import Broker
 from remora.endpoints.kafka.tokens import GivenToken, TokenDesk, TokenSource
 from remora.model.errors import EndpointError, EndpointMisconfigured, without_frames
-from remora.policy.token_times import renewal_s
+from remora.policy.tokens import renewal_s
 
 LEAST_PAUSE_S = 0.5
 """Before a renewal is tried again that failed."""

@@ -28,8 +28,7 @@ from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import ANSWERED
-from remora.policy.token_endpoints import parse_place, why_not
-from remora.policy.token_times import PAUSES, TokenTimes
+from remora.policy.tokens import PAUSES, TokenTimes, parse_place, why_not
 
 MOST_OF_PATIENCE = 0.8
 """Of the time to connect, for the token: then there is some left to say that it was the token's server."""
