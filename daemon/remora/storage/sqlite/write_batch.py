@@ -21,7 +21,7 @@ from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.shard import Shard
 from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
-from remora.policy.log_bypass import settles_at_once
+from remora.policy.group_commit import settles_at_once
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.cells import typed, unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
