@@ -40,9 +40,9 @@ from remora.policy.not_owned import NotOwned, Schemes
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import ShardFailure
 from remora.policy.spill import SpillRules
+from remora.ports.administration import LayoutStorage
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint, EndpointSource
-from remora.ports.layouts import LayoutStorage
 from remora.ports.tracing import NO_TRACER, Tracer
 
 

@@ -149,7 +149,7 @@ class ReshardableTopics(RadosOwnTopics):
     # --- the end of a former layout --------------------------------------------------------------------
 
     async def forget_former(self, topic: Topic) -> bool:
-        """See `ports.layouts`. A change that was cut short is finished before."""
+        """See `ports.administration`. A change that was cut short is finished before."""
         found = await self._registry.existing(topic)
         if found.stored.is_ready and found.stored.coming is not None:
             await self._finish(topic, found)
@@ -202,7 +202,7 @@ class ReshardableTopics(RadosOwnTopics):
         return True
 
     async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
-        """See `ports.layouts`."""
+        """See `ports.administration`."""
         await self._registry.existing(topic)
         return await self._former.kept(topic.id) if topic.generation else ()
 
