@@ -11,8 +11,15 @@ import click
 from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.attributes import DURATION
-from remora.cli.explain_bucket import as_json_bucket, bucket_lines, view_bucket
-from remora.cli.explain_event import Asked, EventFindings, look_for, not_known
+from remora.cli.explain_event import (
+    Asked,
+    EventFindings,
+    as_json_bucket,
+    bucket_lines,
+    look_for,
+    not_known,
+    view_bucket,
+)
 from remora.cli.explained import (
     DaemonAnswer,
     EventPlace,
