@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from remora import app, endpoint_kinds
-from remora.cli.apply_notifications import refuse_named
 from remora.cli.attributes import (
     ARGUMENTS,
     DURATION,
@@ -26,6 +25,7 @@ from remora.cli.attributes import (
     meant,
     without,
 )
+from remora.cli.declared_notifications import refuse_named
 from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
 from remora.cli.output import print_line, run_async
