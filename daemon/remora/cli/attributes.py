@@ -268,10 +268,6 @@ def read_password(file: BinaryIO) -> str:
     return password
 
 
-def _text(_context: click.Context, _option: click.Parameter, value: str | None) -> bytes | None:
-    return None if value is None else value.encode(errors="surrogateescape")
-
-
 def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that `create` and `set` have in common; all but `--endpoint`."""
     limit = click.IntRange(0, UNSET - 1)
@@ -310,7 +306,10 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--retry-sleep-duration", "retry_sleep_s", type=DURATION,
             help="The pause after each failed attempt; seconds or with a unit, 0: one that grows with each failure.",
         ),
-        click.option("--opaque-data", callback=_text, help="Text that every notification carries as opaqueData."),
+        click.option(
+            "--opaque-data", help="Text that every notification carries as opaqueData.",
+            callback=lambda _context, _option, value: None if value is None else value.encode(errors="surrogateescape"),
+        ),
         click.option(
             "--capacity", "capacity_bytes", type=_Capacity(),
             help="The most that each queue may hold, such as 2GB; then new events are refused. Embedded store only; "

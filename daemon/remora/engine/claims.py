@@ -189,19 +189,15 @@ async def move(store: DeliveryStore, shard: Shard, name: str) -> LockHolder:
     try:
         async with asyncio.timeout(within_s):
             await store.members.announce(row, within_s)
-            return await _held_by(store, shard, receiver.cookie)
+            while True:
+                holder = (await store.inspection.stats(shard)).holder
+                if holder is not None and holder.cookie == receiver.cookie:
+                    return holder
+                await asyncio.sleep(POLL_S)
     except TimeoutError as exc:
         raise MoveRefused(f"{shard} was not handed over within {within_s:g} s; its owner may be busy or older") from exc
     finally:
         await store.members.withdraw(cookie)
-
-
-async def _held_by(store: DeliveryStore, shard: Shard, cookie: str) -> LockHolder:
-    while True:
-        holder = (await store.inspection.stats(shard)).holder
-        if holder is not None and holder.cookie == cookie:
-            return holder
-        await asyncio.sleep(POLL_S)
 
 
 def _id(member: Member) -> str:

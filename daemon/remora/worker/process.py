@@ -166,7 +166,9 @@ class Process:
 
     async def _work(self) -> bool:
         settings, telemetry = self._settings, self._telemetry
-        made, state = not self._was_used(), self._report.store_state
+        folder, state = Path(settings.supervisor.run_directory), self._report.store_state
+        # A store that was in use on this host and is not there now is not begun anew.
+        made = not (self._start.replaces or has_been_used(folder, settings.store_name))
         async with (
             open_tracer(settings, telemetry, self._start.cookie) as self._tracer,
             make_store(
@@ -219,11 +221,6 @@ class Process:
             layouts=self._store.own_topics,
             hostname=socket.gethostname(),
         )
-
-    def _was_used(self) -> bool:
-        """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
-        folder = Path(self._settings.supervisor.run_directory)
-        return self._start.replaces or has_been_used(folder, self._settings.store_name)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
