@@ -34,7 +34,7 @@ from remora.model.shard import LockToken, Origin
 from remora.model.spill import Cut, SpilledRun
 from remora.model.topic import generation_of
 from remora.policy.reservations import Sightings
-from remora.policy.runs import cut, next_start, run_from
+from remora.policy.spill import cut, next_start, run_from
 from remora.storage.librados import MISMATCH, ObjectOperation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.guards import Guards
