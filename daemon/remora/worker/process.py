@@ -32,9 +32,8 @@ from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
 from remora.process.credit import CreditMemory, HostCredit
 from remora.process.host_load import HostLoad
-from remora.process.lag import GarbageWatch, Kept, measure_lag
 from remora.process.liveness_lock import has_been_used, remember_store
-from remora.process.loop import run_loop
+from remora.process.loop import GarbageWatch, Kept, measure_lag, run_loop
 from remora.process.pipe import (
     Ask,
     Dead,
