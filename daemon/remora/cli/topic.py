@@ -149,7 +149,15 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
             if found.topic is not None and found.origin is Origin.REMORA:
                 shown["notifications"] = list((await store.notifications.definitions()).naming(found.label))
                 layouts = await layouts_json(store, found.topic)
-                shown["layouts"] = layouts if as_json else [*map(_layout_line, layouts)]
+                shown["layouts"] = (
+                    layouts
+                    if as_json
+                    else [
+                        f"generation {each['generation']} of {several(each['shards'], 'shard')} is {each['state']}"
+                        f" with {several(each['entries'], 'entry', 'entries')}"
+                        for each in layouts
+                    ]
+                )
                 shown |= {"ended": await ended_json(store, found.topic)} if as_json else {}
         if found.topic is not None:
             shown["remarks"] = [
@@ -338,13 +346,6 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
         "room_bytes": min((each.room.room_bytes for each in stats), default=None),
         "oldest_age_seconds": max(ages, default=None),
     }
-
-
-def _layout_line(layout: Mapping[str, Any]) -> str:
-    return (
-        f"generation {layout['generation']} of {several(layout['shards'], 'shard')} is {layout['state']}"
-        f" with {several(layout['entries'], 'entry', 'entries')}"
-    )
 
 
 def _as_json(row: Row, settings: Settings) -> dict[str, object]:

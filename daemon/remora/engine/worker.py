@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -102,7 +102,12 @@ class Worker:
         self._lookout = Lookout(destinations.in_use, telemetry)
         gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
-        self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng, self._places)
+        self.quarantines = quarantines = Quarantines(
+            setup.quarantine,
+            telemetry,
+            rng,
+            lambda: ((each.endpoint, each.topic) for each in self.shards if each.endpoint),
+        )
         self._context = WorkerContext(
             store,
             self.catalogue,
@@ -141,10 +146,6 @@ class Worker:
         )
         own = Givers(lambda: context.settings.read_ahead_watermark, within=givers)
         return Destination(nbytes, self.budget, unacked, self._lookout.want, own)
-
-    def _places(self) -> Iterator[tuple[str, str]]:
-        """The destination and the topic of each held shard, as far as they are known."""
-        return ((each.endpoint, each.topic) for each in self.shards if each.endpoint)
 
     @property
     def shards(self) -> list[ShardStatus]:
