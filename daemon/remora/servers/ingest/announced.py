@@ -10,8 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from remora.codec.announcement import Announcement, decode_announcement, encode_announcement
-from remora.codec.event_copies import NO_TARGET
+from remora.codec.event_copies import NO_TARGET, Announcement, decode_announcement, encode_announcement
 from remora.codec.s3_events import EventPart
 from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
