@@ -27,9 +27,8 @@ from remora.cluster_answer import answered
 from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, usable_delivery
 from remora.config import Settings
 from remora.embedded_files import become_owner
-from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
+from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS, Reasons
 from remora.endpoints.kinds import EndpointKind, EndpointOnDemand, Opening, offered_kinds, on_demand
-from remora.endpoints.targets import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
