@@ -23,9 +23,8 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import generation_of, number_of, own_topic_name
 from remora.policy.layouts import parents, waits_for, waits_for_commits
 from remora.storage.librados import WriteOp
-from remora.storage.rados.keyed_locks import KeyedLocks
 from remora.storage.rados.own_queues import each_of
-from remora.storage.rados.part import RadosPart, all_values
+from remora.storage.rados.part import KeyedLocks, RadosPart, all_values
 from remora.storage.rados.refusals import OWN, MissingError
 from remora.storage.rados.registry import Registry, StoredTopic, as_topic
 from remora.storage.rados.sealed_queues import SealedLook, SealedQueues
