@@ -323,7 +323,8 @@ class RadosLogs:
 class RadosLogStore:
     """Logs on one client instance, for a sequencer, and for commands about logs.
 
-    Entering it does not wait for the cluster. It is no part of `RadosStore`: that one also recovers what ingest left behind, which is the daemon's work.
+    Entering it does not wait for the cluster. It is no part of `RadosStore`: that one also
+    recovers what ingest left behind, which is the daemon's work.
 
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
     """

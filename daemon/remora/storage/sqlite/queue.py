@@ -12,11 +12,11 @@ from remora.model.record import Page
 from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.sqlite import layouts, recent
 from remora.storage.sqlite.attempts import forget_attempts
-from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import expire as expire_events
 from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
 from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.soundness import changed
 from remora.storage.sqlite.two_phase import expire_stale
 
 MOST_BYTES = 4 << 20
