@@ -17,7 +17,7 @@ from remora.endpoints.amqp.messages import AmqpBatch, MessageOrigin, MessagePack
 from remora.endpoints.amqp.pool import ChannelOutlet, ExchangePlace, Identity, briefly, make_pool
 from remora.endpoints.amqp.target import AmqpServer, AmqpTarget, parse_target
 from remora.endpoints.observer import AmqpObserver, LogObserver
-from remora.endpoints.outlets import TopicMakers
+from remora.endpoints.shared import TopicMakers
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, TrustCache

@@ -20,8 +20,7 @@ from remora.endpoints.amqp.target import AmqpServer
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.dial import dial, explain_refusal, open_first
 from remora.endpoints.observer import AmqpObserver
-from remora.endpoints.outlets import ConnectionSlot, OutletPool
-from remora.endpoints.shared import Shared
+from remora.endpoints.shared import ConnectionSlot, OutletPool, Shared
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointUnavailable

@@ -19,7 +19,7 @@ from remora.endpoints.nats.publisher import PublishRun
 from remora.endpoints.nats.streams import LANES, SubjectLooks
 from remora.endpoints.nats.target import NatsServer, NatsTarget, parse_target
 from remora.endpoints.observer import LogObserver, NatsObserver
-from remora.endpoints.outlets import TopicMakers
+from remora.endpoints.shared import TopicMakers
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, read_client_file

@@ -23,8 +23,7 @@ from remora.endpoints.nats.publisher import StreamPublisher
 from remora.endpoints.nats.streams import Stream, read_last, read_stream
 from remora.endpoints.nats.target import OVER_TLS, NatsServer, SubjectTemplate, covers
 from remora.endpoints.observer import NatsObserver
-from remora.endpoints.outlets import ConnectionSlot, OutletPool
-from remora.endpoints.shared import Shared
+from remora.endpoints.shared import ConnectionSlot, OutletPool, Shared
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable

@@ -16,7 +16,6 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.doorbells import Doorbells, RadosArrivals
 from remora.storage.rados.fan_out import RadosAnnouncing
 from remora.storage.rados.finisher import Recovery, request_log
-from remora.storage.rados.guards import Guards
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
 from remora.storage.rados.intent_log import FanOutEnvelope, Intent
@@ -33,7 +32,7 @@ from remora.storage.rados.peaks import RadosPeaks
 from remora.storage.rados.queue import QueueParts
 from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.registry import Registry
-from remora.storage.rados.releases import RadosReleases
+from remora.storage.rados.releases import Guards, RadosReleases
 from remora.storage.rados.runs import Runs
 from remora.storage.rados.sealed_queues import SealedQueues
 from remora.storage.rados.spills import RadosSpills

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull
-from remora.storage.sqlite.allocation import KeptOpen
-from remora.storage.sqlite.kept_log import give_slice, index_of, make_room_for_index, restore_log
+from remora.storage.sqlite.allocation import KeptOpen, give_slice, index_of, make_room_for_index, restore_log
 from remora.storage.sqlite.recent import IndexedConnection
 from remora.storage.sqlite.refusals import lacks_room, translated
 

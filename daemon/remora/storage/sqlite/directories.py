@@ -31,7 +31,7 @@ from remora.model.errors import (
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import own_topic_name
 from remora.policy.store_directories import StoreDirectories, StoreDirectory
-from remora.storage.sqlite.allocation import NO_ROOM
+from remora.storage.sqlite.allocation import NO_ROOM, fill_reserve
 from remora.storage.sqlite.connections import connect, snapshot, transaction
 from remora.storage.sqlite.directory import (
     JoinedStore,
@@ -43,7 +43,6 @@ from remora.storage.sqlite.directory import (
     sync,
     was_used,
 )
-from remora.storage.sqlite.kept_log import fill_reserve
 from remora.storage.sqlite.refusals import translated
 
 _KNOWN = "SELECT value FROM meta WHERE key = 'directories'"
