@@ -20,9 +20,8 @@ from typing import Any, Protocol, cast
 
 from remora.servers.http.begun import begin
 from remora.servers.http.head import Head, HeadReader, NotARequest
-from remora.servers.http.request import ArrivingBody, BodyStream, Request
+from remora.servers.http.request import ArrivingBody, BodyStream, Request, Service
 from remora.servers.http.response import MOST_PIPELINED, PendingRequest, Pipeline
-from remora.servers.http.service import Service
 
 LINGER_S = 2.0
 """After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""

@@ -1,4 +1,4 @@
-"""A request as the API gets it: its head, and its body as it arrives, by its length or in chunks.
+"""A request as the API gets it: its head, and its body as it arrives, by its length or in chunks; and who answers it.
 
 Chunks (RFC 9112, 7.1) are decoded strictly: where one ends must not be a matter of opinion.
 """
@@ -9,8 +9,10 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from remora.servers.http.head import Head, NotARequest
+from remora.servers.http.response import Response
 
 MOST_UNREAD = 128 << 10
 """Bytes of a body that may wait for their reader; beyond that the connection is not read."""
@@ -217,3 +219,43 @@ class ArrivingBody:
     def is_whole(self) -> bool:
         """Whether all of it has come."""
         return self._chunks.is_whole if self._chunks else not self._left
+
+
+class BodyReader(Protocol):
+    """A connection, as far as it is read or not."""
+
+    def hold_for_memory(self) -> None:
+        """Read nothing more of it for now."""
+
+    def go_on_for_memory(self) -> None:
+        """Read it again."""
+
+
+class Peer(BodyReader, Protocol):
+    """A connection, as those see it who answer its requests."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address; empty on a Unix socket."""
+        ...
+
+    def told(self, name: str) -> object:
+        """What its transport says by this name (`get_extra_info`); None as soon as the connection is gone."""
+        ...
+
+
+class Service(Protocol):
+    """Who answers the requests of all connections."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a connection ends with its next answer."""
+        ...
+
+    async def answer(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> None:
+        """Call `answered` with the answer, whatever happens. It may be begun without a task: see `begun`."""
+        ...
+
+    def refuse(self, request: Request | None, exc: Exception, peer: str) -> Response:
+        """The answer to what failed with this; None is a request that cannot be read."""
+        ...

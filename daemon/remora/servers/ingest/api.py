@@ -24,9 +24,8 @@ from remora.policy.rates import Cost
 from remora.ports.producer import PublishSoon
 from remora.servers.http.begun import Callback, in_task
 from remora.servers.http.head import path_of
-from remora.servers.http.request import Request
+from remora.servers.http.request import Peer, Request
 from remora.servers.http.response import Response
-from remora.servers.http.service import Peer
 from remora.servers.ingest.announced import AnnouncedEvents
 from remora.servers.ingest.answers import (
     JSON_HEADERS,

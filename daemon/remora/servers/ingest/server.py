@@ -20,7 +20,7 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import BACKLOG, shown_address
 from remora.servers.http.connection import ConnectionPhase, ServedConnection
 from remora.servers.http.connections import OpenConnections, Refused
-from remora.servers.http.service import Service
+from remora.servers.http.request import Service
 from remora.servers.ingest.api import Api
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.desk import Desk
