@@ -28,10 +28,9 @@ from remora.model.words import several
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
 from remora.storage.rados.own_queues import OwnQueues, all_of, there_of
-from remora.storage.rados.parents import FormerQueues
 from remora.storage.rados.refusals import ChangedError, MismatchError
 from remora.storage.rados.registry import Registry, TopicRecord, TopicState, as_stored, as_topic, changed
-from remora.storage.rados.sealed_queues import SealedQueues
+from remora.storage.rados.sealed_queues import FormerQueues, SealedQueues
 
 _TRIES = 20
 _COUNTS = 3

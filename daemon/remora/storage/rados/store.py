@@ -27,14 +27,13 @@ from remora.storage.rados.notifications import RadosNotifications
 from remora.storage.rados.old_heads import OldHeads, RadosMends
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
-from remora.storage.rados.parents import FormerQueues, Parents
 from remora.storage.rados.peaks import RadosPeaks
 from remora.storage.rados.queue import QueueParts
 from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.registry import Registry
 from remora.storage.rados.releases import Guards, RadosReleases
 from remora.storage.rados.runs import Runs
-from remora.storage.rados.sealed_queues import SealedQueues
+from remora.storage.rados.sealed_queues import FormerQueues, Parents, SealedQueues
 from remora.storage.rados.spills import RadosSpills
 from remora.storage.rados.two_phase import RadosTwoPhase
 
