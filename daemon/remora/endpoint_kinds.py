@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, usable_delivery
 from remora.config import Settings
-from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS
+from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS, Reasons
 from remora.endpoints.kinds import EndpointKind, EndpointOnDemand, Opening, offered_kinds, on_demand
-from remora.endpoints.targets import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.probe import ProbeStep

@@ -24,7 +24,7 @@ from remora.process.pipe import Message, Pipe
 from remora.sequencer.messages import Begin, Did, Forgotten, FromWorker, Leave, Low, Missed, Works
 from remora.sequencer.shared import SharedCounters
 from remora.servers.sequencer import RoundFigures
-from remora.servers.sequencer.closed import LEAVE_S, Closed
+from remora.servers.sequencer.connection import LEAVE_S, Closed
 
 SILENT_S = 5.0
 """A worker that says nothing for so long, though it says something each second, stands still."""

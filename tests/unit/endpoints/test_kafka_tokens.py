@@ -11,8 +11,8 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.bearer import GivenToken, HeldToken, TokenDesk, TokenDesks, TokenLogin
 from remora.endpoints.kafka.target import Bearer
-from remora.endpoints.kafka.tokens import GivenToken, HeldToken, TokenDesk, TokenDesks, TokenLogin
 from remora.endpoints.tasks import CrashLog, Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable

@@ -17,7 +17,7 @@ from remora.config import LimitSettings
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
 from remora.servers import tokens
-from remora.servers.ingest import topics
+from remora.servers.ingest import desk
 from support.credit import Host, shaping
 from support.ingest import PromptStore, Site, ingest_site, own_topic, records
 
@@ -43,7 +43,7 @@ class CountingStore(PromptStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     """A store whose topics stay known, however slow the machine is."""
-    monkeypatch.setattr(topics, "FRESH_S", 3600.0)
+    monkeypatch.setattr(desk, "FRESH_S", 3600.0)
     return CountingStore(own_topic("t"), own_topic("u"))
 
 

@@ -25,9 +25,8 @@ from remora.model.topic import Topic
 from remora.policy.matcher import NONE
 from remora.ports.producer import FanningOut
 from remora.servers.http.begun import Callback, in_task
-from remora.servers.ingest.body_parts import Body, now, placed
-from remora.servers.ingest.desk import Desk
-from remora.servers.ingest.layout_change import while_moving
+from remora.servers.ingest.body import Body, now, placed
+from remora.servers.ingest.desk import Desk, while_moving
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, TOO_LARGE, UNMATCHED, RefusedRequest

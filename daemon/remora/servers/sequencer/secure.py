@@ -16,7 +16,7 @@ from remora.codec.sequencer import Core, has_more
 from remora.config.sequencer import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.model.log import LogName
-from remora.servers.sequencer.closed import LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.connection import LINGER_S, PARTIAL_FRAME_S, Closed
 
 HANDSHAKE_S = 10.0
 

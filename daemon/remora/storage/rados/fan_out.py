@@ -1,12 +1,12 @@
 """Stores events in several topics, all copies or none, also over a crash.
 
 Room is reserved in the queues of all topics first; then one operation on one object commits the envelope with all
-payloads (`envelope.py`); then each part is committed to its queue, by this process or by one that recovers it. The
+payloads (`intent_log.py`); then each part is committed to its queue, by this process or by one that recovers it. The
 envelope of a request with a key is named by the key alone, since by the time that it is repeated its events may match
 other notifications.
 
 The two phases do the same for whoever announces events first: a reservation is an envelope that is prepared
-(`envelope.py`): one object with an intent for each topic, the rooms of each, and what was announced. The commit
+(`FanOutEnvelope`): one object with an intent for each topic, the rooms of each, and what was announced. The commit
 leaves in it the parts that get events, with their payloads. So it is committed by one operation, and completed,
 recovered, repeated and deleted as any other envelope, in any process. The process that commits gives back the room
 that no event takes; should it stop, that room expires as all room does.
@@ -36,7 +36,6 @@ from remora.model.errors import (
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.policy.reservations import rooms_taken
-from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.ingest import (
     CHANGE_TRIES,
@@ -47,7 +46,7 @@ from remora.storage.rados.ingest import (
     payloads_of,
     room_demands,
 )
-from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
+from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentState, LoggedIntent, now_ms
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError

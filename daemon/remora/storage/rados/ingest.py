@@ -243,7 +243,7 @@ class RadosIngest:
     ) -> None:
         """Raise ReservationExpired when a queue has given room back that is needed; abort the request then.
 
-        Its age is not compared: only `recovery.py`, which has seen it for as long, knows it without a wall clock.
+        Its age is not compared: only `Recovery`, which has seen it for as long, knows it without a wall clock.
         """
         if all(await all_of(needed, lambda each: self._has_room(*each))):
             return

@@ -36,8 +36,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_holder, lock_name
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import QUEUE, UNLOCKED, FrontMovedError
-from remora.storage.rados.runs import Runs
-from remora.storage.rados.spilled_view import SpilledView, oldest_spilled, spilled_view
+from remora.storage.rados.runs import Runs, SpilledView, oldest_spilled, spilled_view
 from remora.storage.rados.state import SPILL
 
 PAGE = 1024

@@ -28,9 +28,8 @@ from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
 from remora.policy.layouts import still_held
-from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import Intent, IntentState, L
+from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentState, L
 from remora.storage.rados.own_queues import there_of
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics, check_shards
 from remora.storage.rados.redriving import RadosLetters

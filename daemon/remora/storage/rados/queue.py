@@ -37,12 +37,12 @@ from remora.policy.reservations import Sightings
 from remora.policy.spill import cut, next_start, run_from
 from remora.storage.librados import MISMATCH, ObjectOperation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.guards import Guards
 from remora.storage.rados.old_heads import OldHeads
-from remora.storage.rados.parents import NOTHING_BEFORE, Parents
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError, Refusals
+from remora.storage.rados.releases import Guards
 from remora.storage.rados.runs import Runs, look_with_runs
+from remora.storage.rados.sealed_queues import NOTHING_BEFORE, Parents
 from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
 
 _TRIES = 3

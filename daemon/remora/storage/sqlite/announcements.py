@@ -21,12 +21,12 @@ from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey
 from remora.model.topic import Topic
 from remora.storage.sqlite import decisions
-from remora.storage.sqlite.cells import unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.decisions import Decision, TopicPart
 from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.group_commit import Wants
+from remora.storage.sqlite.soundness import unpacked
 from remora.storage.sqlite.write_batch import AGE, WriteBatch
 
 _KEEP = """

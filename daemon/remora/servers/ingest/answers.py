@@ -1,8 +1,10 @@
-"""The answer to events that are stored."""
+"""The answers to requests that succeed: what was stored, other values as JSON, and the OpenAPI document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
@@ -30,3 +32,9 @@ def stored_response(stored: PublishResult, dropped: int) -> Response:
     repeated = b"true" if stored.repeated else b"false"
     body = b'{"stored":%d,"repeated":%b,"dropped_fields":%d}' % (stored.events, repeated, dropped)
     return Response(200, body, JSON_HEADERS)
+
+
+@cache
+def openapi_document() -> bytes:
+    """The OpenAPI document, which is read when it is first asked for."""
+    return Path(__file__).with_name("openapi.json").read_bytes()
