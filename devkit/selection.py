@@ -70,7 +70,8 @@ SUITES = (
 SUITE_FOLDERS = ("tests/engine/", "tests/contract/")
 
 PROCESSES = tuple(
-    f"daemon/remora/{part}" for part in ("supervisor/", "worker/", "process/", "sequencer/", "app.py", "__main__.py")
+    f"daemon/remora/{part}"
+    for part in ("supervisor/", "worker/", "process/", "sequencer/", "app.py", "endpoint_kinds.py", "__main__.py")
 )
 STARTS_THE_PROGRAM = re.compile(r"[\"']-m[\"'], [\"']remora[\"']")
 

@@ -38,7 +38,7 @@ from remora.model.log import LogKind, LogName
 from remora.ports.log import Logs
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.log_store import RadosLogStore
+from remora.storage.rados.logs import RadosLogStore
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MismatchError, Refusals
 

@@ -52,14 +52,14 @@ def metadata(topics: Sequence[Described]) -> bytes:
             w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(each.name)
             w.struct(5, 1, destination).text(f"arn:aws:sns:default::{each.name}").text("")
 
-        return FieldWriter().struct(3, 1, body).finish()
+        return FieldWriter().struct(3, 1, body).encoded()
 
     def everything(w: FieldWriter) -> None:
         w.u32(len(topics))
         for each in topics:
             w.text(each.name).raw(topic(each))
 
-    return FieldWriter().struct(2, 2, everything).finish()
+    return FieldWriter().struct(2, 2, everything).encoded()
 
 
 def metadata_object(queue: str, uri: str, topic: str) -> bytes:
@@ -72,7 +72,7 @@ def metadata_object(queue: str, uri: str, topic: str) -> bytes:
         w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(queue)
         w.struct(7, 1, destination).text(f"arn:aws:sns:default::{queue}").text("").text("")
 
-    return FieldWriter().struct(4, 1, body).finish()
+    return FieldWriter().struct(4, 1, body).encoded()
 
 
 class Queues:

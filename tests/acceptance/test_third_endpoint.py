@@ -1,4 +1,4 @@
-"""A further kind of endpoint is one new folder and one line in `app.py`, or a package with an entry point."""
+"""A further kind of endpoint is a new folder and a line in `endpoint_kinds.py`, or a package with an entry point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVENTS = 50
 @pytest.fixture
 def copy(folder: Path) -> Path:
     """The package with an endpoint more; the folder that holds it."""
-    return copied(folder, part="file_sink", into="endpoints", table="ENDPOINTS:", line=LINE)
+    return copied(folder, part="file_sink", into="endpoints", module="endpoint_kinds", table="ENDPOINTS:", line=LINE)
 
 
 def _offered(folder: Path) -> str:

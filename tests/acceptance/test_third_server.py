@@ -22,7 +22,7 @@ LINE = (
 @pytest.fixture
 def copy(folder: Path) -> Path:
     """The package with a server more; the folder that holds it."""
-    return copied(folder, part="line_server", into="servers", table="SERVERS:", line=LINE)
+    return copied(folder, part="line_server", into="servers", module="app", table="SERVERS:", line=LINE)
 
 
 def test_its_imports_are_allowed(copy: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from devkit.receivers.streams import serving_streams
-from remora.endpoints.http.answer_reader import Answer
+from remora.endpoints.http.answers import Answer
 from remora.endpoints.http.connection import ExchangeFailed, HttpConnection, Lost
 
 ACK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -23,7 +23,7 @@ import uvloop
 from devkit.clusters.certificates import certificate, encrypt
 from devkit.clusters.kafka import Kafka, create_topic, read_topic, running_kafka
 from devkit.waits import PATIENT_S
-from remora import app
+from remora import endpoint_kinds
 from remora.config import KafkaSettings, Settings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
@@ -388,7 +388,7 @@ PROBING = replace(KafkaSettings(), connect_timeout_s=20)
 async def written(target: Target) -> tuple[str, bool | None]:
     """The last step of the way to a topic, which no record is written to."""
     topic = Topic("t", "", "t", target, origin=ShardOrigin.REMORA)
-    steps = [each async for each in app.probe(topic, replace(Settings(), kafka=PROBING), sends_test=False)]
+    steps = [each async for each in endpoint_kinds.probe(topic, replace(Settings(), kafka=PROBING), sends_test=False)]
     return steps[-1].name, steps[-1].ok
 
 

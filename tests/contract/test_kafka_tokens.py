@@ -19,7 +19,7 @@ import pytest
 from devkit.clusters.certificates import Certificate, certificate
 from devkit.receivers.token_server import TokenServer, answer, token_server
 from devkit.waits import PATIENT_S
-from remora import app
+from remora import endpoint_kinds
 from remora.config import KafkaSettings, Settings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
@@ -187,7 +187,7 @@ async def test_topic_test_says_it(tokens: TokenServer, own: Certificate) -> None
         topic = Topic("t", "", "t", target(tokens.url, own.certificate, uri), origin=Origin.REMORA)
         tokens.script = lambda _: answer(401, b'{"error": "invalid_client"}')
 
-        steps = [each async for each in app.probe(topic, settings, sends_test=False)]
+        steps = [each async for each in endpoint_kinds.probe(topic, settings, sends_test=False)]
 
     assert (steps[-1].name, steps[-1].ok) == ("token", False)
     assert "401, invalid_client" in steps[-1].said
@@ -273,7 +273,7 @@ async def test_urls_that_are_never_asked(own: Certificate) -> None:
                             pass
                 assert await endpoint.up(meant) == frozenset()
                 topic = Topic("t", "", "t", meant, origin=Origin.REMORA)
-                steps = [each async for each in app.probe(topic, Settings(kafka=kafka), sends_test=False)]
+                steps = [each async for each in endpoint_kinds.probe(topic, Settings(kafka=kafka), sends_test=False)]
                 assert steps[-1].ok is False
             assert taken == []
 

@@ -12,7 +12,7 @@ from devkit.clusters.kafka import Kafka, create_topic, read_topic
 from devkit.clusters.nats import Nats
 from devkit.clusters.rabbitmq import RabbitMQ
 from devkit.receivers.receiver import receiving
-from remora import app
+from remora import endpoint_kinds
 from remora.config import Settings
 from remora.model.probe import ProbeStep
 from remora.model.shard import Origin
@@ -26,7 +26,7 @@ PATIENT = replace(
 
 async def probed(uri: str, args: str = "", there: str = "t", *, sends_test: bool = False) -> list[ProbeStep]:
     topic = Topic("t", "", "t", Target(uri, args, there), origin=Origin.REMORA)
-    return [each async for each in app.probe(topic, PATIENT, sends_test=sends_test)]
+    return [each async for each in endpoint_kinds.probe(topic, PATIENT, sends_test=sends_test)]
 
 
 def outcomes(steps: list[ProbeStep]) -> list[tuple[str, bool | None]]:
@@ -122,5 +122,7 @@ async def test_a_stream_is_found(nats_server: Nats) -> None:
     shown = Topic(
         "t", "", "t", Target(f"nats://{nats_server.address}", f"nats-stream={short}", short), origin=Origin.REMORA
     )
-    assert await app.standing(shown, PATIENT) == [hasty[-2].said]
-    assert await app.standing(replace(shown, retry_sleep_s=3600), PATIENT) == [hasty[-2].said.replace("40 s", "3610 s")]
+    assert await endpoint_kinds.standing(shown, PATIENT) == [hasty[-2].said]
+    assert await endpoint_kinds.standing(replace(shown, retry_sleep_s=3600), PATIENT) == [
+        hasty[-2].said.replace("40 s", "3610 s")
+    ]

@@ -22,11 +22,11 @@ from remora.model.errors import (
     TopicMoved,
     TopicUnknown,
 )
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
-from remora.storage.rados import RadosStore, recovery
-from remora.storage.rados.envelope import FanOutEnvelope
-from remora.storage.rados.intent_log import IntentState, LoggedIntent
+from remora.storage.rados import RadosStore, finisher
+from remora.storage.rados.intent_log import FanOutEnvelope, IntentState, LoggedIntent
 from remora.storage.rados.schedule import DueAction, ScheduleEntry
 from support.gone_layouts import cases, deliver, give_up_reservations, pass_by
 from support.rados_victim import ANSWER, DIGEST, MORE_SHARDS, SHARDS, Victim, armed, freeze_before, victims
@@ -40,7 +40,7 @@ ONCE = IdempotencyKey("key", DIGEST)
 @pytest.fixture
 async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RadosStore]:
     """An open store, which is not the one that anything happens to. It looks after others' requests often."""
-    monkeypatch.setattr(recovery, "_EVERY_S", 0.3)
+    monkeypatch.setattr(finisher, "_EVERY_S", 0.3)
     async with reached(settings) as store:
         yield store
 
@@ -162,14 +162,14 @@ async def test_one_topic_refuses_the_whole_request(store: RadosStore, place: int
 async def test_killed_at_each_step(settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever step a process is killed after, others store every copy or none; its repeat stores them once. A topic
     that is removed meanwhile ends its own part only."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)
     left = await victims(settings, "fan-out")
     pairs = [[await store.own_topics.find(f"{each.topic}{end}") for end in ("", "-b")] for each in left]
     gone = left[-4]  # decided, and not all of it is stored
     topic = pairs[-4][1]
     assert topic is not None
     await store.own_topics.remove(topic, discard=True)
-    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 0.0)
     await until(partial(is_settled, store))
 
     stored = []
@@ -199,7 +199,7 @@ async def test_one_that_stands_still_while_a_layout_goes(
 ) -> None:
     """A request stands still before any of its writes while a layout of one of its topics is sealed, delivered, shut
     and gone, and others finish it. Then it is stored whole in both, or in neither; its repeat stores it once."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)
     a, b = await topics(store, "a", "b")
     async with reached(settings) as late:
         frozen = freeze_before(late, number)
@@ -207,7 +207,7 @@ async def test_one_that_stands_still_while_a_layout_goes(
         storing.add_done_callback(lambda _: frozen.is_there.set())
         await asyncio.wait_for(frozen.is_there.wait(), PATIENT_S)
         found = await pass_by(store, a, MORE_SHARDS)
-        monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+        monkeypatch.setattr(finisher, "_GRACE_S", 0.0)
         await until(partial(is_settled, store))  # by another process, which knows nothing of what this one has stored
         frozen.thaw.set()
         (answer,) = await asyncio.gather(storing, return_exceptions=True)
@@ -237,7 +237,7 @@ async def test_killed_at_each_step_of_announcing(
     left = await victims(settings, "announce")
     # Room in the queues of three topics, then a note, then the reservation.
     assert len(left) == 3 * SHARDS + 3
-    monkeypatch.setattr(recovery, "RESERVATION_AGE_S", 0.0)
+    monkeypatch.setattr(finisher, "RESERVATION_AGE_S", 0.0)
     await until(partial(_nothing_is_held, store))
 
     for number, victim in enumerate(left):
@@ -254,7 +254,7 @@ async def test_killed_at_each_step_of_a_commit(
 ) -> None:
     """Whatever step of a commit without a topic a process is killed after, others store every copy or none; the same
     commit again stores them once, and no room is left but what expires."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 0.0)
     left = await victims(settings, "announced")
     await until(partial(is_settled, store))
 
@@ -316,7 +316,7 @@ async def test_a_commit_that_stands_still_while_a_layout_goes(
     """A commit without a topic stands still before any of its writes while a layout of one of its topics is sealed,
     delivered, shut and gone, and others finish it. Then it is stored whole in both, or it is told that it has expired
     and nothing is; the same commit again says the same."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)
     a, b, c = await topics(store, "a", "b", "c")
     reservation = await store.ingest.announce(rooms_for(copies_for([a, b, c])), b"announced")
     async with reached(settings) as late:
@@ -327,7 +327,7 @@ async def test_a_commit_that_stands_still_while_a_layout_goes(
         committing.add_done_callback(lambda _: frozen.is_there.set())
         await asyncio.wait_for(frozen.is_there.wait(), PATIENT_S)
         found = await pass_by(store, a, MORE_SHARDS)
-        monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+        monkeypatch.setattr(finisher, "_GRACE_S", 0.0)
         await until(partial(is_settled, store))
         frozen.thaw.set()
         (answer,) = await asyncio.gather(committing, return_exceptions=True)
@@ -352,7 +352,7 @@ async def test_a_topic_that_goes_meanwhile(
     settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a topic is removed between the decision and the storing, the others get their copies, and it is success."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)
     a, b = await topics(store, "a", "b")
     async with reached(settings) as late:
         frozen = freeze_before(late, 2 * SHARDS + 3)

@@ -31,7 +31,7 @@ from remora.model.errors import (
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
-from remora.storage.rados import RadosStore, intent_log, recovery
+from remora.storage.rados import RadosStore, finisher, intent_log
 from remora.storage.rados.schedule import DueAction
 from support.gone_layouts import pass_time
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
@@ -45,7 +45,7 @@ OSDS = ("osd.0", "osd.1")
 @pytest.fixture
 async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RadosStore]:
     """An open store, which is not the one that anything happens to. It looks after others' requests often."""
-    monkeypatch.setattr(recovery, "_EVERY_S", 0.3)
+    monkeypatch.setattr(finisher, "_EVERY_S", 0.3)
     async with reached(settings) as store:
         yield store
 
@@ -118,9 +118,9 @@ async def test_killed_while_publishing(
     settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever step a publisher is killed after, others store all of its events or none, and its repeat stores once."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)  # however slow a publisher is, nobody takes a step from it
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)  # however slow a publisher is, nobody takes a step from it
     left = await victims(settings, "publish")
-    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 0.0)
 
     stored = await outcomes(store, left)
 
@@ -245,7 +245,7 @@ async def test_decided_by_another_within_the_same_millisecond(
     """A request that another of its key was quicker than leaves that one to be brought to its end by others."""
     topic, moment = await store.own_topics.create(own_topic("t", SHARDS)), intent_log.now_ms()
     events = spread(topic, EVENTS)
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)  # nobody stores them before both are gone
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)  # nobody stores them before both are gone
     monkeypatch.setattr(intent_log, "now_ms", lambda: moment)
     await undone(settings, topic, events, DECIDED)
     async with reached(settings) as late:
@@ -263,7 +263,7 @@ async def test_decided_by_another_within_the_same_millisecond(
             await late.ingest.publish(topic, events, ONCE)
     assert await pending(store, topic) == [[]] * SHARDS
 
-    monkeypatch.setattr(recovery, "_GRACE_S", 0.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 0.0)
     await until(lambda: is_settled(store))
 
     assert await pending(store, topic) == by_shard(topic, events)
@@ -274,7 +274,7 @@ async def test_expiry_after_the_decision(
     settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events that are decided are stored once even when their reservations have expired before they were committed."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)  # nobody else reserves room for them
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)  # nobody else reserves room for them
     topic = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(topic, EVENTS, "x" * 20_000)  # more than is read of a request at once
     await undone(settings, topic, events, DECIDED)
@@ -337,7 +337,7 @@ async def test_full_queue_after_the_decision(
     settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events that are decided, but whose room was lost to others, wait for room and are then stored once."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)  # nobody stores them before their room is lost
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)  # nobody stores them before their room is lost
     topic = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(topic, EVENTS, "x" * 200)
     await undone(settings, topic, events, DECIDED)

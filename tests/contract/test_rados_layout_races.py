@@ -22,7 +22,7 @@ from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
-from remora.storage.rados import RadosStore, recovery
+from remora.storage.rados import RadosStore, finisher
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.schedule import DueAction
 from support.gone_layouts import cases, deliver, give_up_reservations, pass_by
@@ -38,7 +38,7 @@ ONCE = IdempotencyKey("late", b"digest")
 @pytest.fixture
 async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RadosStore]:
     """An open store, which is not the one that anything happens to. It leaves requests to those that work on them."""
-    monkeypatch.setattr(recovery, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(finisher, "_GRACE_S", 3600.0)
     async with reached(settings) as store:
         yield store
 

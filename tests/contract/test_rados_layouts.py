@@ -26,11 +26,10 @@ from remora.model.errors import (
     TopicRefused,
 )
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, RoutedEvent
-from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import LayoutState, Topic, TopicLayout
 from remora.policy.condition import State
 from remora.storage.rados import RadosStore
 from support.gone_layouts import pass_time

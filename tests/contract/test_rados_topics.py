@@ -55,7 +55,7 @@ def topic_v2(name: str, queue: str, uri: str = "kafka://broker", tenant: str = "
         w.struct(2, 1, lambda owner: owner.text(tenant).text("user").text("")).text(name)
         w.struct(7 if shards is None else 8, 1, dest).text(f"arn:aws:sns:default:{tenant}:{name}").text("").text("")
 
-    return FieldWriter().struct(4, 1, body).finish()
+    return FieldWriter().struct(4, 1, body).encoded()
 
 
 def v1_map(*names: str) -> bytes:
@@ -67,14 +67,14 @@ def v1_map(*names: str) -> bytes:
             w.struct(5, 1, lambda d: d.text("").text("").text("kafka://v1").text("").text(name).u8(0).u8(1))
             w.text(f"arn:aws:sns:default::{name}").text("")
 
-        return FieldWriter().struct(3, 1, body).finish()
+        return FieldWriter().struct(3, 1, body).encoded()
 
     def topics(w: FieldWriter) -> None:
         w.u32(len(names))
         for name in names:
             w.text(name).raw(topic(name))
 
-    return FieldWriter().struct(2, 2, topics).finish()
+    return FieldWriter().struct(2, 2, topics).encoded()
 
 
 @pytest.mark.parametrize("release", sorted(CAPTURED.keys() - {"source"}))

@@ -10,7 +10,8 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import ReservationExpired, StoreDamaged
-from remora.model.ingest import RESERVATION_AGE_S, FannedOut
+from remora.model.fan_out import FannedOut
+from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, announcements
 from remora.storage.sqlite.fan_out import rooms_of

@@ -20,7 +20,8 @@ from remora.model.errors import OwnershipLost, StoreAway, StoreDamaged, StoreMis
 from remora.model.ingest import PublishResult, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, refusals, watch
+from remora.storage.sqlite import SqliteStore, refusals
+from remora.storage.sqlite import store as sqlite_store
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from support.stores import QUIET_S, by_shard, own_topic, renew, spread
@@ -39,7 +40,7 @@ def settings(tmp_path: Path) -> SqliteSettings:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store looks after itself more often than it usually does."""
-    monkeypatch.setattr(watch, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(sqlite_store, "LOOK_EVERY_S", 0.02)
 
 
 class States:
@@ -134,7 +135,7 @@ async def test_a_look_that_fails_is_not_the_last_one(
         bring_back(settings)
         await states.are(True)
         await assert_as_left(store, topic)
-    assert [each.levelname for each in caplog.records if each.name == watch.__name__] == ["ERROR"]
+    assert [each.levelname for each in caplog.records if each.name == sqlite_store.__name__] == ["ERROR"]
 
 
 @pytest.mark.parametrize(("doing", "code"), [("reading", errno.EIO), ("writing", errno.EIO), ("writing", errno.EROFS)])
@@ -209,7 +210,7 @@ async def test_files_that_are_looked_for_one_after_the_other(
 ) -> None:
     """Once the state tells that a file is gone, none of the directory's files is used, also where the disk is slow to
     say so of another."""
-    monkeypatch.setattr(watch, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(sqlite_store, "LOOK_EVERY_S", 3600.0)
     find, were_used = File.find, threading.Event()
 
     def find_slowly(file: File) -> StoreAway | None:
@@ -234,7 +235,7 @@ async def test_nothing_is_written_to_files_that_are_gone(
     settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event is not taken into a file that nobody will find again, also before the store has looked for it."""
-    monkeypatch.setattr(watch, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(sqlite_store, "LOOK_EVERY_S", 3600.0)
     async with in_use(settings) as (store, topic, _):
         take_away(settings)
         shutil.copytree(aside(settings), settings.directory)

@@ -13,10 +13,12 @@ import pytest
 from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
 from remora.model.errors import DirectoryLost, StoreError, StoreMisconfigured, StoreUnavailable, TopicRefused
-from remora.model.ingest import FannedOut, IdempotencyKey, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, directories, watch
+from remora.storage.sqlite import SqliteStore, directories
+from remora.storage.sqlite import store as sqlite_store
 from remora.storage.sqlite.backup import back_up, restore
 from remora.storage.sqlite.checks import check_directory, check_file
 from support.stores import held, own_topic, spread
@@ -31,7 +33,7 @@ def settings(tmp_path: Path) -> SqliteSettings:
 @pytest.fixture(autouse=True)
 def no_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store looks after its files when the test has it do so."""
-    monkeypatch.setattr(watch, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(sqlite_store, "LOOK_EVERY_S", 3600.0)
 
 
 def folder(settings: SqliteSettings, number: int) -> Path:

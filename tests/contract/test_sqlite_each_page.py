@@ -24,9 +24,9 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.checks import check_file
-from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.connections import PAGE_BYTES
 from remora.storage.sqlite.salvager import salvage
+from remora.storage.sqlite.soundness import changed
 from support.stores import QUIET_S, own_topic, settle_all
 
 EVENTS, LARGE = 40, 30_000

@@ -21,7 +21,8 @@ from remora.codec.sequence import number_of
 from remora.codec.speedups import shards
 from remora.config import SqliteSettings
 from remora.model.errors import OnceConflict, QueueFull, StoreUnavailable, TopicClosed, TopicMoved, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, decisions, finisher
 from remora.storage.sqlite.checks import check_directory
@@ -278,7 +279,7 @@ async def test_a_part_is_not_taken_long_after_its_decision_was_read(store: Sqlit
     late = decisions.Decision("id", ANSWER, [replace_file(store, part, there[0])], until_ns=1)
 
     with pytest.raises(StoreUnavailable, match="too long ago"):
-        await store.ingest.finish(0, late)
+        await store.ingest.complete(0, late)
 
     assert await found_in(store, there[0]) == [[], []]
 

@@ -19,11 +19,10 @@ from remora.model.errors import (
     TopicRefused,
 )
 from remora.model.ingest import IdempotencyKey, PublishResult
-from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import LayoutState, Topic, TopicLayout
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.checks import check_directory
 from support.layout_machine import LayoutMachine, rooms, routed

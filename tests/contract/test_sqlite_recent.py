@@ -17,7 +17,7 @@ from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ingest import RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.policy import log_bypass
+from remora.policy import group_commit
 from remora.storage.sqlite import SqliteStore, recent, schema
 from remora.storage.sqlite.checks import check_directory
 from remora.storage.sqlite.connections import PAGE_BYTES
@@ -187,7 +187,7 @@ async def test_the_log_stays_short_whatever_one_commit_adds(
 
 def large(topic: Topic, mark: str) -> list[RoutedEvent]:
     """Events of a request that has more than the log takes of a queue that has fallen behind, for each shard."""
-    each = log_bypass.LARGE_BYTES // 4 + 1
+    each = group_commit.LARGE_BYTES // 4 + 1
     return [event._replace(payload=event.payload.ljust(each, b".")) for event in spread(topic, 4 * topic.shards, mark)]
 
 

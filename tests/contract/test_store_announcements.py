@@ -16,7 +16,8 @@ from remora.model.errors import (
     TopicClosed,
     TopicUnknown,
 )
-from remora.model.ingest import FannedOut, ReservedRoom, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
 from support.stores import Bench, by_shard, copies_for, rooms_for
 

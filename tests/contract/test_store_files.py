@@ -36,9 +36,9 @@ from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import SqliteStore, salvager
 from remora.storage.sqlite.checks import LETTERS, check_directory, check_file
-from remora.storage.sqlite.checksums import changed, changed_letter
 from remora.storage.sqlite.salvager import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
+from remora.storage.sqlite.soundness import changed, changed_letter
 from support.sqlite import append
 from support.stores import change, held, own_topic, settle_all, spread, unhurried
 

@@ -65,7 +65,7 @@ async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
         try:
             yield task
         finally:
-            worker.finish()
+            worker.end()
 
 
 async def until(condition: Callable[[], object], within_s: float = 3600) -> None:

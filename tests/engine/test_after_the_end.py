@@ -118,7 +118,7 @@ async def test_the_rest_of_a_batch_goes_first_in_a_session_that_ends_well() -> N
     worker = a_worker(scene.store, scene.endpoint)
 
     def storing() -> float:
-        worker.finish()
+        worker.end()
         return STORING_S
 
     scene.storing = storing

@@ -14,7 +14,7 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import BalanceSettings, DeliverySettings
-from remora.engine.moves import MOVE_S, MoveRefused, move
+from remora.engine.claims import MOVE_S, MoveRefused, move
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry

@@ -170,7 +170,7 @@ async def test_a_trimmer_removes_the_prefix_that_is_done() -> None:
     trimmer, page = stand.trimmer(), await stand.page()
     acks = trimmer.add(page)
 
-    trimmer.finish(acks, [0, 1, 3], Cause.DELIVERED)
+    trimmer.mark_done(acks, [0, 1, 3], Cause.DELIVERED)
     await trimmer.trim()
 
     assert stand.store.queues["t"].waiting == 3
@@ -183,7 +183,7 @@ async def test_a_trimmer_that_lost_the_lock_removes_nothing() -> None:
     """The store refuses a removal of a former owner, and the session learns of it."""
     stand = await a_stand(2)
     trimmer, page = stand.trimmer(), await stand.page()
-    trimmer.finish(trimmer.add(page), [0, 1], Cause.DELIVERED)
+    trimmer.mark_done(trimmer.add(page), [0, 1], Cause.DELIVERED)
     stand.store.steal("t", "remora/other/b/w2", lease_s=60)
 
     await trimmer.trim()

@@ -19,7 +19,7 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
-from remora.engine.moves import move
+from remora.engine.claims import move
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import (
@@ -198,7 +198,7 @@ async def test_finishing_commits_what_was_read_and_releases_the_lock() -> None:
 
     async with running(worker) as task:
         await asyncio.sleep(1.5)
-        worker.finish()
+        worker.end()
         await task
 
     done = len(endpoint.arrived)

@@ -22,7 +22,7 @@ from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, a_worker, running
 from remora.config import Settings
 from remora.endpoints.http import HttpEndpoint
-from remora.endpoints.http.answer_reader import Answer
+from remora.endpoints.http.answers import Answer
 from remora.endpoints.http.connection import ExchangeFailed, Lost
 from remora.endpoints.http.endpoint import HttpRoute
 from remora.endpoints.http.pool import ConnectionKey, Pools

@@ -119,7 +119,7 @@ async def test_a_renewal_that_hangs_holds_up_only_its_own(tells: bool) -> None:
         losses = store.queues["later"].lease_ends
         assert losses > asyncio.get_running_loop().time()
         assert worker.beat_age_s() < 2
-        worker.finish()
+        worker.end()
         await asyncio.wait([task])
 
 

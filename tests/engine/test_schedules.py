@@ -24,7 +24,7 @@ from engine.fakes import FakeEndpoint, FakeExactRoute, FakeQueue, FakeRoute, Fak
 from engine.runs import a_topic, a_worker, drained, running
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import DeliverySettings
-from remora.engine.moves import move
+from remora.engine.claims import move
 from remora.metrics import Telemetry
 from remora.model.errors import (
     EndpointError,

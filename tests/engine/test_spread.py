@@ -17,7 +17,7 @@ from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
-from remora.engine.moves import move
+from remora.engine.claims import move
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
@@ -142,7 +142,7 @@ async def test_workers_that_leave_are_replaced_within_a_moment() -> None:
         await crew.settled(7, 7, 8)
         await asyncio.sleep(30)
 
-        crew.workers[0].finish()
+        crew.workers[0].end()
         await crew.settled(0, 11, 11, within_s=1.5)
 
 

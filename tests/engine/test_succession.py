@@ -16,8 +16,7 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import OwnershipSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
-from remora.model.layout import LayoutState, TopicLayout
-from remora.model.topic import Topic, TopicHold
+from remora.model.topic import LayoutState, Topic, TopicHold, TopicLayout
 from remora.policy.condition import State
 
 WHY = "waits for t.3 of generation 0: 812 entries"
@@ -115,7 +114,7 @@ async def test_a_worker_that_finishes_waits_for_nothing() -> None:
     async with running(worker):
         await until(lambda: bool(worker.shards) and worker.shards[0].state is State.WAITING)
         began = asyncio.get_running_loop().time()
-        worker.finish()
+        worker.end()
         await until(lambda: not worker.shards, within_s=1)
 
     assert asyncio.get_running_loop().time() - began < 2

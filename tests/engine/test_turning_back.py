@@ -163,14 +163,14 @@ async def test_a_page_is_thrown_away_that_is_read_while_those_before_it_are_turn
     settings = replace(settings_of(mode), transaction_time_s=3600)
     givers: dict[Giver, None] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Givers, "join", lambda _, giver, __: givers.setdefault(giver))
+        patch.setattr(Givers, "add", lambda _, giver, __: givers.setdefault(giver))
         async with running(a_worker(store, endpoint, settings, telemetry=telemetry)):
             store.add(BACKLOGS[0], 300)
             await store.asked.wait()
             (giver,) = givers
             pages = len(giver.ahead())
             assert pages > 0
-            giver.turn_back(pages, Priority.CLIENT_LOW)
+            giver.return_pages(pages, Priority.CLIENT_LOW)
             store.gate.set()
             await drained(store, within_s=36_000)
 
@@ -388,7 +388,7 @@ def test_a_page_of_which_a_batch_was_begun_is_not_turned_back() -> None:
     assert begun.acks is old.acks
     assert queues.untouched([old, middle, new]) == 2
 
-    middle.acks.finish([0], Cause.DELIVERED)
+    middle.acks.mark_done([0], Cause.DELIVERED)
     assert queues.untouched([old, middle, new]) == 1
 
     queues.take_out([new])
@@ -475,7 +475,7 @@ class Shelf:
     def ahead(self) -> tuple[int, ...]:
         return (10,) * self.pages
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
+    def return_pages(self, pages: int, priority: Priority) -> None:
         self.pages -= pages
         self.budget.release(10 * pages)
 
@@ -529,7 +529,7 @@ class Market:
                 self.budget.release(self._held.pop(self._rng.randrange(len(self._held))))
             case "read" if self.budget.try_acquire(10 * (pages := 1 + amount // 20)):
                 self._shelves.append(Shelf(str(len(self._shelves)), self.budget, pages))
-                self._givers.join(self._shelves[-1], priority)
+                self._givers.add(self._shelves[-1], priority)
 
     async def settle(self) -> None:
         """Let all happen that can, and look what is held."""
@@ -542,7 +542,7 @@ class Market:
     async def close(self) -> None:
         """Give all back, until nobody asks any more."""
         for each in self._shelves:
-            each.turn_back(each.pages, Priority.IDLE)
+            each.return_pages(each.pages, Priority.IDLE)
         while self._asking or self._held:
             while self._held:
                 self.budget.release(self._held.pop())
@@ -555,7 +555,7 @@ def test_the_watermark_says_how_much_is_turned_back() -> None:
     givers = Givers(lambda: watermark)
     budget = Place(100)
     budget.try_acquire(100)
-    givers.join(shelf := Shelf("a", budget, 10), Priority.CLIENT_LOW)
+    givers.add(shelf := Shelf("a", budget, 10), Priority.CLIENT_LOW)
 
     givers.make_room(Shortage(100, 100, 5, Priority.CLIENT_NORMAL))
     assert budget.held == 90
@@ -572,8 +572,8 @@ class Generous(Shelf):
         super().__init__(name, budget, pages)
         self._worker = worker
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
-        super().turn_back(pages, priority)
+    def return_pages(self, pages: int, priority: Priority) -> None:
+        super().return_pages(pages, priority)
         held = self.budget.held
         self._worker.make_room(Shortage(held, held, 10, Priority.CLIENT_NORMAL))
 
@@ -587,7 +587,7 @@ def test_pages_that_a_wider_bound_took_meanwhile_are_not_turned_back_twice() -> 
     shelves = [Generous("a", budget, 1, worker), Generous("b", budget, 1, worker)]
     budget.try_acquire(20)
     for shelf in shelves:
-        givers.join(shelf, Priority.CLIENT_LOW)
+        givers.add(shelf, Priority.CLIENT_LOW)
 
     givers.make_room(Shortage(20, 20, 20, Priority.CLIENT_NORMAL))
 
@@ -596,7 +596,7 @@ def test_pages_that_a_wider_bound_took_meanwhile_are_not_turned_back_twice() -> 
 
 
 def test_sessions_that_left_are_not_asked() -> None:
-    """A session counts at the priority that it joined with last, also in the worker, until it leaves."""
+    """A session counts at the priority that it was added with last, also in the worker, until it is removed."""
     worker = Givers()
     givers = Givers(within=worker)
     budget = Place(100)
@@ -604,15 +604,15 @@ def test_sessions_that_left_are_not_asked() -> None:
     budget.try_acquire(50)
     short = Shortage(50, 50, 10, Priority.CLIENT_NORMAL)
 
-    givers.join(shelf, Priority.CLIENT_HIGH)
+    givers.add(shelf, Priority.CLIENT_HIGH)
     givers.make_room(short)
     assert shelf.pages == 5
 
-    givers.join(shelf, Priority.IDLE)
+    givers.add(shelf, Priority.IDLE)
     worker.make_room(short)
     assert shelf.pages == 4
 
-    givers.leave(shelf)
+    givers.remove(shelf)
     givers.make_room(short)
     worker.make_room(short)
     assert shelf.pages == 4

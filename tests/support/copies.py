@@ -13,16 +13,16 @@ import remora
 ROOT = Path(__file__).parents[2]
 
 
-def copied(folder: Path, *, part: str, into: str, table: str, line: str) -> Path:
-    """The package with a folder of `tests/support` more, and a line more in a table of `app.py`; what holds it."""
+def copied(folder: Path, *, part: str, into: str, module: str, table: str, line: str) -> Path:
+    """The package with a folder of `tests/support` more, and a line more in a table of a module; what holds it."""
     copy = folder / "copy"
     shutil.copytree(Path(remora.__file__).parent, copy / "remora", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "tests" / "support" / part, copy / "remora" / into / part)
-    app = copy / "remora" / "app.py"
-    before, found, after = app.read_text().partition(table)
+    file = copy / "remora" / f"{module}.py"
+    before, found, after = file.read_text().partition(table)
     assert found
     head, brace, rest = after.partition("MappingProxyType({\n")
-    app.write_text(before + found + head + brace + line + rest)
+    file.write_text(before + found + head + brace + line + rest)
     return copy
 
 

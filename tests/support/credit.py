@@ -35,7 +35,7 @@ class Host:
         self.shaper = Shaper(self.memory, Random(seed))
         self.shaper.configure(settings, limits)
         for place in range(workers):
-            self.shaper.join(place)
+            self.shaper.add(place)
 
     def account(self, place: int = 0, group: str = "uplink") -> MemberAccount:
         return account_of(self.memory, place, self.shaper.slots[group])

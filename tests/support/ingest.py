@@ -19,16 +19,8 @@ from devkit.waits import PATIENT_S
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, TopicMoved, TopicNotSequenced, TopicUnknown
-from remora.model.ingest import (
-    FannedOut,
-    IdempotencyKey,
-    PublishResult,
-    Removed,
-    ReservedRoom,
-    RoutedEvent,
-    TopicCopies,
-    TopicRooms,
-)  # fmt: skip
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.ledger import FormerQueue
 from remora.model.notification import Definitions, Notification
 from remora.model.shard import Origin, Shard

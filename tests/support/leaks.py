@@ -67,7 +67,7 @@ def make_old(ioctx: Any, queue: str, version: int, leaked: int) -> None:
         if version > 1:
             w.u32(head.committed_entries or 0)
 
-    urgent = FieldWriter().struct(version, 1, body).finish()
+    urgent = FieldWriter().struct(version, 1, body).encoded()
     content = data[16:_URGENT_AT] + struct.pack("<I", len(urgent)) + urgent
     encoded = data[10:12] + struct.pack("<I", len(content)) + content
     ioctx.write(queue, data[:2] + struct.pack("<Q", len(encoded)) + encoded, 0)
@@ -80,4 +80,4 @@ def _reservation(each: QueueReservation, version: int) -> bytes:
         if version > 1:
             w.u32(each.entries or 1)
 
-    return FieldWriter().u32(each.id).struct(min(version, 2), 1, body).finish()
+    return FieldWriter().u32(each.id).struct(min(version, 2), 1, body).encoded()

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from devkit.clusters.ceph import reached
 from devkit.processes.programs import ENVIRONMENT
 from remora.config import RadosSettings
-from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, RoutedEvent
+from remora.model.fan_out import FannedOut
+from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.librados import WriteOp
-from remora.storage.rados import RadosStore, recovery
+from remora.storage.rados import RadosStore, finisher
 from support.stores import copies_for, own_topic, rooms_for, spread
 
 MORE_SHARDS = 5
@@ -171,7 +172,7 @@ async def _cut_short(settings: RadosSettings, kind: str, number: int, out: int) 
 
 def main() -> None:
     """Fork a process for each step; none completes what is not the request's own work, however slow it is."""
-    recovery._GRACE_S = 3600.0
+    finisher._GRACE_S = 3600.0
     settings, kind = RadosSettings(**json.loads(sys.argv[1])), sys.argv[2]
     status, number = -1, 0
     while status != 0:

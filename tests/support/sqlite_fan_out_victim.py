@@ -15,7 +15,8 @@ from typing import Any
 
 from devkit.entries.entries import raw_entry
 from remora.config import SqliteSettings
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, writer
 from remora.storage.sqlite.fan_out import rooms_of

@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from remora.config import SqliteSettings
-from remora.model.ingest import ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
+from remora.model.fan_out import TopicCopies, TopicRooms
+from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from devkit.entries.entries import raw_entry
-from remora import __version__, supervisor
+from remora import __version__
 from remora.cli import group
 from remora.cli.output import size
 from remora.cli.shard import as_json_row
@@ -41,6 +41,7 @@ from remora.model.exits import Exit, exit_code
 from remora.model.shard import LockHolder, Shard, ShardStats
 from remora.model.words import duration, moment, several
 from remora.policy.hosts import owner_text
+from remora.supervisor import process
 from support.commands import Run, config, remora, subcommands
 from support.scripted_daemon import STATUS, scripted_daemon
 from support.scripted_daemon import answer as scripted
@@ -236,7 +237,7 @@ def test_without_a_file_the_default_one_counts_or_what_is_built_in(
         started.append(given)
         return Exit.OK
 
-    monkeypatch.setattr(supervisor, "run", begin)
+    monkeypatch.setattr(process, "run", begin)
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
     if is_there:
         config.write_text('[log]\nlevel = "debug"')

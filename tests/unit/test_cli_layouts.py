@@ -20,10 +20,9 @@ from remora.cli.layouts import ReshardAsked
 from remora.config import load
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
-from remora.model.layout import LayoutState, TopicLayout
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken
-from remora.model.topic import Topic
+from remora.model.topic import LayoutState, Topic, TopicLayout
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 from support.stores import QUIET_S

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remora.cli.explain_bucket import BucketView, as_json_bucket, bucket_lines, view_bucket
+from remora.cli.explain_event import BucketView, as_json_bucket, bucket_lines, view_bucket
 from remora.config import SqliteSettings
 from remora.model.notification import Definitions, Notification
 from remora.storage.sqlite import SqliteStore

@@ -11,8 +11,8 @@ from pathlib import Path
 from devkit.clock import in_virtual_time
 from devkit.clusters.certificates import certificate
 from devkit.waits import until
-from remora.app import certificate_subject
 from remora.config import KafkaSettings, Settings
+from remora.endpoint_kinds import certificate_subject
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 from remora.servers import tokens

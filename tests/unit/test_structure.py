@@ -66,7 +66,7 @@ def blocks(file: Path) -> set[tuple[str, ...]]:
 def test_the_supervisor_loads_no_client_of_a_worker() -> None:
     """The command line and the supervisor are loaded without the libraries of endpoints, stores and servers."""
     code = (
-        "import sys, remora.cli, remora.cli.run, remora.supervisor;"
+        "import sys, remora.cli, remora.cli.run, remora.supervisor.process;"
         "print({'aiohttp', 'aiokafka', 'httptools', 'pamqp', 'rados', 'sqlite3'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from remora import app
-from remora.cli.ledger import balances
 from remora.cli.output import print_json, print_table, run_async, size
-from remora.cli.rows import Row, complain, look_at, row_named, rows_of
+from remora.cli.rows import Row, balances, complain, look_at, row_named, rows_of
 from remora.cli.steps import told
 from remora.codec.event_entry import decode
 from remora.config import Settings

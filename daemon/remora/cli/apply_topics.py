@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from remora import app
-from remora.cli.apply_notifications import NotificationStep, planned_notifications, refuse_named
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, DeclaredFile, load_declared
+from remora.cli.declared_notifications import NotificationStep, planned_notifications, refuse_named
 from remora.cli.options import FILE, config_option
 from remora.cli.output import print_line, run_async
-from remora.cli.topic_test import check_option, require_ways
+from remora.cli.ways import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings, show_size
 from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown

@@ -10,18 +10,18 @@ from typing import Any, BinaryIO
 
 import click
 
-from remora import app
+from remora import endpoint_kinds
 from remora.codec.topic import DELIVERY, join_args, parse_args
 from remora.config import DeliverySettings, Unit, parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
-ARGUMENTS = tuple(name for name, each in app.ARGUMENTS.items() if not each.only_from)
+ARGUMENTS = tuple(name for name, each in endpoint_kinds.ARGUMENTS.items() if not each.only_from)
 """The endpoint's arguments that `--arg` takes."""
 
-SECRETS = MappingProxyType({name: each.only_from for name, each in app.ARGUMENTS.items() if each.only_from})
+SECRETS = MappingProxyType({name: each.only_from for name, each in endpoint_kinds.ARGUMENTS.items() if each.only_from})
 """The arguments that are secret, and the options that name a file with them."""
 
-DEFAULTS = MappingProxyType({name: each.default for name, each in app.ARGUMENTS.items() if each.default})
+DEFAULTS = MappingProxyType({name: each.default for name, each in endpoint_kinds.ARGUMENTS.items() if each.default})
 """What arguments mean where a topic does not have them; an empty value is the same as none for each."""
 
 MOST_PASSWORD_BYTES = 4096
@@ -268,10 +268,6 @@ def read_password(file: BinaryIO) -> str:
     return password
 
 
-def _text(_context: click.Context, _option: click.Parameter, value: str | None) -> bytes | None:
-    return None if value is None else value.encode(errors="surrogateescape")
-
-
 def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that `create` and `set` have in common; all but `--endpoint`."""
     limit = click.IntRange(0, UNSET - 1)
@@ -310,7 +306,10 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--retry-sleep-duration", "retry_sleep_s", type=DURATION,
             help="The pause after each failed attempt; seconds or with a unit, 0: one that grows with each failure.",
         ),
-        click.option("--opaque-data", callback=_text, help="Text that every notification carries as opaqueData."),
+        click.option(
+            "--opaque-data", help="Text that every notification carries as opaqueData.",
+            callback=lambda _context, _option, value: None if value is None else value.encode(errors="surrogateescape"),
+        ),
         click.option(
             "--capacity", "capacity_bytes", type=_Capacity(),
             help="The most that each queue may hold, such as 2GB; then new events are refused. Embedded store only; "

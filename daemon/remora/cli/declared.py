@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from remora import app
+from remora import endpoint_kinds
 from remora.cli import declared_notifications as of_notifications
 from remora.cli.attributes import CAPACITY, SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
 from remora.codec.topic import SLO
@@ -159,7 +159,7 @@ class _Reading:
         topic, remarks = self._given(table).on(plain), list[str]()
         if self._is_target_read:
             try:
-                remarks = app.check_target(topic.target, self._settings)
+                remarks = endpoint_kinds.check_target(topic.target, self._settings)
             except EndpointMisconfigured as exc:
                 self.problems.append(("", str(exc)))
         return None if self.problems else Declared(topic, table.closed, remarks, table.shards is None)

@@ -8,11 +8,18 @@ from dataclasses import replace
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.attributes import DURATION
-from remora.cli.explain_bucket import as_json_bucket, bucket_lines, view_bucket
-from remora.cli.explain_event import Asked, EventFindings, look_for, not_known
+from remora.cli.explain_event import (
+    Asked,
+    EventFindings,
+    as_json_bucket,
+    bucket_lines,
+    look_for,
+    not_known,
+    view_bucket,
+)
 from remora.cli.explained import (
     DaemonAnswer,
     EventPlace,
@@ -25,11 +32,9 @@ from remora.cli.explained import (
     topic_lines,
     view_queue,
 )
-from remora.cli.hold import hold_of
-from remora.cli.ledger import balances
 from remora.cli.options import gathered_into, json_option, running_option
 from remora.cli.output import print_json, print_line, run_async
-from remora.cli.rows import Row, UnknownTopic, complain, look_at, origin_option, pick, rows_of
+from remora.cli.rows import Row, UnknownTopic, balances, complain, hold_of, look_at, origin_option, pick, rows_of
 from remora.cli.status import silence_lines
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
@@ -175,7 +180,7 @@ async def _views(
 ) -> list[QueueView]:
     stats, books = await look_at(store, shards), await balances(store, shards)
     hold = await hold_of(store, row.topic) if row.topic else None
-    reason = row.reason(app.schemes(settings))
+    reason = row.reason(endpoint_kinds.schemes(settings))
     return [
         view_queue(row, stats[each], books.get(each), QueueOrders(reason, each in released, hold), said)
         for each in shards

@@ -187,11 +187,13 @@ def queue_lines(view: QueueView) -> list[str]:
     """All of a queue, a line for each thing."""
     stats, shards = view.stats, view.row.shards
     number = f"{shards.index(stats.shard) + 1} of {len(shards)}" if stats.shard in shards else "one"
+    holder = stats.holder
+    lock = "free" if holder is None else f"{owner_text(holder, view.names)}, {duration(holder.lease_left_s)} left"
     return [
         f"queue {view.queue}, {number} of topic {view.row.label}, made by {view.row.origin}",
         *_advice_lines(view.advice),
         *_state_lines(view),
-        f"  lock: {_lock(stats.holder, view.names)}",
+        f"  lock: {lock}",
         f"  waiting: {_waiting(stats)}",
         *_room_lines([view]),
         *_ledger_lines(view.balance),
@@ -216,8 +218,10 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     groups: dict[tuple[str, str], list[QueueView]] = {}
     # First come the queues whose entries have waited longest.
     for each in sorted(views, key=lambda view: view.stats.oldest_age_s or 0.0, reverse=True):
-        cause = each.advice.cause or each.advice.why
-        groups.setdefault((cause, _command(each) if len(views) > 1 else each.advice.command), []).append(each)
+        cause, command = each.advice.cause or each.advice.why, each.advice.command
+        if len(views) > 1 and command.startswith("remora shard "):  # elsewhere the queue's name is the topic's
+            command = command.replace(each.queue, "QUEUE")
+        groups.setdefault((cause, command), []).append(each)
     for (_, command), members in groups.items():
         lines.append(f"  {some(each.queue for each in members)}: {members[0].advice.why}")
         if command:
@@ -248,12 +252,6 @@ def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     counts = {"dead lettered": removed.dead_lettered, "expired": removed.expired}
     said = ", ".join(f"{what} {count}" for what, count in counts.items() if count)
     return [f"  given up since its ledger began: {said}", f"    try: remora dlq list --topic {shlex.quote(name)}"]
-
-
-def _command(view: QueueView) -> str:
-    """The command, with QUEUE for the queue's name where it is about shards; elsewhere that name is the topic's."""
-    command = view.advice.command
-    return command.replace(view.queue, "QUEUE") if command.startswith("remora shard ") else command
 
 
 def slow_of(views: Sequence[QueueView], stages: Sequence[dict[str, Any]], store: str) -> list[str]:
@@ -308,12 +306,6 @@ def _attempt_lines(view: QueueView) -> list[str]:
         reason = "" if last["reason"] == shard.get("reason") else f": {last['reason']}"
         said.append(f"{whose} was {duration(last['age_seconds'])} ago ({last['kind']}){reason}")
     return [f"  attempts: {'; '.join(said)}"] if said else []
-
-
-def _lock(holder: LockHolder | None, names: Names) -> str:
-    if holder is None:
-        return "free"
-    return f"{owner_text(holder, names)}, {duration(holder.lease_left_s)} left"
 
 
 def _waiting(stats: ShardStats) -> str:

@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.options import daemon_option, gathered_into, instant, seconds
 from remora.cli.output import print_line, run_async
-from remora.cli.rows import UnknownTopic, origin_option, row_named
+from remora.cli.rows import UnknownTopic, hold_of, origin_option, row_named
 from remora.cli.trace import myself, trace
 from remora.config import Settings
 from remora.model.errors import DaemonNotReachable, RemoraError
 from remora.model.shard import Origin
 from remora.model.topic import Topic, TopicHold
 from remora.model.words import LAST_MOMENT, duration
-from remora.policy.holds import deaf_hosts, hold_text, in_force
+from remora.policy.holds import deaf_hosts, hold_text
 from remora.ports.store import ShardStore
 
 
@@ -114,12 +114,6 @@ def resume_command(settings: Settings, name: str, origin: Origin | None) -> None
     print_line(run_async(work()))
 
 
-async def hold_of(store: ShardStore, topic: Topic) -> TopicHold | None:
-    """The hold of a topic that is in force now; None where there is none."""
-    first = topic.first_shard
-    return in_force(await store.holds.held(), {first: topic}, time.time()).get(first)
-
-
 async def _known(store: ShardStore, name: str, origin: Origin | None) -> Topic:
     row = await row_named(store, name, origin)
     if row.topic is None:
@@ -131,7 +125,7 @@ async def _delivered(store: ShardStore, settings: Settings, name: str, origin: O
     """The topic of this name, if remora delivers it. Raises NotDelivered."""
     row = await row_named(store, name, origin)
     topic = await _known(store, name, origin)
-    schemes = app.schemes(settings)
+    schemes = endpoint_kinds.schemes(settings)
     if reason := row.reason(schemes):
         raise NotDelivered(f"topic {topic.label} cannot be held: {row.delivered_by(schemes)} delivers it: {reason}")
     released = await store.releases.released()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -13,14 +11,12 @@ from remora import app
 from remora.cli.layouts import ended_balances
 from remora.cli.options import daemon_option, json_option
 from remora.cli.output import print_json, print_table, run_async
-from remora.cli.rows import AT_ONCE, Row, complain, origin_option, row_named, rows_of
+from remora.cli.rows import Row, balances, complain, origin_option, row_named, rows_of
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
-from remora.model.errors import ShardGone, StoreDamaged
 from remora.model.exits import Exit
 from remora.model.ledger import Balance, Cause
-from remora.model.shard import Origin, Shard
-from remora.ports.store import ShardStore
+from remora.model.shard import Origin
 
 
 @click.command()
@@ -60,20 +56,6 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
     complain(damaged.values())
     if any(each.unaccounted for _, balances in rows for each in balances):
         sys.exit(Exit.FAILURE)
-
-
-async def balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Balance]:
-    """The balances of queues, some at a time; of those that are gone meanwhile or damaged there are none."""
-    found: dict[Shard, Balance] = {}
-    todo = iter(shards)
-
-    async def work() -> None:
-        for shard in todo:
-            with contextlib.suppress(ShardGone, StoreDamaged):
-                found[shard] = await store.ledger.balance(shard)
-
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-    return found
 
 
 def _print(rows: Sequence[tuple[Row, Sequence[Balance]]]) -> None:

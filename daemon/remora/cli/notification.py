@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from remora import app
-from remora.cli.apply_notifications import shown, shown_filter
-from remora.cli.declared_notifications import named, size_of
+from remora.cli.declared_notifications import named, shown, shown_filter, size_of
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, daemon_option, gathered_into, json_option
 from remora.cli.output import print_json, print_line, print_table, run_async

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from remora import app
-from remora.cli.apply_notifications import refuse_named
+from remora import app, endpoint_kinds
 from remora.cli.attributes import (
     ARGUMENTS,
     DURATION,
@@ -26,13 +25,13 @@ from remora.cli.attributes import (
     meant,
     without,
 )
-from remora.cli.hold import hold_of
+from remora.cli.declared_notifications import refuse_named
 from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
 from remora.cli.output import print_line, run_async
-from remora.cli.rows import UnknownTopic, rows_of
+from remora.cli.rows import UnknownTopic, hold_of, rows_of
 from remora.cli.steps import SILENT_S, told
-from remora.cli.topic_test import check_option, require_ways
+from remora.cli.ways import check_option, require_ways
 from remora.config import DeliverySettings, Settings
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit
@@ -268,7 +267,7 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
 
 def checked_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target, and on the files that it names. Raises EndpointMisconfigured for one that cannot work."""
-    return [*app.check_target(target, settings), *app.file_remarks(target, settings)]
+    return [*endpoint_kinds.check_target(target, settings), *endpoint_kinds.file_remarks(target, settings)]
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:

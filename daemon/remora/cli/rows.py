@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from remora.bounded import each_of
 from remora.cli.output import print_line
 from remora.engine.catalogue import topic_among
 from remora.model.errors import RemoraError, ShardGone, StoreDamaged
 from remora.model.exits import Exit
+from remora.model.ledger import Balance
 from remora.model.shard import Origin, Shard, ShardStats
-from remora.model.topic import Topic
+from remora.model.topic import Topic, TopicHold
+from remora.policy.holds import in_force
 from remora.policy.not_owned import Schemes, reason_to_leave
 from remora.ports.store import ShardStore
 
-AT_ONCE = 32
 MOST_NAMED = 20
 
 
@@ -126,16 +127,9 @@ async def row_named(store: ShardStore, name: str, origin: Origin | None) -> Row:
 
 async def look_at(store: ShardStore, shards: Iterable[Shard], *, exact: bool = False) -> dict[Shard, ShardStats]:
     """Figures of queues, looked at some at a time; of those that are gone meanwhile or damaged there are none."""
-    found: dict[Shard, ShardStats] = {}
-    todo = iter(shards)
-
-    async def work() -> None:
-        for shard in todo:
-            with contextlib.suppress(ShardGone, StoreDamaged):
-                found[shard] = await store.inspection.stats(shard, exact=exact)
-
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-    return found
+    chosen = list(shards)
+    found = await each_of(chosen, lambda shard: store.inspection.stats(shard, exact=exact), (ShardGone, StoreDamaged))
+    return {shard: each for shard, each in zip(chosen, found, strict=True) if isinstance(each, ShardStats)}
 
 
 def complain(reasons: Collection[str]) -> None:
@@ -144,3 +138,16 @@ def complain(reasons: Collection[str]) -> None:
         print_line(f"remora: {each}", err=True)
     if reasons:
         sys.exit(Exit.FAILURE)
+
+
+async def hold_of(store: ShardStore, topic: Topic) -> TopicHold | None:
+    """The hold of a topic that is in force now; None where there is none."""
+    first = topic.first_shard
+    return in_force(await store.holds.held(), {first: topic}, time.time()).get(first)
+
+
+async def balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Balance]:
+    """The balances of queues, some at a time; of those that are gone meanwhile or damaged there are none."""
+    chosen = list(shards)
+    found = await each_of(chosen, store.ledger.balance, (ShardGone, StoreDamaged))
+    return {shard: each for shard, each in zip(chosen, found, strict=True) if isinstance(each, Balance)}

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import click
 
-from remora import config, supervisor
+from remora import config
 from remora.cli.options import CONFIG_FILE, config_file_option
 from remora.cli.output import print_line, run_async
 from remora.config import Settings
 from remora.model.errors import StoreUnavailable
 from remora.process.usage import default_workers
+from remora.supervisor import process
 
 
 @click.command()
@@ -50,7 +51,7 @@ def run(config_file: Path | None, workers: int | None) -> None:
     # For the processes that are forked, and not for those who ask for help.
     from remora.worker.process import run as work
 
-    sys.exit(supervisor.run(settings, config_file, work, retired))
+    sys.exit(process.run(settings, config_file, work, retired))
 
 
 async def _description(settings: Settings) -> str:

@@ -38,7 +38,7 @@ def sequencer(settings: Settings, listen: str | None, report_s: int) -> None:
     """
     if listen is not None:
         settings = replace(settings, sequencer=replace(settings.sequencer, listen=listen))
-    from remora import sequencer as process
+    from remora.sequencer import process
 
     def report(line: str) -> None:
         print_line(line)

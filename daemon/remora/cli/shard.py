@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli.groups import CommandGroup
-from remora.cli.hold import hold_of
 from remora.cli.options import config_option, daemon_option, gathered_into, json_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
-from remora.cli.rows import complain, look_at, origin_option
+from remora.cli.rows import complain, hold_of, look_at, origin_option
 from remora.cli.steps import SILENT_S, told
 from remora.cli.trace import myself, trace
 from remora.cli.which import Which, find_queue, for_each, which_queues
 from remora.config import Settings
 from remora.engine.catalogue import topic_among, topic_of
-from remora.engine.claims import POLL_S, claim, is_workers, release
-from remora.engine.moves import move
+from remora.engine.claims import POLL_S, claim, is_held_by_worker, move, release
 from remora.model.errors import RemoraError, TopicRefused
 from remora.model.member import WorkerCookie
 from remora.model.shard import LockHolder, Mend, Origin, Shard, ShardStats
@@ -111,7 +109,7 @@ def claim_command(settings: Settings, which: Which) -> None:
     """
 
     async def work(store: ShardStore, found: Shard) -> str:
-        why = reason_to_leave(await topic_of(store, found), app.schemes(settings))
+        why = reason_to_leave(await topic_of(store, found), endpoint_kinds.schemes(settings))
         if why is not None:
             raise ForeignQueue(f"{found} stays where it is: {why}")
         was, held = owner_text((await store.inspection.stats(found)).holder), owner_text(None)
@@ -200,7 +198,7 @@ def _released_text(shard: Shard, was: LockHolder | None) -> str:
         return f"{shard} was held by {owner_text(was)}; it is free now" if was else f"{shard} was free already"
     if was is None:
         return f"{shard} was free already; workers leave it to radosgw until it is claimed"
-    verb = "was held" if is_workers(was) else "is held"
+    verb = "was held" if is_held_by_worker(was) else "is held"
     return f"{shard} {verb} by {owner_text(was)}; workers leave it to radosgw until it is claimed"
 
 
@@ -218,7 +216,7 @@ def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, ob
             "cookie": holder.cookie,
             "address": holder.address,
             "lease_left_seconds": round(holder.lease_left_s, 3),
-            "is_remora": is_workers(holder),
+            "is_remora": is_held_by_worker(holder),
             "host": worker.host if worker else None,
             "worker": worker.worker if worker else None,
         },

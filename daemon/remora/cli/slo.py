@@ -11,7 +11,7 @@ from typing import Any
 import click
 from prometheus_client.utils import floatToGoString
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.groups import CommandGroup
 from remora.cli.options import running_option
@@ -61,7 +61,7 @@ def rules_command(settings: Settings) -> None:
 
     async def agreed() -> Agreed:
         async with app.store_of(settings) as store:
-            schemes = app.schemes(settings)
+            schemes = endpoint_kinds.schemes(settings)
             topics = [row.topic for row in await rows_of(store) if row.topic and row.reason(schemes) is None]
         return await _measured(topics, settings)
 

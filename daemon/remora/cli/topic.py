@@ -11,18 +11,18 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
 from remora.cli import admin_client
 from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import CommandGroup
-from remora.cli.hold import hold_command, hold_of, resume_command
+from remora.cli.hold import hold_command, resume_command
 from remora.cli.layouts import ended_json, layouts_json
 from remora.cli.options import daemon_option, gathered_into, json_option, running_option, seconds
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
-from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
+from remora.cli.rows import Row, complain, hold_of, look_at, origin_option, row_named, rows_of
 from remora.cli.topic_test import test_command
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
@@ -107,7 +107,7 @@ def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Setting
                 row.open_shards,
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
-                (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
+                (endpoint_kinds.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
                 _delivered_by(row, held.get(row.label, ""), settings),
             )
             for row in found
@@ -117,7 +117,7 @@ def _print_rows(found: Sequence[Row], held: Mapping[str, str], settings: Setting
 
 
 def _delivered_by(row: Row, held: str, settings: Settings) -> str:
-    schemes = app.schemes(settings)
+    schemes = endpoint_kinds.schemes(settings)
     if reason := row.reason(schemes):
         return f"{row.delivered_by(schemes)}: {reason}"
     closed = "closed for new events" if row.topic and row.topic.closed else ""
@@ -149,10 +149,21 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
             if found.topic is not None and found.origin is Origin.REMORA:
                 shown["notifications"] = list((await store.notifications.definitions()).naming(found.label))
                 layouts = await layouts_json(store, found.topic)
-                shown["layouts"] = layouts if as_json else [*map(_layout_line, layouts)]
+                shown["layouts"] = (
+                    layouts
+                    if as_json
+                    else [
+                        f"generation {each['generation']} of {several(each['shards'], 'shard')} is {each['state']}"
+                        f" with {several(each['entries'], 'entry', 'entries')}"
+                        for each in layouts
+                    ]
+                )
                 shown |= {"ended": await ended_json(store, found.topic)} if as_json else {}
         if found.topic is not None:
-            shown["remarks"] = [*app.remarks(found.topic.target, settings), *await _standing(found.topic, settings)]
+            shown["remarks"] = [
+                *endpoint_kinds.remarks(found.topic.target, settings),
+                *await _standing(found.topic, settings),
+            ]
         return shown
 
     shown = run_async(row())
@@ -166,7 +177,7 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
 async def _standing(topic: Topic, settings: Settings) -> list[str]:
     """What the topic's servers say of themselves, or why they say nothing now."""
     try:
-        return await app.standing(topic, settings)
+        return await endpoint_kinds.standing(topic, settings)
     except EndpointError as exc:
         return [str(exc)]
 
@@ -337,21 +348,14 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
     }
 
 
-def _layout_line(layout: Mapping[str, Any]) -> str:
-    return (
-        f"generation {layout['generation']} of {several(layout['shards'], 'shard')} is {layout['state']}"
-        f" with {several(layout['entries'], 'entry', 'entries')}"
-    )
-
-
 def _as_json(row: Row, settings: Settings) -> dict[str, object]:
     shown: dict[str, object] = {
         "topic": row.label,
         "origin": str(row.origin),
         "shards": row.open_shards,
         "queues": [shard.queue for shard in row.shards],
-        "delivered_by": row.delivered_by(app.schemes(settings)),
-        "reason": row.reason(app.schemes(settings)) or "",
+        "delivered_by": row.delivered_by(endpoint_kinds.schemes(settings)),
+        "reason": row.reason(endpoint_kinds.schemes(settings)) or "",
     }
     if row.topic is None:
         return shown | {"attributes": "unknown: no readable metadata; each entry's own copy is used"}
@@ -362,11 +366,11 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "attributes": str(known.source),
         "endpoint": known.target.redacted,
         "endpoint_topic": known.target.topic,
-        "delivery": app.delivery_mode(known.target, settings),
+        "delivery": endpoint_kinds.delivery_mode(known.target, settings),
         "time_to_live": "default" if known.time_to_live_s is None else known.time_to_live_s,
         "max_retries": "default" if known.max_retries is None else known.max_retries,
         "retry_sleep_duration": "default" if known.retry_sleep_s is None else known.retry_sleep_s,
         "opaque_data": (known.opaque_data or b"").decode(errors="replace"),
         "capacity": "default" if known.capacity_bytes is None else known.capacity_bytes,
-        "remarks": app.remarks(known.target, settings),
+        "remarks": endpoint_kinds.remarks(known.target, settings),
     }

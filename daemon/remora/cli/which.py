@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,9 +10,10 @@ from typing import Any, TypeAlias
 
 import click
 
-from remora import app
+from remora import app, endpoint_kinds
+from remora.bounded import each_of
 from remora.cli.output import print_line, run_async
-from remora.cli.rows import AT_ONCE, Row, origin_option, row_named, rows_of
+from remora.cli.rows import Row, origin_option, row_named, rows_of
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
@@ -40,7 +40,7 @@ def which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
     @click.option(
         "--scheme",
-        type=click.Choice(sorted(app.SCHEMES)),
+        type=click.Choice(sorted(endpoint_kinds.SCHEMES)),
         help="With --all: only those with such endpoints.",
     )
     @origin_option
@@ -81,7 +81,7 @@ class Which:
         return [
             shard
             for each, topic in topics
-            if reason_to_leave(topic, app.schemes(settings)) is None
+            if reason_to_leave(topic, endpoint_kinds.schemes(settings)) is None
             and (self.scheme is None or (topic is not None and topic.target.scheme == self.scheme))
             for shard in each.shards
         ]
@@ -106,16 +106,7 @@ def for_each(settings: Settings, find: Find, act: Callable[[ShardStore, Shard], 
 
     async def work() -> list[str | RemoraError]:
         async with app.store_of(settings) as store:
-            gate = asyncio.Semaphore(AT_ONCE)
-
-            async def one(shard: Shard) -> str | RemoraError:
-                async with gate:
-                    try:
-                        return await act(store, shard)
-                    except RemoraError as exc:
-                        return exc
-
-            return await asyncio.gather(*map(one, await find(store)))
+            return await each_of(await find(store), lambda shard: act(store, shard), RemoraError)
 
     with told(after_s=SILENT_S) as tell:
         tell(waits)

@@ -194,7 +194,7 @@ class FieldWriter:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def finish(self) -> bytes:
+    def encoded(self) -> bytes:
         """What was written."""
         return b"".join(self._parts)
 
@@ -242,7 +242,7 @@ class FieldWriter:
         """A versioned struct, whose fields `body` writes."""
         inner = FieldWriter()
         body(inner)
-        fields = inner.finish()
+        fields = inner.encoded()
         return self.raw(_HEADER.pack(version, compat, len(fields))).raw(fields)
 
     def raw(self, data: bytes) -> Self:

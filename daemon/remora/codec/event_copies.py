@@ -1,4 +1,5 @@
-"""Copies of an event's entry for the topics that notifications send it to.
+"""Copies of an event's entry for the topics that notifications send it to, and what is kept of such events that a
+reservation announces.
 
 An event that comes without a topic is encoded once, for no topic. A copy has the notification's id in the place of the
 record's `configurationId`, the topic's opaque data where it has some, and behind the event what entries of the topic
@@ -11,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+import msgspec
+
 from remora.model.ingest import RoutedEvent
-from remora.model.notification import Happening
+from remora.model.notification import Happening, Notification
 from remora.model.topic import Target, Topic
 
 NO_TARGET = Topic("", "", "", Target("", "", ""))
@@ -116,3 +119,24 @@ def _pairs(entry: bytes, at: int) -> tuple[tuple[tuple[bytes, bytes], ...], int]
         found.append((entry[at + 4 : middle], entry[middle + 4 : end]))
         at = end
     return tuple(found), at
+
+
+class Announcement(msgspec.Struct, frozen=True, array_like=True):
+    """The events to come, and where they may go: kept as a msgpack array, which a newer version may lengthen.
+
+    It has the notifications that count for the events, as they were then: what a commit stores does not depend on what
+    they say by now.
+
+    `events` has key (`bucket:object`) and most bytes of each. `rooms` has by topic, for each copy that there is room
+    for, the number of its event and the place in `notifications` of the one that may send it. `ids` are the topics'.
+    """
+
+    notifications: tuple[Notification, ...]
+    events: Sequence[tuple[bytes, int]]
+    rooms: Mapping[str, Sequence[tuple[int, int]]]
+    ids: Mapping[str, str]
+
+
+encode_announcement = msgspec.msgpack.Encoder().encode
+decode_announcement = msgspec.msgpack.Decoder(Announcement).decode
+"""Raises msgspec.MsgspecError for what is none."""

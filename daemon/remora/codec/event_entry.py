@@ -101,7 +101,7 @@ def encode(entry: EventEntry) -> bytes:
                 w.u32(UNSET if limit is None else limit)
         w.raw(entry.newer_fields)
 
-    return FieldWriter().struct(entry.version, entry.compat, body).finish()
+    return FieldWriter().struct(entry.version, entry.compat, body).encoded()
 
 
 def renewed(data: bytes, now_ns: int) -> bytes:

@@ -163,7 +163,7 @@ class JsonCursor:
         self._pos += 1
         return str(name)
 
-    def finish(self) -> Steps[None]:
+    def expect_end(self) -> Steps[None]:
         """There has to be nothing more."""
         if (yield from self.mark()):
             raise self._refusal("Extra data", self._pos)

@@ -51,12 +51,12 @@ def encode_lock(
     def body(w: FieldWriter) -> None:
         w.text(name).u8(kind).text(cookie).text(tag).text(description).time(duration).u8(flags)
 
-    return FieldWriter().struct(1, 1, body).finish()
+    return FieldWriter().struct(1, 1, body).encoded()
 
 
 def encode_unlock(name: str, cookie: str) -> bytes:
     """unlock: give back the asking client's own lock."""
-    return FieldWriter().struct(1, 1, lambda w: w.text(name).text(cookie)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.text(name).text(cookie)).encoded()
 
 
 def encode_break(name: str, entity: str, cookie: str) -> bytes:
@@ -65,17 +65,17 @@ def encode_break(name: str, entity: str, cookie: str) -> bytes:
     if not dot or (kind not in _ENTITY_NUMBERS and not kind.isdigit()):
         raise ValueError(f"not an entity: {entity!r}")
     code = _ENTITY_NUMBERS[kind] if kind in _ENTITY_NUMBERS else int(kind)
-    return FieldWriter().struct(1, 1, lambda w: w.text(name).u8(code).s64(int(number)).text(cookie)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.text(name).u8(code).s64(int(number)).text(cookie)).encoded()
 
 
 def encode_get_info(name: str) -> bytes:
     """get_info: who holds it."""
-    return FieldWriter().struct(1, 1, lambda w: w.text(name)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.text(name)).encoded()
 
 
 def encode_assert_locked(name: str, cookie: str, *, kind: LockType = LockType.EXCLUSIVE, tag: str = "") -> bytes:
     """assert_locked: fail the whole operation unless the asking client holds it."""
-    return FieldWriter().struct(1, 1, lambda w: w.text(name).u8(kind).text(cookie).text(tag)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.text(name).u8(kind).text(cookie).text(tag)).encoded()
 
 
 @dataclass(frozen=True, slots=True)

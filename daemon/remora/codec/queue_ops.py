@@ -43,12 +43,12 @@ OVERFLOW = "cls_queue_urgent_data"
 
 def encode_init(queue_size: int) -> bytes:
     """2pc_queue_init: a queue with a ring of this many bytes."""
-    return FieldWriter().struct(1, 1, lambda w: w.u64(queue_size).u64(0).string(b"")).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.u64(queue_size).u64(0).string(b"")).encoded()
 
 
 def encode_reserve(nbytes: int, entries: int) -> bytes:
     """2pc_queue_reserve: room for `entries` entries of `nbytes` payload bytes together."""
-    return FieldWriter().struct(1, 1, lambda w: w.u64(nbytes).u32(entries)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.u64(nbytes).u32(entries)).encoded()
 
 
 def encode_commit(reservation: int, payloads: Sequence[bytes]) -> bytes:
@@ -59,17 +59,17 @@ def encode_commit(reservation: int, payloads: Sequence[bytes]) -> bytes:
         for payload in payloads:
             w.string(payload)
 
-    return FieldWriter().struct(1, 1, body).finish()
+    return FieldWriter().struct(1, 1, body).encoded()
 
 
 def encode_abort(reservation: int) -> bytes:
     """2pc_queue_abort: end the reservation."""
-    return FieldWriter().struct(1, 1, lambda w: w.u32(reservation)).finish()
+    return FieldWriter().struct(1, 1, lambda w: w.u32(reservation)).encoded()
 
 
 def encode_list(limit: int, start: bytes = b"", end: bytes = b"") -> bytes:
     """2pc_queue_list_entries: up to `limit` entries, from `start` or else the front, up to `end` if given."""
-    return FieldWriter().struct(2, 1, lambda w: w.u64(limit).string(start).string(end)).finish()
+    return FieldWriter().struct(2, 1, lambda w: w.u64(limit).string(start).string(end)).encoded()
 
 
 def encode_remove(end: bytes, entries: int) -> bytes:
@@ -77,7 +77,7 @@ def encode_remove(end: bytes, entries: int) -> bytes:
 
     The OSD believes the number and subtracts it; 0 makes it count by itself.
     """
-    return FieldWriter().struct(2, 1, lambda w: w.string(end).u32(entries)).finish()
+    return FieldWriter().struct(2, 1, lambda w: w.string(end).u32(entries)).encoded()
 
 
 # -------------------------------------------------------------------------------------------- replies

@@ -130,7 +130,7 @@ def _strings(*texts: bytes) -> bytes:
     writer = FieldWriter()
     for text in texts:
         writer.string(text)
-    return writer.finish()
+    return writer.encoded()
 
 
 def _bucket(entry: EventEntry) -> Bucket:

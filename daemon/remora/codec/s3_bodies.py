@@ -193,7 +193,7 @@ def _whole(text: bytes, window: int) -> Steps[object]:
     try:
         cursor = JsonCursor(text, window=window)
         value = yield from cursor.value()
-        yield from cursor.finish()
+        yield from cursor.expect_end()
     except (ValueError, RecursionError) as exc:
         raise not_json(exc) from exc
     return value
@@ -220,7 +220,7 @@ def _in_object(cursor: JsonCursor, record: int, line: int | None, *, is_within: 
         more = yield from cursor.begins("}")
     else:
         value = yield from cursor.value()
-        yield from cursor.finish()
+        yield from cursor.expect_end()
         raise _NoDocument(None, line, "", f"expected an object with Records, not {kind_of(value)}")
     while more:
         name = yield from cursor.name()
@@ -240,7 +240,7 @@ def _in_object(cursor: JsonCursor, record: int, line: int | None, *, is_within: 
             raise MalformedEvent(None, line, name, "is empty")
         yield None
         more = yield from cursor.goes_on("}")
-    yield from cursor.finish()
+    yield from cursor.expect_end()
     if "Records" not in names:
         raise _NoDocument(None, line, "Records", "is missing")
 

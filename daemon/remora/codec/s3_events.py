@@ -165,7 +165,7 @@ class _Encoder:
             e.s3_schema_version, e.configuration_id, e.bucket_name, e.bucket_owner_identity, e.bucket_arn, e.object_key,
         )  # fmt: skip
         etag = _strings(e.object_etag, e.object_version_id, e.object_sequencer, e.event_id, e.bucket_id)
-        pairs = FieldWriter().pairs(e.metadata).pairs(e.tags).finish() if e.metadata or e.tags else _NO_PAIRS
+        pairs = FieldWriter().pairs(e.metadata).pairs(e.tags).encoded() if e.metadata or e.tags else _NO_PAIRS
         opaque = _strings(self._opaque or e.opaque_data)
         event = b"".join((head, _TIME.pack(*e.event_time), body, _U64.pack(e.object_size), etag, pairs, opaque))
         length = len(event)

@@ -39,6 +39,7 @@ from remora.config.known import options
 from remora.config.places import line_of, lines_of
 from remora.config.sequencer import SequencerSettings
 from remora.config.settings import LIVE, Settings
+from remora.config.stores import RadosSettings, SqliteSettings, StoreSettings
 from remora.config.traffic import MeterSettings, MetersSettings, PrincipalSettings, ScopeSettings, ShapingSettings
 from remora.config.units import (
     AUTO,
@@ -62,9 +63,6 @@ from remora.config.workers import (
     LogSettings,
     OwnershipSettings,
     QuarantineSettings,
-    RadosSettings,
-    SqliteSettings,
-    StoreSettings,
     SupervisorSettings,
     TracesSettings,
     own_host_id,

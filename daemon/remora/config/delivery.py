@@ -12,7 +12,7 @@ from remora.config.units import Bytes, Lifetime, Percent, Seconds, Unit, option_
 from remora.model.errors import ConfigError
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from remora.policy.lifetime import LifetimeLimits
-from remora.policy.token_endpoints import OPTION, parse_place
+from remora.policy.tokens import OPTION, parse_place
 
 DRAIN_PART = 0.8
 """The part of `delivery.drain_timeout` that one request to an endpoint takes at most, whatever its own timeout says."""

@@ -20,6 +20,7 @@ from remora.config.delivery import (
 )
 from remora.config.ingest import IngestSettings
 from remora.config.sequencer import SequencerSettings
+from remora.config.stores import RadosSettings, SqliteSettings, StoreSettings
 from remora.config.traffic import ShapingSettings
 from remora.config.units import AnyBytes, Bytes, Percent, Unit
 from remora.config.workers import (
@@ -28,9 +29,6 @@ from remora.config.workers import (
     LogSettings,
     OwnershipSettings,
     QuarantineSettings,
-    RadosSettings,
-    SqliteSettings,
-    StoreSettings,
     SupervisorSettings,
     TracesSettings,
 )

@@ -13,13 +13,12 @@ from typing import NamedTuple, cast
 
 import httptools
 
-from remora.endpoints.dial import dial
+from remora.endpoints.dial import dial, explain_refusal, open_first
 from remora.endpoints.tls import Trust
-from remora.endpoints.way import explain_refusal, open_first
 from remora.model.errors import EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 from remora.policy.quarantine import ANSWERED
-from remora.policy.token_endpoints import TokenPlace
+from remora.policy.tokens import TokenPlace
 
 MOST_ANSWER_BYTES = 64 << 10
 """Of head and body together."""

@@ -12,10 +12,9 @@ from remora.codec.event_entry import attributes
 from remora.codec.topic import SLO, parse_args
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
-from remora.model.layout import GENERATION_MARK
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Topic, TopicHold, generation_of, own_topic_name
+from remora.model.topic import GENERATION_MARK, Topic, TopicHold, generation_of, own_topic_name
 from remora.policy.holds import hold_text, in_force
 from remora.policy.objectives import Objective, parse_objective
 from remora.policy.pace import EarlyReadings

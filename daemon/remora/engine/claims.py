@@ -1,4 +1,4 @@
-"""Moving a queue between radosgw and remora by hand.
+"""Moving queues by hand: between radosgw and remora, and to a certain worker.
 
 A claim breaks the holder's lock and takes it at once under a cookie that any worker knows and takes over. The
 gateway notices at its next operation, a tenth of a second later, and stops; what it had under way may still
@@ -6,6 +6,10 @@ arrive at its endpoint.
 
 A release is kept in the store, where the workers of all hosts read it every few seconds: they let the queue go and
 leave it to radosgw until it is claimed.
+
+A command announces itself in the list of workers, as one that takes nothing, and its row names the queue and the
+receiver. The owner, on whichever host, sees the row as it sees those of workers, and hands the queue over as it does in
+every planned move: the queue rests for a moment, and nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -14,22 +18,35 @@ import asyncio
 import contextlib
 import uuid
 
-from remora.model import member
 from remora.model.caller import Caller
 from remora.model.errors import RemoraError
-from remora.model.member import COMMAND_COOKIE, WORKER_COOKIE, claim_cookie
+from remora.model.member import (
+    COMMAND_COOKIE,
+    WORKER_COOKIE,
+    HandOverRequest,
+    Member,
+    WorkerCookie,
+    claim_cookie,
+    is_workers,
+)
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
+from remora.policy.membership import ROWS_PER_SECOND
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
 
 CLAIM_S = 20.0
 """How long a claim waits for a worker; its lock lasts as long, so one that no worker takes leaves nothing behind."""
 
-
 RELEASE_S = 10.0
 """How long a release waits for the worker that holds the queue to finish what it has under way."""
 
 POLL_S = 0.2
+
+MOVE_S = 30.0
+"""How long a move may take, among workers that look at each other every second."""
+
+LOOKS = 4
+"""Where looks are further apart, a move may take this many of them."""
 
 
 class NobodyCame(RemoraError):
@@ -40,11 +57,11 @@ class HeldElsewhere(RemoraError):
     """A radosgw holds the queue."""
 
 
-def is_workers(holder: LockHolder | None) -> bool:
+def is_held_by_worker(holder: LockHolder | None) -> bool:
     """Whether a lock is held by a worker of remora."""
     if holder is None or holder.lease_left_s <= 0:
         return False
-    return member.is_workers(holder.cookie)
+    return is_workers(holder.cookie)
 
 
 async def claim(store: DeliveryStore, shard: Shard, by: Caller) -> LockHolder:
@@ -62,7 +79,7 @@ async def _given_to_a_worker(store: DeliveryStore, shard: Shard, by: Caller) -> 
     token: LockToken | None = None
     try:
         async with asyncio.timeout(CLAIM_S):
-            while holder is None or not is_workers(holder):
+            while holder is None or not is_held_by_worker(holder):
                 # Also where a gateway looks just between a worker's two steps: breaking this lock and taking its own.
                 if token is None or (holder is not None and not holder.cookie.startswith(WORKER_COOKIE)):
                     if holder is not None:
@@ -113,7 +130,7 @@ async def drop_spilled(store: ShardStore, shard: Shard, by: Caller) -> int:
     cookie = f"{COMMAND_COOKIE}{uuid.uuid4()}"
     async with asyncio.timeout(CLAIM_S):
         while isinstance(answer := await store.locks.acquire(shard, cookie, CLAIM_S), LockHolder):
-            if not member.is_workers(answer.cookie):
+            if not is_workers(answer.cookie):
                 raise HeldElsewhere(f"{shard} is held by {answer.entity}, which is no worker of remora")
             was_held = True
             await store.locks.evict(shard, answer)
@@ -134,7 +151,55 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard) -> LockHolder | N
         async with asyncio.timeout(RELEASE_S):
             while True:
                 left = (await store.inspection.stats(shard)).holder
-                if left is None or not member.is_workers(left.cookie):
+                if left is None or not is_workers(left.cookie):
                     return None
                 await asyncio.sleep(POLL_S)
     return left
+
+
+class MoveRefused(RemoraError):
+    """A queue that cannot be moved so, or that no worker moved in time."""
+
+
+def worker_named(rows: list[Member], name: str) -> Member:
+    """The worker with this cookie or id, of which the beginning is enough. Raises MoveRefused."""
+    found = [each for each in rows if name in (each.cookie, _id(each))]
+    found = found or [each for each in rows if _id(each).startswith(name)]
+    if not found:
+        raise MoveRefused(f"no live worker is called {name!r}; `remora balance show` shows them")
+    if len(found) > 1:
+        raise MoveRefused(f"{len(found)} live workers begin with {name!r}: give more of the name")
+    return found[0]
+
+
+async def move(store: DeliveryStore, shard: Shard, name: str) -> LockHolder:
+    """Have the owner of a shard hand it to the worker of this name; returns that worker's lock. Raises MoveRefused."""
+    rows = [each for each in await store.members.live() if not each.cookie.startswith(COMMAND_COOKIE)]
+    receiver = worker_named(rows, name)
+    holder = (await store.inspection.stats(shard)).holder
+    if holder is None or holder.lease_left_s <= 0 or not is_workers(holder.cookie):
+        raise MoveRefused(f"no worker holds {shard}, so none can hand it over")
+    if holder.cookie == receiver.cookie:
+        raise MoveRefused(f"{shard} is held by that worker already")
+    if receiver.draining:
+        raise MoveRefused("that worker drains, and takes nothing")
+    within_s = max(MOVE_S, LOOKS * len(rows) / ROWS_PER_SECOND)
+    cookie = f"{COMMAND_COOKIE}{uuid.uuid4()}"
+    row = Member(cookie, receiver.host, draining=True, asks=(HandOverRequest(shard, receiver.cookie),))
+    try:
+        async with asyncio.timeout(within_s):
+            await store.members.announce(row, within_s)
+            while True:
+                holder = (await store.inspection.stats(shard)).holder
+                if holder is not None and holder.cookie == receiver.cookie:
+                    return holder
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as exc:
+        raise MoveRefused(f"{shard} was not handed over within {within_s:g} s; its owner may be busy or older") from exc
+    finally:
+        await store.members.withdraw(cookie)
+
+
+def _id(member: Member) -> str:
+    parsed = WorkerCookie.parse(member.cookie)
+    return parsed.worker if parsed else member.cookie

@@ -62,7 +62,7 @@ class Dispatcher:
         """Whose entries it delivers, as it found at its last session; None before the first."""
         return self._outlet.topic
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Read nothing more; `run` returns when all that is under way was delivered and removed."""
         self._finishing.set()
         self._standing.enter(State.FINISHING, "")
@@ -80,7 +80,7 @@ class Dispatcher:
         self._progress.news.set()
 
     async def run(self) -> None:
-        """Deliver until `finish`, or until there is nothing to do before the store tells of new entries.
+        """Deliver until `end`, or until there is nothing to do before the store tells of new entries.
 
         Raises OwnershipLost, ShardGone or NotOurs when this worker must give the shard up.
         """

@@ -13,7 +13,7 @@ from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError, TopicUnknown
 from remora.model.topic import Topic
-from remora.ports.layouts import LayoutStorage
+from remora.ports.administration import LayoutStorage
 
 AT_ONCE = 8
 """Topics that are looked after at once."""

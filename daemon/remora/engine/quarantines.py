@@ -69,7 +69,7 @@ class Turns:
         """The shard waits no more."""
         self._waiting.pop(shard, None)
 
-    def leave(self, shard: object, now: float) -> None:
+    def release(self, shard: object, now: float) -> None:
         """The shard's attempt is over: the next one comes."""
         if self.trier is shard:
             self.next(now)

@@ -32,8 +32,7 @@ from remora.model.log import (
 )
 from remora.policy import sequence
 from remora.policy.lease import Term
-from remora.policy.log_shares import LogShares
-from remora.policy.sequence import LogPhase, LogState
+from remora.policy.sequence import LogPhase, LogShares, LogState
 from remora.ports.log import Logs
 
 REACH = 1 << 20

@@ -204,7 +204,8 @@ class Spiller:
             before, seen = seen, await self._store.spill.look(token)
             self._note(token, known, seen)
             nbytes = max(0, seen.spill.nbytes - before.spill.nbytes)
-            self._count(token.shard, nbytes)
+            usage, shard = self._usage, token.shard  # what was moved counts at once, also before the next reading
+            self._usage = SpillUsage({**usage.by_shard, shard: usage.by_shard.get(shard, 0) + nbytes}, usage.full)
             self._gate.use_store(priority, 2 * nbytes)  # it is listed, and written
             await asyncio.sleep(0 if is_urgent(seen.room) else took_s)
         known.is_moving = False
@@ -216,11 +217,6 @@ class Spiller:
 
     def _show_bound(self, topic: str, of_topic: int) -> None:
         self._telemetry.spill_near_bound(topic, near_bound(self._rules, of_topic, self._usage.total_bytes))
-
-    def _count(self, shard: Shard, nbytes: int) -> None:
-        """Count what was moved since the usage was read."""
-        known = self._usage.by_shard
-        self._usage = SpillUsage({**known, shard: known.get(shard, 0) + nbytes}, self._usage.full)
 
 
 def _is_stuck(status: ShardStatus) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -40,9 +40,9 @@ from remora.policy.not_owned import NotOwned, Schemes
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import ShardFailure
 from remora.policy.spill import SpillRules
+from remora.ports.administration import LayoutStorage
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint, EndpointSource
-from remora.ports.layouts import LayoutStorage
 from remora.ports.tracing import NO_TRACER, Tracer
 
 
@@ -102,7 +102,12 @@ class Worker:
         self._lookout = Lookout(destinations.in_use, telemetry)
         gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
-        self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng, self._places)
+        self.quarantines = quarantines = Quarantines(
+            setup.quarantine,
+            telemetry,
+            rng,
+            lambda: ((each.endpoint, each.topic) for each in self.shards if each.endpoint),
+        )
         self._context = WorkerContext(
             store,
             self.catalogue,
@@ -141,10 +146,6 @@ class Worker:
         )
         own = Givers(lambda: context.settings.read_ahead_watermark, within=givers)
         return Destination(nbytes, self.budget, unacked, self._lookout.want, own)
-
-    def _places(self) -> Iterator[tuple[str, str]]:
-        """The destination and the topic of each held shard, as far as they are known."""
-        return ((each.endpoint, each.topic) for each in self.shards if each.endpoint)
 
     @property
     def shards(self) -> list[ShardStatus]:
@@ -240,12 +241,12 @@ class Worker:
         that is done. Where there is no other worker they are given back as they are."""
         self.ownership.drain(on)
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Stop in two phases: take and read nothing more, deliver what is under way, release the locks."""
-        self.ownership.finish()
+        self.ownership.end()
 
     async def run(self) -> None:
-        """Work until `finish`, and for the time that its settings allow after it."""
+        """Work until `end`, and for the time that its settings allow after it."""
         async with asyncio.TaskGroup() as tasks:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),

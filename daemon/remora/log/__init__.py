@@ -11,9 +11,8 @@ It stands above the composition root, which opens the store; `remora.client` rea
 from __future__ import annotations
 
 from remora.log.entries import Entry, LogTimes
-from remora.log.errors import AppendUnclear, NotAppended
 from remora.log.opened import open_log
-from remora.log.shared import Log
+from remora.log.shared import AppendUnclear, Log, NotAppended
 from remora.log.sync import SyncLog
 
 __all__ = ["AppendUnclear", "Entry", "Log", "LogTimes", "NotAppended", "SyncLog", "open_log"]

@@ -14,16 +14,29 @@ from typing import Self
 
 from remora.client import SequencerUnavailable
 from remora.log.entries import Entry, LogReads, LogTimes
-from remora.log.errors import AppendUnclear, NotAppended
 from remora.log.follower import Follower
 from remora.log.servers import LogServers
-from remora.model.errors import StoreError
+from remora.model.errors import RemoraError, StoreError
 from remora.model.log import LogName, LogRefused, PositionTaken, StaleEpoch, Token, check_entry
 from remora.policy import appends
 from remora.policy.appends import Next
 from remora.ports.log import Logs
 
 PATIENCE = LogTimes()
+
+
+class NotAppended(RemoraError):
+    """The entry is not in the log, and never will be: no position could be had, or written, in time."""
+
+    retriable = True
+
+
+class AppendUnclear(RemoraError):
+    """The entry may be in the log, at `position`: the store did not say in time what became of the write."""
+
+    def __init__(self, text: str, position: int) -> None:
+        super().__init__(text)
+        self.position = position
 
 
 class Log:

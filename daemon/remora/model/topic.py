@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from remora.model.layout import GENERATION_MARK, LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
 
 UNSET = 0xFFFF_FFFF
@@ -19,6 +18,31 @@ MOST_SHARDS = 1024
 NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 """Names of topics of remora's own. Without a dot, so that `a.1` can only be the second queue of topic `a`, and without
 an `@`, so that `a@1` can only be a queue of its generation 1."""
+
+GENERATION_MARK = "@"
+"""Stands in a queue's name before its generation, where that is not 0."""
+
+
+class LayoutState(StrEnum):
+    """What a layout does.
+
+    `preparing`: its queues are made, and it takes nothing yet. `open`: it takes events. `sealed`: it takes what room
+    was reserved for before, and is delivered. `shut`: nothing lands in it any longer, and it is delivered.
+    """
+
+    PREPARING = "preparing"
+    OPEN = "open"
+    SEALED = "sealed"
+    SHUT = "shut"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """One division of a topic into shards. A change of their number makes another one, of the next generation."""
+
+    generation: int
+    shards: int
+    state: LayoutState
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,12 @@ class PageAcks:
         self._done = bytearray(len(positions) - 1)
         self.open = len(self._done)
 
-    def finish(self, ordinals: Iterable[int], cause: Cause) -> None:
-        """Mark entries as done for this cause, by their place in the page. Each entry is finished once."""
+    def mark_done(self, ordinals: Iterable[int], cause: Cause) -> None:
+        """Mark entries as done for this cause, by their place in the page. Each is marked once."""
         done, code = self._done, _CODES[cause]
         for ordinal in ordinals:
             if done[ordinal]:
-                raise ValueError(f"entry {ordinal} of this page was finished before")
+                raise ValueError(f"entry {ordinal} of this page was done before")
             done[ordinal] = code
             self.open -= 1
 

@@ -225,7 +225,7 @@ class TurnBack:
     freed: int
 
 
-def turn_back(shards: Mapping[str, ReadAhead], short: Shortage, watermark: Fraction) -> TurnBack:
+def pages_to_turn_back(shards: Mapping[str, ReadAhead], short: Shortage, watermark: Fraction) -> TurnBack:
     """Plans which pages are turned back, from the lowest priority up, never of the asker's own or a higher one.
 
     Down to the watermark, a part of the limit, so that not each request turns something back. Less than is to be freed

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from remora.model.layout import TopicLayout
+from remora.model.topic import TopicLayout
 from remora.model.words import several
 
 

@@ -126,7 +126,11 @@ def round_of(own: Own, rows: Collection[Member], options: Options, now: float) -
     moved_at = {_name(shard): at for shard, at in own.moved.items()}
     done = plan(taking_part, options, moved_at, now)
     moves = {
-        by_name[move.shard]: Due(move.to, _points(load, move.shard), shards[move.shard])
+        by_name[move.shard]: Due(
+            move.to,
+            load.shards[move.shard] / load.bytes * load.usage if load.bytes else 0.0,
+            shards[move.shard],
+        )
         for move in done.moves
         if move.giver == own.cookie and shards[move.shard] > 0
     }
@@ -137,10 +141,6 @@ def round_of(own: Own, rows: Collection[Member], options: Options, now: float) -
 def _name(shard: Shard) -> str:
     """A shard's name among all: radosgw and remora may both have a queue of one name."""
     return f"{shard.queue} {shard.origin}"
-
-
-def _points(load: Load, shard: str) -> float:
-    return load.shards[shard] / load.bytes * load.usage if load.bytes else 0.0
 
 
 def next_offers(

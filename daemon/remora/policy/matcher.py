@@ -1,4 +1,4 @@
-"""Which notifications an event matches, by one matcher that is made anew at each change of them.
+"""Which notifications an event matches, and the names of events that they may ask for.
 
 The rules of buckets and event names are settled once for each pair of the two that comes, and kept. What is left of a
 pair is a table by the keys' beginnings, so that a hundred notifications that differ in their prefix cost an event as
@@ -9,14 +9,15 @@ many lookups as there are lengths of prefixes; the rules beside a prefix are tri
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
-from remora.policy.event_names import may_lack_size, stands_for
 
 _MOST_PAIRS = 4096
 
@@ -36,6 +37,88 @@ _MOST_SIZE = 2**64 - 1
 
 MOST_PATTERN = 1024
 """Characters of a regular expression, which is the most that a key may have."""
+
+PREFIX = "s3:"
+
+_KINDS = MappingProxyType({
+    "ObjectCreated:": (
+        "Put", "Post", "Copy",
+        "CompleteMultipartUpload", "PutRetention", "PutLegalHold",
+        "PutTagging", "DeleteTagging",
+    ),
+    "ObjectRemoved:": ("Delete", "DeleteMarkerCreated", "NoOP", "DeleteAllVersions"),
+    "ObjectAccessed:": ("Get", "Head", "GetRetention", "GetLegalHold", "Attributes"),
+    "ObjectRestore:": ("Post", "Completed", "Delete"),
+    "ObjectTransition:": ("Failed", "Complete"),
+    "ObjectTagging:": ("Put", "Delete"),
+    "ObjectAcl:": ("Put",),
+    "ObjectLifecycle:Expiration:": ("Current", "Noncurrent", "DeleteMarker", "AbortMPU"),
+    "ObjectLifecycle:Transition:": ("Current", "Noncurrent"),
+    "ObjectSynced:": ("Create", "Delete", "DeletionMarkerCreated"),
+    "LifecycleExpiration:": ("Delete", "DeleteMarkerCreated"),
+    "LifecycleDelMarkerExpiration:": ("Delete",),
+    "Replication:": (
+        "OperationFailedReplication", "OperationNotTracked", "OperationMissedThreshold",
+        "OperationReplicatedAfterThreshold", "OperationCompletedReplication", "OperationPendingReplication",
+    ),
+    "Scanner:": ("ManyVersions", "LargeVersions", "BigPrefix"),
+})  # fmt: skip
+"""What stands behind the colon, by what stands before it."""
+
+_SENT_AS = MappingProxyType({
+    "ObjectLifecycle:Expiration:NonCurrent": "ObjectLifecycle:Expiration:Noncurrent",
+    "ObjectLifecycle:Expiration:AbortMultipartUpload": "ObjectLifecycle:Expiration:AbortMPU",
+    "ObjectLifecycle:Transition:NonCurrent": "ObjectLifecycle:Transition:Noncurrent",
+})  # fmt: skip
+"""What radosgw's filters and its documentation call some events, and the names that these have in its records."""
+
+_ALONE = ("LifecycleTransition", "IntelligentTiering", "ReducedRedundancyLostObject")
+_NEVER_ALONE = ("BucketCreated:", "BucketRemoved:")  # which MinIO knows with a wildcard only
+
+NAMES = (*(kind + each for kind, names in _KINDS.items() for each in names), *_ALONE)
+
+
+def _wildcards() -> tuple[str, ...]:
+    """Each beginning of a name up to a colon, with the `*` behind it, and the one that stands for all."""
+    found = {"*": None}
+    for kind in (*_KINDS, *_NEVER_ALONE):
+        parts = kind.split(":")[:-1]
+        found |= {":".join([*parts[: end + 1], "*"]): None for end in range(len(parts))}
+    return tuple(found)
+
+
+WILDCARDS = _wildcards()
+
+
+def plain(name: str) -> str:
+    """A name as records have it, or a wildcard, without the `s3:` that some senders and users write."""
+    bare = name.removeprefix(PREFIX)
+    return _SENT_AS.get(bare, bare)
+
+
+def is_known(name: str) -> bool:
+    """Whether an event can have this name, or a wildcard stands for such names."""
+    return plain(name) in NAMES or plain(name) in WILDCARDS
+
+
+def nearest(name: str) -> str:
+    """The known name, or wildcard, that is most like this one."""
+    known = (*NAMES, *WILDCARDS)
+    by_small = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(plain(name).lower(), by_small, n=1, cutoff=0.0)
+    return PREFIX + by_small[near[0]]
+
+
+def stands_for(pattern: str, name: str) -> bool:
+    """Whether a name is the one that a notification asks for, or one of those that its wildcard stands for."""
+    asked = plain(pattern)
+    return plain(name).startswith(asked[:-1]) if asked.endswith("*") else asked == plain(name)
+
+
+def may_lack_size(name: str) -> bool:
+    """Whether a size of 0, which an entry has where its record has none, may be no size, in an event of this name or
+    in one that a wildcard stands for. An object that was created is empty."""
+    return "ObjectCreated:" not in name
 
 
 def regex_matcher(pattern: str) -> Callable[[bytes], bool]:

@@ -25,7 +25,7 @@ class TopicSubject:
         scheme, _, hosts = self.endpoint.partition("://")
         port = DEFAULT_PORTS.get(scheme, "")
         return (
-            ",".join(each if _has_port(each) else each + port for each in hosts.split("/")[0].split(","))
+            ",".join(each if re.search(r":\d+$", each) else each + port for each in hosts.split("/")[0].split(","))
             if hosts
             else ""
         )
@@ -42,10 +42,6 @@ class TopicSubject:
 
 
 DEFAULT_PORTS = {"kafka": ":9092", "amqp": ":5672", "amqps": ":5671", "http": ":80", "https": ":443"}
-
-
-def _has_port(host: str) -> bool:
-    return bool(re.search(r":\d+$", host)) and not host.endswith("]")
 
 
 def _of_kafka(tool: str, options: str = "") -> Callable[[TopicSubject], str]:
@@ -90,15 +86,6 @@ def _fixed(command: str) -> Callable[[TopicSubject], str]:
     return lambda _: command
 
 
-def _for_exchange(of: TopicSubject) -> str:
-    return f"rabbitmqadmin declare exchange name={shlex.quote(of.there or of.topic)} type=topic durable=true"
-
-
-def _for_stream(of: TopicSubject) -> str:
-    """Make the stream, or look at it; its name stands in the reason."""
-    return f"nats stream add STREAM --subjects {shlex.quote(of.topic + '.>')} --storage file"
-
-
 ACL = "--add --allow-principal User:USER"
 
 TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
@@ -124,12 +111,18 @@ TABLE: tuple[tuple[str, Callable[[TopicSubject], str]], ...] = (
     (r"not delivered within", _of_kafka("kafka-topics.sh", "--describe --under-replicated-partitions")),
     (r"release is too old", _of_kafka("kafka-broker-api-versions.sh")),
     # AMQP
-    (r"there is no such exchange", _for_exchange),
+    (
+        r"there is no such exchange",
+        lambda of: f"rabbitmqadmin declare exchange name={shlex.quote(of.there or of.topic)} type=topic durable=true",
+    ),
     (r"may not write to this exchange", _fixed("rabbitmqctl list_permissions")),
     (r"no such virtual host|virtual host is not a name", _fixed("rabbitmqctl list_vhosts")),
     (r"broker blocks publishers", _fixed("rabbitmqctl status")),
     # NATS
-    (r"there is no such stream", _for_stream),
+    (
+        r"there is no such stream",
+        lambda of: f"nats stream add STREAM --subjects {shlex.quote(of.topic + '.>')} --storage file",
+    ),
     (r"stream does not take the subjects|stream did not store|stream is sealed", _fixed("nats stream info")),
     (r"the user may not (publish|subscribe|read messages)", _fixed("nats auth user info")),
     (r"JetStream is not enabled", _fixed("nats account info")),

@@ -11,8 +11,16 @@ from itertools import combinations
 from remora.model.errors import NotificationRefused
 from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, EventFilter, Notification
 from remora.model.topic import NAME
-from remora.policy.event_names import is_known, may_lack_size, nearest, plain, stands_for
-from remora.policy.matcher import MOST_PATTERN, may_both_fit, regex_matcher
+from remora.policy.matcher import (
+    MOST_PATTERN,
+    is_known,
+    may_both_fit,
+    may_lack_size,
+    nearest,
+    plain,
+    regex_matcher,
+    stands_for,
+)
 
 MOST_BUCKET = 255
 

@@ -58,14 +58,9 @@ def parse_objective(text: str) -> Objective:
     for each in AGE_BOUNDS_S:
         if math.isclose(each, bound_s):
             return Objective(float(percent), each, int(days))
-    near = nearest_bounds(bound_s)
-    raise ValueError(f"ages of events are not counted at {number}{unit}; the nearest bounds are {near}")
-
-
-def nearest_bounds(bound_s: float) -> str:
-    """The bounds that there are below and above another one."""
     at = bisect_left(AGE_BOUNDS_S, bound_s)
-    return " and ".join(map(duration_text, AGE_BOUNDS_S[max(0, at - 1) : at + 1]))
+    near = " and ".join(map(duration_text, AGE_BOUNDS_S[max(0, at - 1) : at + 1]))
+    raise ValueError(f"ages of events are not counted at {number}{unit}; the nearest bounds are {near}")
 
 
 def duration_text(seconds: float) -> str:

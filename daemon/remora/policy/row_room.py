@@ -83,16 +83,12 @@ def wanted(wants: Sequence[Want], offers: Mapping[Shard, Group], expects: Iterab
     left = WANTS_BYTES + max(0, SHARDS_BYTES - _bytes_of_offers(offers) - sum(map(_bytes_of, expects)))
     found: list[Want] = []
     for each in wants:
-        left -= _bytes_of_want(each)
+        nbytes = each[1]
+        left -= 7 if nbytes is None else 11 if nbytes < 1 << 32 else 15
         if left < 0:
             break
         found.append(each)
     return tuple(found)
-
-
-def _bytes_of_want(want: Want) -> int:
-    nbytes = want[1]
-    return 7 if nbytes is None else 11 if nbytes < 1 << 32 else 15
 
 
 def _bytes_of_offers(offers: Mapping[Shard, Group]) -> int:

@@ -1,7 +1,10 @@
-"""The states of a log in a sequencer: what happens at each event, without a clock and without I/O.
+"""The states of a log in a sequencer, without a clock, and which logs it remembers though it does not serve them.
 
 Nothing of a counter outlives its epoch: a log that was lost is registered anew. The result of a registration counts
 only for the attempt that it belongs to, so a slow one that was overtaken changes nothing.
+
+A client may ask for any number of logs that do not exist, each of which costs a look into the store. With a share for
+each, the logs of others find room, and their looks wait behind a few of its own only.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from remora.model.log import LogName
 from remora.policy.lease import LeaseTimes
 
 FIRST_PAUSE_S = 0.05
@@ -95,3 +99,33 @@ def lost(state: LogState, epoch: int, reason: str) -> tuple[LogState, bool]:
     if state.phase is not LogPhase.SERVING or state.epoch != epoch:
         return state, False
     return LogState(attempt=state.attempt, reason=reason), True
+
+
+class LogShares:
+    """Logs, each counted for the client that asked for it first."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        """`most` logs at a time, and `most_of_one` of a client."""
+        self._most = most
+        self._most_of_one = most_of_one
+        self._clients: dict[LogName, int] = {}
+        self._counts: dict[int, int] = {}
+
+    def admit(self, log: LogName, client: int) -> bool:
+        """Count a log for a client, unless its share or the room of all is used up. One that is counted stays so."""
+        if log in self._clients:
+            return True
+        count = self._counts.get(client, 0)
+        if count >= self._most_of_one or len(self._clients) >= self._most:
+            return False
+        self._clients[log], self._counts[client] = client, count + 1
+        return True
+
+    def drop(self, log: LogName) -> None:
+        """Count a log no more; means nothing for one that is not counted."""
+        client = self._clients.pop(log, None)
+        if client is None:
+            return
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]

@@ -93,7 +93,7 @@ class Tier:
         self.meter = meter
         self._share_burst()
 
-    def join(self, purse: Purse) -> None:
+    def add(self, purse: Purse) -> None:
         """A member comes, with nothing."""
         purse.clear()
         purse.set_capacity(0)
@@ -102,7 +102,7 @@ class Tier:
         self.restart()
         self._share_burst()
 
-    def leave(self, member: int) -> None:
+    def remove(self, member: int) -> None:
         """One member goes with what it has; those behind it move up."""
         self._gone += self.purses.pop(member).used
         self.restart()
@@ -348,19 +348,19 @@ class Group:
     def resize(self, members: int) -> None:
         """Sets the number of members: new ones have nothing, and the last ones go with what they have."""
         while len(self._rows) > members:  # remainders are carried on for the same number
-            self.leave(len(self._rows) - 1)
+            self.remove(len(self._rows) - 1)
         for member in range(len(self._rows), members):
             row = self._layout.row(member)
             for i, name in enumerate(PRIORITIES):
-                self.tiers[name].join(Purse(self._layout.cells, row + i * CELLS))
-            self._spare.join(Purse(self._spare_cells.cells, self._spare_cells.row(member)))
+                self.tiers[name].add(Purse(self._layout.cells, row + i * CELLS))
+            self._spare.add(Purse(self._spare_cells.cells, self._spare_cells.row(member)))
             self._rows.append(row)
             self.granted.append(dict.fromkeys(PRIORITIES, 0))
 
-    def leave(self, member: int) -> None:
+    def remove(self, member: int) -> None:
         """One member goes with its credit or its debt; those behind it move up."""
         for tier in self.tiers.values():
-            tier.leave(member)
+            tier.remove(member)
         del self._rows[member], self.granted[member]
 
     def set_tick(self, tick_us: int) -> None:

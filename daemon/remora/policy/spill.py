@@ -1,14 +1,21 @@
-"""When entries of a queue are moved out of its ring, and when that ends. Pure.
+"""Spilling a queue: when entries are moved out of its ring, and how runs and ring are one queue. Pure.
 
 To move an entry costs as much as to deliver it, so a topic that is merely busy is left alone: only queues that fail,
 that stand still, or that have spilled entries already are looked at here.
+
+Runs come first, in order; each holds entries that stood behind each other in the ring. Between a run and what follows
+there is a gap where somebody who knows nothing of runs removed from the ring meanwhile, as a radosgw does.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from remora.model.position import Position
 from remora.model.shard import QueueRoom
+from remora.model.spill import NO_SPILL, Cut, Spill, SpilledRun
 
 SPILL_COMMAND = "remora spill list"
 
@@ -83,3 +90,46 @@ def why_refused(rules: SpillRules, topic_bytes: int, all_bytes: int, full: str) 
     if all_bytes >= rules.total_bytes:
         return f"all topics have {all_bytes / 1e9:.1f} GB of spilled entries (spill.total_bytes)"
     return full
+
+
+def logical_front(spill: Spill, ring_front: Position) -> Position:
+    """Where the oldest entry stands."""
+    return spill.front if spill.entries else ring_front
+
+
+def run_from(runs: Sequence[SpilledRun], at: Position) -> int:
+    """The index of the first run that has something at this position or behind it; that of none behind the last."""
+    return bisect_right(runs, at, key=lambda run: run.end)
+
+
+def next_start(runs: Sequence[SpilledRun], index: int, ring_front: Position) -> Position:
+    """Where the entry behind a run begins: at the next run, else in the ring."""
+    return runs[index + 1].first if index + 1 < len(runs) else ring_front
+
+
+def cut(
+    runs: Sequence[SpilledRun],
+    spill: Spill,
+    ring_front: Position,
+    removal: tuple[Position, int],
+    between: Callable[[Position, Position], int],
+) -> Cut:
+    """What the removal of all entries before a position takes, which are so many.
+
+    `between` tells how many bytes of the ring lie between two positions. Raises ValueError for a count that cannot be.
+    """
+    end, count = removal
+    index = run_from(runs, end)
+    gone = runs[:index]
+    if index == len(runs):
+        takes_ring, ring_entries = end > ring_front, count - spill.entries
+        if ring_entries < 0 or (ring_entries > 0) is not takes_ring:
+            raise ValueError(f"{count} entries before {end}, and {spill.entries} stand in runs before {ring_front}")
+        nbytes = spill.nbytes + (between(ring_front, end) if takes_ring else 0)
+        return Cut(gone, NO_SPILL, nbytes, ring_entries, takes_ring)
+    if count >= spill.entries:
+        raise ValueError(f"{count} entries before {end}, but only {spill.entries} in runs that reach further")
+    front = max(end, runs[index].first)  # a gap may lie before it
+    taken = [(max(each.first, spill.front), min(each.end, front)) for each in runs[: index + 1]]
+    nbytes = sum(between(*each) for each in taken)
+    return Cut(gone, Spill(front, spill.nbytes - nbytes, spill.entries - count), nbytes, 0, takes_ring=False)

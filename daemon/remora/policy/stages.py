@@ -275,7 +275,10 @@ def _sentence(cause: SlowStage, slow: Sequence[SlowStage]) -> str:
     follow = [str(each.times.stage) for each in slow if times.stage in each.follows]
     then = f"; from it follow {', '.join(follow)}" if follow else ""
     now, before = time_text(times.now.mean_s), time_text(times.before.mean_s)
-    took = f"{times.stage} ({times.at}) takes {now}, and took {before} {ago_text(times.before_s or 0.0)}"
+    since_s = times.before_s or 0.0
+    ago = f"{since_s / 60:.0f} minutes" if since_s >= 90 else f"{since_s:.0f} seconds"
+    ago = "an hour" if since_s >= HOUR_S - _LONG_S else ago
+    took = f"{times.stage} ({times.at}) takes {now}, and took {before} {ago} ago"
     return f"{took}{then}: {WHAT_TO_DO[times.stage]}"
 
 
@@ -284,10 +287,3 @@ def time_text(seconds: float) -> str:
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def ago_text(seconds: float) -> str:
-    """How long ago something was: an hour ago."""
-    if seconds >= HOUR_S - _LONG_S:
-        return "an hour ago"
-    return f"{seconds / 60:.0f} minutes ago" if seconds >= 90 else f"{seconds:.0f} seconds ago"

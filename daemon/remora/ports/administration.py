@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from remora.model.ingest import Removed
-from remora.model.ledger import Balance
+from remora.model.ledger import Balance, FormerQueue
 from remora.model.notification import Definitions, Notification
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import SequenceState, Topic
 from remora.ports.delivery import Balances, LetterStorage
-from remora.ports.layouts import LayoutStorage
 
 
 class Letters(LetterStorage, Protocol):
@@ -64,6 +63,23 @@ class Ledger(Balances, Protocol):
 
     async def balance(self, shard: Shard) -> Balance:
         """One shard's balance, looked at without its lock, with all waiting entries looked at. Raises ShardGone."""
+        ...
+
+
+class LayoutStorage(Protocol):
+    """The former layouts of remora's own topics, which take no events and are delivered."""
+
+    async def forget_former(self, topic: Topic) -> bool:
+        """Finish a change that was cut short, and remove the former layouts where nothing is left in them; whether any
+        went.
+
+        The final ledger of each queue is kept before the queue goes. Doing so again, from any process, changes nothing.
+        Raises TopicUnknown.
+        """
+        ...
+
+    async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
+        """The queues of the topic that went with their layouts, oldest first. Raises TopicUnknown."""
         ...
 
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from remora.model.ingest import (
-    FannedOut,
-    IdempotencyKey,
-    PublishResult,
-    ReservedRoom,
-    RoutedEvent,
-    TopicCopies,
-    TopicRooms,
-)
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.administration import Notifications, OwnTopics

@@ -155,7 +155,7 @@ async def _together(
     with _running(workers.run()):
         await workers.begin()
         yield workers
-        await workers.leave()
+        await workers.end()
 
 
 @asynccontextmanager

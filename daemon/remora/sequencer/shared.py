@@ -113,7 +113,7 @@ class SharedCounters(sequencer.Core):
 
     # ------------------------------------------------------------------------------------------ workers
 
-    def join(self, worker: Told) -> None:
+    def add(self, worker: Told) -> None:
         """Tell a worker all that is served, and from now on whatever changes."""
         self._workers[worker.number] = worker
         for log in self._counters:
@@ -123,7 +123,7 @@ class SharedCounters(sequencer.Core):
         """A worker has forgotten a cell whose epoch is over."""
         self._table.forgotten(cell, worker)
 
-    def leave(self, worker: int) -> None:
+    def remove(self, worker: int) -> None:
         """A worker has ended."""
         self._workers.pop(worker, None)
         self._table.ended(worker)

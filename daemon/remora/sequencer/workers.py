@@ -24,7 +24,7 @@ from remora.process.pipe import Message, Pipe
 from remora.sequencer.messages import Begin, Did, Forgotten, FromWorker, Leave, Low, Missed, Works
 from remora.sequencer.shared import SharedCounters
 from remora.servers.sequencer import RoundFigures
-from remora.servers.sequencer.closed import LEAVE_S, Closed
+from remora.servers.sequencer.connection import LEAVE_S, Closed
 
 SILENT_S = 5.0
 """A worker that says nothing for so long, though it says something each second, stands still."""
@@ -122,7 +122,7 @@ class SequencerWorkers:
                 tasks.create_task(self._keep_one(), name="sequencer worker")
             tasks.create_task(self._watch(), name="silent sequencer workers")
 
-    async def leave(self) -> None:
+    async def end(self) -> None:
         """Have all workers send what is under way and end; those that take too long are killed."""
         self._is_leaving = True
         for each in self._children.values():
@@ -171,7 +171,7 @@ class SequencerWorkers:
                     memory=self._counters.memory,
                 )
             )
-            self._counters.join(child)
+            self._counters.add(child)
             while (line := await child.line()) is not None:
                 self._hear(child, msgspec.json.decode(line, type=FromWorker))
         finally:
@@ -205,7 +205,7 @@ class SequencerWorkers:
         child.close()
         del self._children[child.number]
         self._reaped.set()
-        self._counters.leave(child.number)
+        self._counters.remove(child.number)
         if child.did is not None:
             self._past_figures = _sum(self._past_figures, [child.did])
         if not self._is_leaving:

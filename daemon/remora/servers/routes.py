@@ -21,9 +21,8 @@ from remora.servers.http.begun import in_task
 from remora.servers.http.connection import ServedConnection
 from remora.servers.http.connections import OpenConnections, Refused
 from remora.servers.http.head import VERSIONS, Headers, NotARequest
-from remora.servers.http.request import BodyBroken, Request
+from remora.servers.http.request import BodyBroken, Peer, Request, Service
 from remora.servers.http.response import CONTINUE, Response
-from remora.servers.http.service import Peer, Service
 
 CONNECTION_S = 30.0
 MOST_CONNECTIONS = 64

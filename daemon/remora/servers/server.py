@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Server(Protocol):
-    """A server of a worker process, which takes requests until it is asked to finish."""
+    """A server of a worker process, which takes requests until it is asked to end."""
 
     @property
     def address(self) -> str:
@@ -29,7 +29,7 @@ class Server(Protocol):
         """Use these settings, as far as they may change in a running daemon, and what has changed in its files."""
         ...
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Take no more connections and requests; what is under way goes on."""
         ...
 

@@ -4,7 +4,3 @@ It opens no store and no connection to Kafka: whatever can hang or crash does so
 The first workers are forked before it has an event loop, later ones are new interpreters: either inherit their pipe and
 the sockets that events come in by.
 """
-
-from remora.supervisor.process import run
-
-__all__ = ["run"]

@@ -20,6 +20,9 @@ from remora.policy.not_owned import FEWER
 from remora.policy.retry import ShardFailure
 from remora.process.pipe import Heartbeat
 
+OF_STORE = (ShardFailure.STORE, ShardFailure.DAMAGED)
+"""Failures at the store, and not at a destination."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
@@ -78,7 +81,12 @@ def failing_now(answers: Sequence[WorkerAnswer]) -> list[Outage]:
 def failing_destinations(shards: Iterable[dict[str, Any]], figures: Iterable[TopicFigures]) -> list[Outage]:
     """The destinations that fail, each with the cause and its topics."""
     failing = [
-        FailingShard(_label(each), _place(last), last.get("reason", ""), condition)
+        FailingShard(
+            _label(each),
+            "store" if last["kind"] in OF_STORE else str(last["endpoint"]),
+            last.get("reason", ""),
+            condition,
+        )
         for each in shards
         if (condition := condition_of(each)).state.is_failing
         for last in (each | {"kind": "", "reason": each["reason"]} | (each["last_failure"] or {}),)
@@ -95,11 +103,6 @@ def condition_of(shard: dict[str, Any]) -> Condition:
 
 def _label(shard: dict[str, Any]) -> str:
     return str(shard["topic"] or shard["queue"])
-
-
-def _place(failed: dict[str, Any]) -> str:
-    """Where a shard fails: at its destination, or in the store."""
-    return "store" if failed["kind"] in (ShardFailure.STORE, ShardFailure.DAMAGED) else str(failed["endpoint"])
 
 
 def all_holds(holds: Iterable[Sequence[dict[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -257,9 +257,9 @@ class Shaper:
 
     # --------------------------------------------------------------------------------------- workers
 
-    def join(self, place: int) -> None:
+    def add(self, place: int) -> None:
         """A worker comes, with nothing; at the start an ingest limit is full."""
-        self.leave(place)
+        self.remove(place)
         self._joined.append(place)
         with self._changing():
             if place in self._places:
@@ -274,7 +274,7 @@ class Shaper:
                     each.group.fill_up()
             self._look_for_work()
 
-    def leave(self, place: int) -> None:
+    def remove(self, place: int) -> None:
         """A worker has ended: its credit and its debt are gone, and the others share what it had."""
         if place not in self._joined:
             return
@@ -287,7 +287,7 @@ class Shaper:
             member = self._places.index(place)
             for each in self._dealt.values():
                 self._wake(each)
-                each.group.leave(member)
+                each.group.remove(member)
             del self._places[member]
             self._share()
             self._memory.clear(place, self._used)

@@ -269,7 +269,7 @@ class Supervisor:
         descriptors = {name: tuple(each.fileno() for each in sockets) for name, sockets in self._listeners.items()}
         self._alone.each(
             f"start of worker {slot.number}",
-            lambda: self._shaper.join(slot.number - 1),
+            lambda: self._shaper.add(slot.number - 1),
             lambda: self._watchdog.watch(slot.number, now, patience_s=START_S),
         )
         start = Start(
@@ -309,7 +309,7 @@ class Supervisor:
         self._alone.each(
             f"end of worker {slot.number}",
             lambda: host_load.clear(self._load, slot.number - 1),
-            lambda: self._shaper.leave(slot.number - 1),
+            lambda: self._shaper.remove(slot.number - 1),
             lambda: self._watchdog.forget(slot.number),
         )
 

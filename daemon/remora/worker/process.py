@@ -16,8 +16,9 @@ from typing import assert_never
 import msgspec
 
 from remora import __version__
-from remora.app import certificate_subject, make_store, open_endpoints, open_servers, open_tracer
+from remora.app import make_store, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
+from remora.endpoint_kinds import certificate_subject, open_endpoints
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.shares import WorkerShares
 from remora.engine.ownership.worker_info import Meters
@@ -31,9 +32,8 @@ from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
 from remora.process.credit import CreditMemory, HostCredit
 from remora.process.host_load import HostLoad
-from remora.process.lag import GarbageWatch, Kept, measure_lag
 from remora.process.liveness_lock import has_been_used, remember_store
-from remora.process.loop import run_loop
+from remora.process.loop import GarbageWatch, Kept, measure_lag, run_loop
 from remora.process.pipe import (
     Ask,
     Dead,
@@ -165,7 +165,9 @@ class Process:
 
     async def _work(self) -> bool:
         settings, telemetry = self._settings, self._telemetry
-        made, state = not self._was_used(), self._report.store_state
+        folder, state = Path(settings.supervisor.run_directory), self._report.store_state
+        # A store that was in use on this host and is not there now is not begun anew.
+        made = not (self._start.replaces or has_been_used(folder, settings.store_name))
         async with (
             open_tracer(settings, telemetry, self._start.cookie) as self._tracer,
             make_store(
@@ -219,11 +221,6 @@ class Process:
             hostname=socket.gethostname(),
         )
 
-    def _was_used(self) -> bool:
-        """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
-        folder = Path(self._settings.supervisor.run_directory)
-        return self._start.replaces or has_been_used(folder, self._settings.store_name)
-
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         """Serve what the supervisor listens for, while the block runs."""
@@ -267,8 +264,8 @@ class Process:
     async def _drain(self, worker: Worker, work: asyncio.Task[None]) -> bool:
         """Finish what is in flight, for as long as the settings allow; returns whether everything was finished."""
         for each in self._servers.values():
-            each.finish()
-        worker.finish()
+            each.end()
+        worker.end()
         at_once = asyncio.ensure_future(self._stop_now.wait())
         await asyncio.wait(
             [work, at_once], timeout=self._settings.delivery.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED

@@ -8,7 +8,7 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.model.traffic import Priority
-from remora.policy.admission import ReadAhead, Shortage, turn_back
+from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
 from remora_pipeline.simulate.checks import not_negative, priority_named
 from remora_pipeline.simulate.form import Optional, listed, members, named, number, text, whole
 from remora_pipeline.simulate.script import Form
@@ -33,7 +33,7 @@ class ReadAheadModel:
                 not_negative(f"shards.{name}.", **{f"listings[{place}]": size})
             priority = Priority(priority_named(each.priority, f"shards.{name}.priority"))
             shards[name] = ReadAhead(priority, tuple(each.listings))
-        done = turn_back(shards, Shortage(given.limit, given.held, given.need, asker), self._watermark)
+        done = pages_to_turn_back(shards, Shortage(given.limit, given.held, given.need, asker), self._watermark)
         return {"to_free": done.to_free, "turn_back": done.pages, "freed": done.freed}
 
 

@@ -52,7 +52,7 @@ class ScriptedService:
     async def run(self) -> None:
         await self.ended
 
-    def finish(self) -> None:
+    def end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -91,6 +91,6 @@ async def coordinating(
         reading = tasks.create_task(catalogue.run())
         running = tasks.create_task(coordinator.run())
         yield coordinator
-        coordinator.finish()
+        coordinator.end()
         await running
         reading.cancel()

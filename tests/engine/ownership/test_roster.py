@@ -49,8 +49,8 @@ async def test_a_state_that_may_not_follow_is_a_defect() -> None:
 class Hesitant(ScriptedService):
     """Has something under way when it is told to finish, which takes a while."""
 
-    def finish(self) -> None:
-        asyncio.get_running_loop().call_later(5, super().finish)
+    def end(self) -> None:
+        asyncio.get_running_loop().call_later(5, super().end)
 
 
 @in_virtual_time
@@ -112,7 +112,7 @@ ENDS: list[tuple[Callable[[Roster], object], type[NotOwned], str]] = [
     (lambda roster: roster.release(T, transferred("w2", 5.0)), type(transferred("", 0)), "handed to w2"),
     (lambda roster: roster.lose(roster.owned[T].lease, OwnershipLost("taken")), Broken, "its lock was broken"),
     (lambda roster: roster.lose(roster.owned[T].lease, ShardGone("deleted")), Errored, "deleted"),
-    (lambda roster: roster.finish(), GivenBack, "given back"),
+    (lambda roster: roster.end_all(), GivenBack, "given back"),
 ]
 
 
@@ -204,7 +204,7 @@ async def test_very_many_shards_become_active_in_waves() -> None:
         assert roster.active() == 1000
         await asyncio.sleep(0.06)
         assert roster.active() == 1032
-        roster.finish()
+        roster.end_all()
         await asyncio.sleep(0.06)
         assert roster.active() == 0, "no further wave once all are being given back"
         await roster.empty()

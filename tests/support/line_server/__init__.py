@@ -30,7 +30,7 @@ class LineServer:
     def reload(self, settings: Settings) -> None:
         """Nothing: it has no files."""
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Take no more connections."""
         for each in self._servers:
             each.close()
@@ -51,4 +51,4 @@ async def serve(sockets: Sequence[socket.socket], given: Serving) -> AsyncIterat
     try:
         yield server
     finally:
-        server.finish()
+        server.end()

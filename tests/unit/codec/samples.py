@@ -66,7 +66,7 @@ Fields = Callable[[FieldWriter], object]
 
 def framed(body: Fields, version: int = 1, compat: int = 1) -> bytes:
     """A versioned struct."""
-    return FieldWriter().struct(version, compat, body).finish()
+    return FieldWriter().struct(version, compat, body).encoded()
 
 
 def framed_requests() -> list[bytes]:
@@ -103,7 +103,7 @@ def reservation(number: int, size: int, made: Time, entries: int | None) -> byte
         if entries is not None:
             w.u32(entries)
 
-    return FieldWriter().u32(number).finish() + framed(body, 1 if entries is None else 2)
+    return FieldWriter().u32(number).encoded() + framed(body, 1 if entries is None else 2)
 
 
 def queue_head(
@@ -131,7 +131,7 @@ def queue_head(
         w.u64(24576 + ring).u64(23552).string(framed(urgent, urgent_version))
 
     encoded = framed(head)
-    return FieldWriter().u16(0xDEAD).u64(len(encoded)).raw(encoded).finish().ljust(2048, b"\0")
+    return FieldWriter().u16(0xDEAD).u64(len(encoded)).raw(encoded).encoded().ljust(2048, b"\0")
 
 
 class LockerSample(NamedTuple):
@@ -156,7 +156,7 @@ def lock_info(lockers: Sequence[LockerSample], kind: int = 1, tag: str = "") -> 
         )
 
     def framed_entity(each: LockerSample) -> bytes:
-        return FieldWriter().u8(each.kind).s64(each.number).text(each.cookie).finish()
+        return FieldWriter().u8(each.kind).s64(each.number).text(each.cookie).encoded()
 
     return framed(lambda w: w.u32(len(lockers)).raw(b"".join(map(locker, lockers))).u8(kind).text(tag))
 

@@ -31,7 +31,7 @@ def test_every_type_is_read_as_it_was_written(
         .struct(
             7, 3, lambda w: w.u8(u8).u16(u16).u32(u32).u64(u64).s64(s64).time(time).string(text).pairs(some).raw(b"end")
         )
-        .finish()
+        .encoded()
     )
 
     cursor = Cursor(data, "").struct("x", 3)
@@ -52,14 +52,14 @@ def test_text_survives_even_when_it_is_not_utf8(text: str) -> None:
     """Any bytes can be read as text and written as the same bytes again."""
     raw = text.encode("utf-8", "surrogatepass")
 
-    read = Cursor(FieldWriter().string(raw).finish(), "").text("name")
+    read = Cursor(FieldWriter().string(raw).encoded(), "").text("name")
 
-    assert FieldWriter().text(read).finish() == FieldWriter().string(raw).finish()
+    assert FieldWriter().text(read).encoded() == FieldWriter().string(raw).encoded()
 
 
 def test_a_read_never_crosses_the_end_of_its_struct() -> None:
     """A field that its struct has no room for is refused, though bytes follow behind the struct."""
-    data = FieldWriter().struct(1, 1, lambda w: w.u16(5)).raw(bytes(100)).finish()
+    data = FieldWriter().struct(1, 1, lambda w: w.u16(5)).raw(bytes(100)).encoded()
 
     with pytest.raises(CodecError) as caught:
         Cursor(data, "").struct("outer", 1).u32("size")
@@ -69,8 +69,8 @@ def test_a_read_never_crosses_the_end_of_its_struct() -> None:
 
 def test_a_struct_never_crosses_the_end_of_the_one_around_it() -> None:
     """An inner length that reaches beyond the outer struct is refused, though there are bytes."""
-    inner = FieldWriter().u8(1).u8(1).u32(50).finish()
-    data = FieldWriter().struct(1, 1, lambda w: w.raw(inner)).raw(bytes(100)).finish()
+    inner = FieldWriter().u8(1).u8(1).u32(50).encoded()
+    data = FieldWriter().struct(1, 1, lambda w: w.raw(inner)).raw(bytes(100)).encoded()
 
     with pytest.raises(CodecError, match="a struct of 50 bytes, but only 0 are left") as caught:
         Cursor(data, "").struct("outer", 1).struct("inner", 1)
@@ -80,7 +80,7 @@ def test_a_struct_never_crosses_the_end_of_the_one_around_it() -> None:
 
 def test_fields_that_a_newer_writer_appended_are_skipped() -> None:
     """Reading continues behind the struct, wherever its known fields end."""
-    data = FieldWriter().struct(9, 1, lambda w: w.u8(5).raw(b"from the future")).u8(77).finish()
+    data = FieldWriter().struct(9, 1, lambda w: w.u8(5).raw(b"from the future")).u8(77).encoded()
     cursor = Cursor(data, "")
 
     inner = cursor.struct("inner", 1)
@@ -90,7 +90,7 @@ def test_fields_that_a_newer_writer_appended_are_skipped() -> None:
 
 def test_a_struct_that_needs_a_newer_reader_is_refused() -> None:
     """Compat above the known version is refused; equal to it is not."""
-    data = FieldWriter().struct(9, 4, lambda w: w.u8(5)).finish()
+    data = FieldWriter().struct(9, 4, lambda w: w.u8(5)).encoded()
 
     with pytest.raises(CodecError, match="x at byte 0: needs a reader of version 4, this one knows 3"):
         Cursor(data, "").struct("x", 3)
@@ -101,7 +101,7 @@ def test_a_struct_that_needs_a_newer_reader_is_refused() -> None:
 @pytest.mark.parametrize("count", [3, 2**31, 2**32 - 1])
 def test_a_count_without_room_is_refused_before_anything_is_read(count: int) -> None:
     """A number of items that the bytes cannot hold is refused as a whole."""
-    data = FieldWriter().u32(count).string(b"").string(b"").string(b"").string(b"").finish()
+    data = FieldWriter().u32(count).string(b"").string(b"").string(b"").string(b"").encoded()
 
     with pytest.raises(CodecError, match=f"{count} items of at least 8 bytes, but only 16 are left") as caught:
         Cursor(data, "map").pairs("of")
@@ -111,7 +111,7 @@ def test_a_count_without_room_is_refused_before_anything_is_read(count: int) -> 
 
 def test_a_string_longer_than_what_is_left_is_refused() -> None:
     """A length of one byte too many names the string and where its length stands."""
-    data = FieldWriter().u8(0).u32(4).raw(b"abc").finish()
+    data = FieldWriter().u8(0).u32(4).raw(b"abc").encoded()
     cursor = Cursor(data, "")
     cursor.u8("first")
 
@@ -124,7 +124,7 @@ def test_a_string_longer_than_what_is_left_is_refused() -> None:
 def test_a_trace_holds_every_field_with_its_place() -> None:
     """Each field is noted with path, type, value and the offset of its first byte."""
     trace: list[Field] = []
-    data = FieldWriter().struct(2, 1, lambda w: w.u8(1).string(b"ab").raw(b"xyz")).finish()
+    data = FieldWriter().struct(2, 1, lambda w: w.u8(1).string(b"ab").raw(b"xyz")).encoded()
 
     cursor = Cursor(data, "", trace).struct("s", 2)
     cursor.flag("is_on")

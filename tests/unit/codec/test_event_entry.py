@@ -211,4 +211,4 @@ def test_an_entry_of_version_two_without_creation_time_gets_an_all_zero_one() ->
 
     assert decode(raised).creation_time == Time(0, 0)
     assert decode(raised).time_to_live == 0xFFFF_FFFF
-    assert raised.endswith(FieldWriter().time(Time(0, 0)).u32(0xFFFF_FFFF).finish() + b"\xff" * 8)
+    assert raised.endswith(FieldWriter().time(Time(0, 0)).u32(0xFFFF_FFFF).encoded() + b"\xff" * 8)

@@ -45,7 +45,7 @@ def whole(text: bytes, window: int) -> object:
 
 def _value(cursor: JsonCursor) -> Steps[object]:
     value = yield from cursor.value()
-    yield from cursor.finish()
+    yield from cursor.expect_end()
     return value
 
 

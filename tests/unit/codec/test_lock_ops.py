@@ -135,7 +135,7 @@ def test_any_lock_is_read_and_its_holders_can_be_named(lockers: list[LockerSampl
 
     assert (len(info.lockers), info.type, info.tag) == (len(lockers), kind, tag)
     for sample, locker in zip(lockers, info.lockers, strict=True):
-        named = FieldWriter().u8(sample.kind).s64(sample.number).text(sample.cookie).finish()
+        named = FieldWriter().u8(sample.kind).s64(sample.number).text(sample.cookie).encoded()
         assert lock_ops.encode_break("n", locker.entity, locker.cookie)[6 + 5 :] == named
         assert (locker.expiration, locker.description) == (sample.expiration, sample.description)
 

@@ -164,7 +164,7 @@ open_reservations = st.lists(
 def test_reservations_of_both_versions_are_read(some: list[QueueReservation]) -> None:
     """Reservations come back as they are, from the reply and from the overflow xattr, number of entries included."""
     items = b"".join(reservation(r.id, r.size, r.timestamp, r.entries) for r in some)
-    bare = FieldWriter().u32(len(some)).raw(items).finish()
+    bare = FieldWriter().u32(len(some)).raw(items).encoded()
 
     assert queue_ops.decode_reservations(framed(lambda w: w.raw(bare))) == tuple(some)
     assert queue_ops.decode_overflow_reservations(bare) == tuple(some)
@@ -173,7 +173,7 @@ def test_reservations_of_both_versions_are_read(some: list[QueueReservation]) ->
 def test_what_is_owed_counts_each_open_reservation() -> None:
     """A reservation gives back its size and 10 bytes an entry; one that does not tell its entries counts as one."""
     open_ones = [reservation(7, 100, Time(5, 6), 3), reservation(8, 50, Time(5, 6), None)]
-    overflow = FieldWriter().u32(1).raw(reservation(9, 1000, Time(5, 6), 0)).finish()
+    overflow = FieldWriter().u32(1).raw(reservation(9, 1000, Time(5, 6), 0)).encoded()
     head = decode_head(queue_head(ring=100_000, reserved=40_000, reservations=open_ones, urgent_version=2))
 
     room = queue_ops.room_of(head, queue_ops.open_reservations(head, {queue_ops.OVERFLOW: overflow}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remora import app
+from remora import endpoint_kinds
 from remora.cli.declared import Table
 from remora.cli.own_topic import create_command
 from remora.endpoints.arguments import (
@@ -64,23 +64,23 @@ def test_each_argument_stands_once() -> None:
     """No two arguments have a name in common, each default is one that it may say, and all reach the commands."""
     every = [*COMMON, *(each for arguments in OF_KIND.values() for each in arguments)]
 
-    assert len({each.name for each in every}) == len(every) == len(app.ARGUMENTS)
-    assert {each.name: each for each in every} == app.ARGUMENTS
+    assert len({each.name for each in every}) == len(every) == len(endpoint_kinds.ARGUMENTS)
+    assert {each.name: each for each in every} == endpoint_kinds.ARGUMENTS
     assert all(each.about and each.read({}) is not None for each in every if each.default)
-    assert {name for name, each in app.ARGUMENTS.items() if each.only_from} == {
+    assert {name for name, each in endpoint_kinds.ARGUMENTS.items() if each.only_from} == {
         "password", "ssl-key-password", "sasl-oauthbearer-client-secret",
     }  # fmt: skip
 
 
 def test_what_is_secret_comes_from_a_file() -> None:
     """Each secret has its option of `topic create` and its key in a file of topics; no other argument has."""
-    secret = {each.only_from for each in app.ARGUMENTS.values() if each.only_from}
+    secret = {each.only_from for each in endpoint_kinds.ARGUMENTS.values() if each.only_from}
     options = {name.removeprefix("--") for each in create_command.params for name in each.opts}
     keys = {each.encode_name for each in msgspec.structs.fields(Table)}
 
     assert secret <= options
     assert secret <= keys
-    assert not (options | keys) & {name for name, each in app.ARGUMENTS.items()}
+    assert not (options | keys) & {name for name, each in endpoint_kinds.ARGUMENTS.items()}
 
 
 def test_help_names_each_argument() -> None:
@@ -88,7 +88,7 @@ def test_help_names_each_argument() -> None:
     (option,) = [each for each in create_command.params if "--arg" in each.opts]
     help_text = str(option.to_info_dict()["help"])
 
-    assert all(name in help_text for name, each in app.ARGUMENTS.items() if not each.only_from)
+    assert all(name in help_text for name, each in endpoint_kinds.ARGUMENTS.items() if not each.only_from)
 
 
 def test_the_docs_are_what_the_table_says() -> None:
@@ -96,7 +96,7 @@ def test_the_docs_are_what_the_table_says() -> None:
     rows = [
         f"| `{name}` | {each.kind or 'all'} | {each.rule} | {each.default and f'`{each.default}`'} | {each.about}"
         + (f"; from `--{each.only_from}`" if each.only_from else "") + " |"
-        for name, each in app.ARGUMENTS.items()
+        for name, each in endpoint_kinds.ARGUMENTS.items()
     ]  # fmt: skip
     found = [line for line in (DOCS / "endpoint-arguments.md").read_text().splitlines() if line.startswith("| `")]
 

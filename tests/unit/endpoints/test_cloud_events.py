@@ -16,7 +16,7 @@ from devkit.entries.entries import raw_entry
 from remora.codec.rendering_cached import Renderer
 from remora.endpoints.amqp import messages
 from remora.endpoints.amqp.messages import MessagePacker as AmqpPacker
-from remora.endpoints.cloud_events import attributes
+from remora.endpoints.headers import attributes
 from remora.endpoints.kafka.batches import BATCH_BYTES, RecordBatch
 from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin
 from remora.model.record import Page, Record

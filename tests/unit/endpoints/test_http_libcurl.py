@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from devkit.paths import ROOT
 from devkit.readers.libcurl import LibcurlRead, libcurl_read
-from remora.endpoints.http.answer_reader import AnswerReader, NotHttp
+from remora.endpoints.http.answers import AnswerReader, NotHttp
 
 CUT = "cut short"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.answer_reader import (
+from remora.endpoints.http.answers import (
     MOST_BODY_BYTES,
     MOST_HEAD_BYTES,
     MOST_LINE_BYTES,

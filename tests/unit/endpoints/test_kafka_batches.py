@@ -48,10 +48,10 @@ async def test_what_travels(joining: list[tuple[int, int, int, bool]], most: int
     aboard = [(Numbers(0, 2, 90), batch.first, most)]
     for at, (count, nbytes, allowed, leaves) in enumerate(joining, 1):
         members, before = Numbers(100 * at, count, nbytes), batch.nbytes
-        arrived = batch.join(members, allowed)
+        arrived = batch.add(members, allowed)
         assert (arrived is not None) == (before + nbytes <= min(most, allowed))
         if arrived is not None and leaves:
-            assert batch.leave(arrived)
+            assert batch.remove(arrived)
         elif arrived is not None:
             aboard.append((members, arrived, allowed))
 
@@ -64,13 +64,13 @@ async def test_what_travels(joining: list[tuple[int, int, int, bool]], most: int
 async def test_on_its_way() -> None:
     """Once a batch is numbered, no record set joins it or leaves it."""
     batch = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10))
-    other = batch.join(Numbers(1, 1, 10), 1000)
+    other = batch.add(Numbers(1, 1, 10), 1000)
     assert other is not None
 
     batch.number(7, 1, 0)
 
-    assert batch.join(Numbers(2, 1, 10), 1000) is None
-    assert not batch.leave(other)
+    assert batch.add(Numbers(2, 1, 10), 1000) is None
+    assert not batch.remove(other)
     assert values(batch) == [0, 1]
 
 
@@ -78,16 +78,16 @@ async def test_the_last_one_leaves() -> None:
     """Nobody joins a batch that all have left."""
     batch = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10))
 
-    assert batch.leave(batch.first)
+    assert batch.remove(batch.first)
 
     assert batch.is_empty
-    assert batch.join(Numbers(1, 1, 10), 1000) is None
+    assert batch.add(Numbers(1, 1, 10), 1000) is None
 
 
 async def test_everybody_hears_of_the_outcome() -> None:
     """All who still wait are told of a failure; one who no longer does is left alone."""
     batch, failure = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10)), OSError("why")
-    others = [batch.join(Numbers(at, 1, 10), 1000) for at in (1, 2)]
+    others = [batch.add(Numbers(at, 1, 10), 1000) for at in (1, 2)]
     assert others[0] is not None
     assert others[1] is not None
     others[0].cancel()
@@ -96,14 +96,14 @@ async def test_everybody_hears_of_the_outcome() -> None:
 
     assert (await batch.first, await others[1]) == (failure, failure)
     assert others[0].cancelled()
-    assert batch.join(Numbers(3, 1, 10), 1000) is None
+    assert batch.add(Numbers(3, 1, 10), 1000) is None
 
 
 async def test_alone() -> None:
     """A batch that is to be alone takes nobody, and is as large as what it carries."""
     batch = SharedBatch(CODECS["none"], 0, Numbers(0, 3, 5000))
 
-    assert batch.join(Numbers(1, 1, 10), 1 << 20) is None
+    assert batch.add(Numbers(1, 1, 10), 1 << 20) is None
     assert (batch.is_shared, values(batch)) == (False, [0, 1, 2])
 
 

@@ -23,9 +23,8 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch, built_size
 from remora.endpoints.kafka.exact import ExactKafkaRoute, Opened, Places, RouteOpening
 from remora.endpoints.kafka.identity import ConnectionIdentity
-from remora.endpoints.kafka.letters import LetterBatch, LetterPacker, letter_record
 from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, TopicFacts
-from remora.endpoints.kafka.packer import SmallerBatches
+from remora.endpoints.kafka.packer import LetterBatch, LetterPacker, SmallerBatches, letter_record
 from remora.endpoints.kafka.sender_pool import SenderSlot
 from remora.endpoints.kafka.target import parse_target
 from remora.endpoints.kafka.transactions import BatchFailed, Mark, Sending

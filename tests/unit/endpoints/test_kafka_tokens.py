@@ -11,13 +11,13 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.bearer import GivenToken, HeldToken, TokenDesk, TokenDesks, TokenLogin
 from remora.endpoints.kafka.target import Bearer
-from remora.endpoints.kafka.tokens import GivenToken, HeldToken, TokenDesk, TokenDesks, TokenLogin
 from remora.endpoints.tasks import CrashLog, Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
-from remora.policy.token_times import TokenTimes
+from remora.policy.tokens import TokenTimes
 
 URL = "https://sso.example.org/token"
 SETTINGS = KafkaSettings(token_endpoints=("https://sso.example.org/*",))

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 import pytest
 
-from remora import app
+from remora import endpoint_kinds
 from remora.config import Settings
 from remora.endpoints.kinds import EndpointOnDemand, OfferedKinds, Opening, offered_kinds, on_demand
 from remora.model.errors import EndpointMisconfigured, StoreUnavailable
@@ -24,7 +24,7 @@ def test_a_kind_is_found_by_its_metadata(tmp_path: Path, monkeypatch: pytest.Mon
     sink = "support.file_sink:KIND"
     monkeypatch.syspath_prepend(offer(tmp_path, {"File": sink, "kafka": sink}))
 
-    found = offered_kinds(app.ENDPOINTS)
+    found = offered_kinds(endpoint_kinds.ENDPOINTS)
 
     assert found.failures == {}
     assert list(found.kinds) == ["file"]
@@ -43,12 +43,12 @@ def test_a_kind_is_found_by_its_metadata(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_package_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, why: str) -> None:
     """It costs the topics of its scheme only, whose reason names the package."""
     monkeypatch.syspath_prepend(offer(tmp_path, {"file": what, "good": "support.file_sink:KIND"}))
-    found = offered_kinds(app.ENDPOINTS)
-    monkeypatch.setattr(app, "OFFERED", found)
+    found = offered_kinds(endpoint_kinds.ENDPOINTS)
+    monkeypatch.setattr(endpoint_kinds, "OFFERED", found)
 
     assert list(found.kinds) == ["good"]
     with pytest.raises(EndpointMisconfigured) as caught:
-        app.check_target(Target("file:///x", "", "t"), Settings())
+        endpoint_kinds.check_target(Target("file:///x", "", "t"), Settings())
     assert "the package remora-sink offers file:// endpoints" in str(caught.value)
     assert why in str(caught.value)
 
@@ -58,7 +58,9 @@ def test_two_packages_for_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("one", "two"):
         monkeypatch.syspath_prepend(offer(tmp_path / name, {"file": "support.file_sink:KIND"}, name))
 
-    assert offered_kinds(app.ENDPOINTS) == OfferedKinds({}, {"file": "several packages offer file:// endpoints"})
+    assert offered_kinds(endpoint_kinds.ENDPOINTS) == OfferedKinds(
+        {}, {"file": "several packages offer file:// endpoints"}
+    )
 
 
 class Noted:

@@ -17,7 +17,7 @@ from remora.endpoints.nats.lines import MOST_LINE_BYTES, BadLine, OperationSplit
 from remora.endpoints.nats.messages import MessageSource, letter_message
 from remora.endpoints.nats.nkeys import read_key
 from remora.endpoints.nats.streams import Stream, last_place, read_headers, read_last, read_stream
-from remora.endpoints.nats.subjects import MOST_TOKEN_BYTES, covers, read_template
+from remora.endpoints.nats.target import MOST_TOKEN_BYTES, covers, read_template
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter
 from support.kafka_sender import make_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora import app
+from remora import endpoint_kinds
 from remora.config import Settings
 from remora.endpoints.nats.target import NatsServer, parse_target
 from remora.endpoints.tls import Tls
@@ -90,4 +90,4 @@ def test_there_is_no_exactly_once() -> None:
     target = Target("nats://h", "nats-stream=S&remora-delivery=exactly-once", "t")
 
     with pytest.raises(EndpointMisconfigured, match="nats:// endpoints deliver at-least-once only"):
-        app.check_target(target, Settings())
+        endpoint_kinds.check_target(target, Settings())

@@ -18,8 +18,8 @@ def test_nothing_is_removable_before_the_oldest_entry_is_done() -> None:
     first = window.add(positions(0, 3))
     second = window.add(positions(3, 2))
 
-    first.finish([1, 2], Cause.DELIVERED)
-    second.finish([0, 1], Cause.EXPIRED)
+    first.mark_done([1, 2], Cause.DELIVERED)
+    second.mark_done([0, 1], Cause.EXPIRED)
 
     assert window.removable(whole_pages=False) is None
 
@@ -29,8 +29,8 @@ def test_a_part_of_a_round_is_removable_only_when_asked_for() -> None:
     window = Window()
     first = window.add(positions(0, 2))
     second = window.add(positions(2, 3))
-    first.finish([0, 1], Cause.DELIVERED)
-    second.finish([0, 2], Cause.EXPIRED)
+    first.mark_done([0, 1], Cause.DELIVERED)
+    second.mark_done([0, 2], Cause.EXPIRED)
 
     assert window.removable(whole_pages=True) == Prefix(b"0/2", 2, Tally(delivered=2))
     assert window.removable(whole_pages=False) == Prefix(b"0/3", 3, Tally(delivered=2, expired=1))
@@ -40,8 +40,8 @@ def test_what_is_done_behind_a_gap_is_remembered_for_the_next_reading() -> None:
     """Abandoning a window gives the entries that are done and stand in the queue yet, each with its cause."""
     window = Window()
     first = window.add(positions(0, 4))
-    first.finish([0, 2], Cause.DELIVERED)
-    first.finish([3], Cause.DEAD_LETTERED)
+    first.mark_done([0, 2], Cause.DELIVERED)
+    first.mark_done([3], Cause.DEAD_LETTERED)
     prefix = window.removable(whole_pages=False)
     assert prefix == Prefix(b"0/1", 1, Tally(delivered=1))
     window.removed(prefix)
@@ -54,10 +54,10 @@ def test_an_entry_cannot_be_finished_twice() -> None:
     """Finishing an entry again is refused, because the count of open entries would lie from then on."""
     window = Window()
     added = window.add(positions(0, 2))
-    added.finish([1], Cause.DELIVERED)
+    added.mark_done([1], Cause.DELIVERED)
 
-    with pytest.raises(ValueError, match="finished before"):
-        added.finish([1], Cause.DELIVERED)
+    with pytest.raises(ValueError, match="done before"):
+        added.mark_done([1], Cause.DELIVERED)
 
 
 def test_a_round_must_follow_the_last_one() -> None:
@@ -85,7 +85,7 @@ def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
 
     for place in order:
         added, ordinal = places[place]
-        added.finish([ordinal], causes[place])
+        added.mark_done([ordinal], causes[place])
         done.add(place)
         if data.draw(st.booleans()):
             whole = data.draw(st.booleans())
@@ -112,7 +112,7 @@ def test_only_the_newest_untouched_page_is_dropped() -> None:
 
     with pytest.raises(ValueError, match="not the newest"):
         window.drop(first)
-    second.finish([1], Cause.DELIVERED)
+    second.mark_done([1], Cause.DELIVERED)
     with pytest.raises(ValueError, match="some of it is done"):
         window.drop(second)
 
@@ -135,7 +135,7 @@ def test_a_dropped_page_is_as_if_it_had_never_been_read(data: st.DataObject) -> 
                 (page, at, i) for page, at in taken for i in range(_size(page)) if at + i not in done
             ]:
                 page, at, i = data.draw(st.sampled_from(left))
-                page.finish([i], Cause.DELIVERED)
+                page.mark_done([i], Cause.DELIVERED)
                 done.add(at + i)
             case "remove" if prefix := window.removable(whole_pages=data.draw(st.booleans())):
                 assert prefix.upto == b"0/%d" % (removed + prefix.count)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import Meter, Priority
-from remora.policy.admission import AdmissionLimit, Demand, Hold, ReadAhead, Shortage, WaitingLine, turn_back
+from remora.policy.admission import AdmissionLimit, Demand, Hold, ReadAhead, Shortage, WaitingLine, pages_to_turn_back
 from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.policy.shaping import Group
 
@@ -293,7 +293,7 @@ def test_a_plan_frees_what_is_short_from_the_lowest_priority_up(
 ) -> None:
     """No page of the asker's own or of a higher priority is turned back, none of a priority while a lower one has
     enough, and where less is freed than is to be, the lower ones have nothing left that their parts do not spare."""
-    plan = turn_back(shards, Shortage(100, held, need, priority), Fraction(watermark, 100))
+    plan = pages_to_turn_back(shards, Shortage(100, held, need, priority), Fraction(watermark, 100))
 
     lower = {name for name, each in shards.items() if RANK[each.priority] > RANK[priority]}
     assert set(plan.pages) <= lower

@@ -148,13 +148,13 @@ def _moves(config: dict[str, Any], steps: list[dict[str, Any]], *, is_thrifty: b
             case "run":
                 found.append(world.run(step["seconds"]))
             case "join":
-                world.join(step["hosts"], config["workers"])
+                world.add(step["hosts"], config["workers"])
             case "burst":
                 world.burst(step["shards"], step["factor"], step["seconds"])
             case "fail":
                 world.fail(step["destinations"], step["seconds"])
             case "leave":
-                world.leave(step["hosts"])
+                world.remove(step["hosts"])
             case _:
                 world.drain(step["hosts"])
         found.append({cookie: sorted(each.owned) for cookie, each in world.workers.items()})

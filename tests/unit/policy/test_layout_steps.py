@@ -1,7 +1,7 @@
 """Re-sharding where each queue is an object of its own: no schedule of its steps, each by any process and as late as
 chance has it, loses, doubles or reorders an event.
 
-A model of `storage/rados`: `layouts.py`, `sealed_queues.py`, `part_commits.py`, `parents.py`. Each process is a
+A model of `storage/rados`: `layouts.py`, `sealed_queues.py`, `part_commits.py`. Each process is a
 generator that stands still at each `yield`, which comes before every single operation on an object.
 """
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.layout import LayoutState, TopicLayout
+from remora.model.topic import LayoutState, TopicLayout
 from remora.policy.layouts import parents, still_held, waits_for, waits_for_commits
 
 Parents = Callable[[int, int, int], Sequence[int]]

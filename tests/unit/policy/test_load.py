@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remora.model.member import Member
 from remora.model.traffic import Priority
 from remora.policy import balance
-from remora.policy.admission import ReadAhead, Shortage, turn_back
+from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
 from remora.policy.intake import Intake
 from remora.policy.quarantine import Quarantine, QuarantineOptions, owners
 from remora.policy.retry import read_limit
@@ -217,7 +217,7 @@ def test_only_lower_priorities_turn_back(
     shards: dict[str, ReadAhead], held: int, need: int, priority: Priority
 ) -> None:
     """Whole listings of lower priorities alone are turned back, those there are, and none where there is room."""
-    done = turn_back(shards, Shortage(300, held, need, priority), Fraction(9, 10))
+    done = pages_to_turn_back(shards, Shortage(300, held, need, priority), Fraction(9, 10))
 
     order = tuple(Priority)
     assert done.freed == sum(sum(shards[name].pages[-count:]) for name, count in done.pages.items())

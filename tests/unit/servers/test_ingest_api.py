@@ -24,9 +24,9 @@ from remora.model.ingest import ReservedRoom
 from remora.model.topic import SequenceState
 from remora.servers import tokens
 from remora.servers.ingest import problems
+from remora.servers.ingest.answers import openapi_document
 from remora.servers.ingest.api import ROUTES, template_of
-from remora.servers.ingest.checks import ONCE
-from remora.servers.ingest.openapi import document
+from remora.servers.ingest.desk import ONCE
 from remora.servers.ingest.problems import TOO_MANY, RefusedRequest
 from remora.servers.ingest.request_reader import BodyForm, has_lines, rooms_of
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
@@ -720,7 +720,7 @@ async def test_the_openapi_document_is_served_and_has_exactly_the_routes(site: S
 
 def test_every_code_of_a_problem_is_in_the_openapi_document() -> None:
     """A client's author finds each code there."""
-    text = document().decode()
+    text = openapi_document().decode()
 
     assert len(problems.ALL) > 25
     assert [each.code for each in problems.ALL if each.code not in text and each.status not in (404, 405)] == []

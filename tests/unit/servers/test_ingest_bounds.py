@@ -19,7 +19,7 @@ import zstandard
 
 from devkit.waits import PATIENT_S, until
 from remora.servers.http import connection
-from remora.servers.http.pipeline import MOST
+from remora.servers.http.response import MOST_PIPELINED
 from remora.servers.ingest import server
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
@@ -319,14 +319,14 @@ async def test_a_bounded_number_of_requests_sent_ahead_is_begun(tmp_path: Path) 
         assert (await site.ask("POST", EVENTS, BODY)).status == 200  # from now on the topic is known
         store.gate.clear()
         writer.write(with_length(BODY) * 200)
-        await until(lambda: site.server.held_bytes >= MOST * len(BODY))
+        await until(lambda: site.server.held_bytes >= MOST_PIPELINED * len(BODY))
         for _ in range(20):
             await site.ask("GET", "/v1/health")
         held = site.server.held_bytes
         store.gate.set()
         await until(lambda: len(store.published) == 201)
 
-    assert held == MOST * len(BODY)
+    assert held == MOST_PIPELINED * len(BODY)
 
 
 async def test_a_body_too_large_is_refused_before_it_is_sent(store: ScriptedStore, tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ async def test_the_end_finishes_what_is_under_way(store: ScriptedStore, tmp_path
         await store.asked.wait()
         await until(lambda: site.server.connections == 2)
 
-        site.server.finish()
+        site.server.end()
         assert await ended(idle) == b""
         with pytest.raises(OSError):
             await asyncio.open_unix_connection(tmp_path / "ingest.sock")
@@ -494,7 +494,7 @@ async def test_a_request_that_arrives_at_the_end_is_refused(store: ScriptedStore
     async with ingest_site(store, tmp_path) as site, connected(tmp_path) as (reader, writer):
         writer.write(head(EVENTS, f"Content-Length: {len(BODY)}")[:20])
         await until(lambda: site.server.receiving == 1)
-        site.server.finish()
+        site.server.end()
         writer.write(head(EVENTS, f"Content-Length: {len(BODY)}")[20:] + BODY)
 
         status, problem = await answer(reader)

@@ -15,7 +15,7 @@ from remora.codec.trace_context import context_of, text
 from remora.config import LimitSettings
 from remora.model.notification import EventFilter, Notification
 from remora.servers import tokens
-from remora.servers.ingest import matches, topics
+from remora.servers.ingest import desk, matches
 from support.credit import Host, shaping
 from support.ingest import ndjson, own_topic
 from support.notified import EVENTS, REMOVALS, THUMBNAILS, TOPICS, photo, place
@@ -197,7 +197,7 @@ async def test_a_topic_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest
     """Definitions and topics are read anew once before a topic counts as gone: one that was made anew is stored to, a
     changed notification counts, and one that is gone refuses the request by name."""
     monkeypatch.setattr(matches, "FRESH_S", 3600.0)
-    monkeypatch.setattr(topics, "FRESH_S", 3600.0)
+    monkeypatch.setattr(desk, "FRESH_S", 3600.0)
     async with place(tmp_path, THUMBNAILS) as at:
         assert (await at.send(photo("a.jpg"))).status == 200
         await at.store.own_topics.remove(await at.topic("audit"), discard=True)

@@ -257,7 +257,7 @@ async def test_a_stop_answers_those_that_wait(store: ScriptedStore, tmp_path: Pa
         await store.asked.wait()
         second = ask(site, body("second"))
         await until(lambda: site.server.waiting == 1)
-        site.server.finish()
+        site.server.end()
 
         refused = await asyncio.wait_for(second, PATIENT_S)
         assert (refused.status, refused.code) == (503, "ServiceUnavailable")

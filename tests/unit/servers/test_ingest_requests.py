@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from remora.servers.http import connection as served
 from remora.servers.http.begun import Callback, in_task
-from remora.servers.http.chunks import ChunkDecoder
 from remora.servers.http.connection import ServedConnection
 from remora.servers.http.head import HeadReader, NotARequest
-from remora.servers.http.request import BodyBroken, Request
+from remora.servers.http.request import BodyBroken, ChunkDecoder, Peer, Request
 from remora.servers.http.response import Response
-from remora.servers.http.service import Peer
 
 Seen = tuple[str, bytes, bytes]
 """Method, target and body of a request that was taken."""

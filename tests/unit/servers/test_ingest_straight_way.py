@@ -17,7 +17,7 @@ from remora.config import LimitSettings
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
 from remora.servers import tokens
-from remora.servers.ingest import topics
+from remora.servers.ingest import desk
 from support.credit import Host, shaping
 from support.ingest import PromptStore, Site, ingest_site, own_topic, records
 
@@ -43,7 +43,7 @@ class CountingStore(PromptStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     """A store whose topics stay known, however slow the machine is."""
-    monkeypatch.setattr(topics, "FRESH_S", 3600.0)
+    monkeypatch.setattr(desk, "FRESH_S", 3600.0)
     return CountingStore(own_topic("t"), own_topic("u"))
 
 
@@ -205,7 +205,7 @@ async def test_nothing_is_taken_while_the_daemon_stops(store: CountingStore, tmp
         while not site.server.receiving:  # noqa: ASYNC110  # it becomes so within a turn or two of the loop
             await asyncio.sleep(0)
 
-        site.server.finish()
+        site.server.end()
         writer.write(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         status = await reader.readline()
         writer.close()

@@ -9,7 +9,7 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from remora.model.errors import TopicMoved
-from remora.servers.ingest.layout_change import MOVED_PAUSE_S, MOVING_S, while_moving
+from remora.servers.ingest.desk import MOVED_PAUSE_S, MOVING_S, while_moving
 
 
 @dataclass

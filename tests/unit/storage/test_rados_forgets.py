@@ -11,8 +11,8 @@ import pytest
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import operations
-from remora.storage.rados.keyed_locks import KeyedLocks
 from remora.storage.rados.locks import RadosLocks
+from remora.storage.rados.part import KeyedLocks
 from remora.storage.rados.queue import HeldProgress, QueueParts, RadosQueue
 
 TOKEN = LockToken(Shard("q"), "cookie", "incarnation")

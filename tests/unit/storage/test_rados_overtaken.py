@@ -21,11 +21,10 @@ from remora.model.shard import Shard
 from remora.model.topic import Topic, generation_of
 from remora.storage.rados.layouts import ReshardableTopics
 from remora.storage.rados.own_queues import PREPARING, REMOVING, SEALED
-from remora.storage.rados.parents import Parents, Precedence
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.registry import StoredTopic, TopicRecord
 from remora.storage.rados.schedule import DueAction
-from remora.storage.rados.sealed_queues import SealedLook
+from remora.storage.rados.sealed_queues import Parents, Precedence, SealedLook
 from support.stores import own_topic
 
 

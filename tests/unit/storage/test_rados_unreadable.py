@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from remora.model.errors import StoreDamaged, StoreError
-from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent
+from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentLog, IntentPart, IntentState, LoggedIntent
 from remora.storage.rados.layouts import _complete_committed
 from remora.storage.rados.schedule import DueAction, ScheduleEntry
 

@@ -15,9 +15,8 @@ import pytest
 
 from remora.policy.disk_room import Disk
 from remora.storage.sqlite import allocation, room
-from remora.storage.sqlite.allocation import KeptOpen, allocate, opened
+from remora.storage.sqlite.allocation import KeptOpen, allocate, keep_log, log_of, opened, restore_log
 from remora.storage.sqlite.connections import connect
-from remora.storage.sqlite.kept_log import keep_log, log_of, restore_log
 from remora.storage.sqlite.refusals import unreadable
 
 _TAKES = """

@@ -163,14 +163,14 @@ class Schedule:
             del self.workers[place]
             for name in self.host.shaper.groups:
                 self.forgiven += sum(max(0, -self.host.level(place, priority, name)) for priority in PRIORITIES)
-            self.host.shaper.leave(place)
+            self.host.shaper.remove(place)
 
     def come(self) -> None:
         """A worker comes into an empty place."""
         away = [place for place in range(PLACES) if place not in self.workers]
         if away:
             place = self.chance.choice(away)
-            self.host.shaper.join(place)
+            self.host.shaper.add(place)
             self.workers[place] = self.a_worker(place)
 
     def reload(self, settings: ShapingSettings | None = None) -> None:

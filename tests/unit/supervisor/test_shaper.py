@@ -74,13 +74,13 @@ def test_a_worker_that_ends_takes_its_debt_along() -> None:
     host = Host(shaping(a_host(client_low=a_meter(300_000, 30_000))), 3)
     host.tick()
     host.account(1).charge(LOW, 1_000_000)
-    host.shaper.leave(1)
+    host.shaper.remove(1)
     assert host.level(1) == 0, "who comes in its place finds neither credit nor debt"
     before = [host.level(place) for place in (0, 2)]
     host.tick()
     assert [host.level(place) - ago for place, ago in zip((0, 2), before, strict=True)] == [1_500, 1_500]
 
-    host.shaper.join(1)
+    host.shaper.add(1)
     assert host.level(1) == 0
     host.tick()
     assert host.level(1) == 1_000
@@ -93,9 +93,9 @@ def test_what_a_dead_worker_was_granted_is_not_waited_for() -> None:
     host.memory.cells[host.memory.unacked(1, slot)] = 5_000
     assert host.shaper.unacked("uplink") == 5_000
 
-    host.shaper.leave(1)
+    host.shaper.remove(1)
     assert host.shaper.unacked("uplink") == 0
-    host.shaper.join(1)
+    host.shaper.add(1)
 
     assert host.shaper.unacked("uplink") == 0
 
@@ -103,11 +103,11 @@ def test_what_a_dead_worker_was_granted_is_not_waited_for() -> None:
 def test_a_worker_comes_while_a_group_sleeps() -> None:
     """A group in which nothing moved for a while goes on with one member more, and with what the others had."""
     host = Host(shaping(a_host(client_low=a_meter(200_000, 2_000))), 2)
-    host.shaper.leave(1)
+    host.shaper.remove(1)
     host.tick(50)
     assert host.level(0) == 2_000
 
-    host.shaper.join(1)
+    host.shaper.add(1)
 
     assert (host.level(0), host.level(1)) == (2_000, 0)
     host.tick(2)
@@ -121,11 +121,11 @@ async def test_nobody_gets_what_is_dealt_out_to_nobody() -> None:
     running = asyncio.create_task(host.shaper.run())
     await asyncio.sleep(0.015)
     for _ in range(3):
-        host.shaper.leave(0)
+        host.shaper.remove(0)
         ticks = host.shaper.ticks
         await asyncio.sleep(1.0)
         assert host.shaper.ticks <= ticks + 1, "one was under way"
-        host.shaper.join(0)
+        host.shaper.add(0)
         assert host.level() == 0
         await asyncio.sleep(0.025)
         assert host.level() in (2_000, 3_000)
@@ -138,8 +138,8 @@ async def test_nobody_gets_what_is_dealt_out_to_nobody() -> None:
     "change",
     [
         lambda host: host.tick(),
-        lambda host: host.shaper.leave(1),
-        lambda host: host.shaper.join(2),
+        lambda host: host.shaper.remove(1),
+        lambda host: host.shaper.add(2),
         lambda host: host.shaper.window(),
         lambda host: host.shaper.configure(shaping(a_host(client_low=a_meter(300_000, 3_000)))),
         lambda host: host.shaper.share(0, {"brokers/b": 1_000}),
@@ -155,13 +155,13 @@ def test_after_a_defect_everything_passes_until_all_groups_are_made_anew(
     scope = replace(a_host(client_low=a_meter(300_000, 3_000)), adaptive=True)
     shared = ScopeSettings(name="brokers", of="destination", enabled=True, across="cluster", meters=scope.meters)
     host = Host(shaping(scope, shared), 3)
-    host.shaper.leave(2)
+    host.shaper.remove(2)
     host.shaper.want("brokers/b")
     host.bank().note_unacked("uplink", 1)
     host.tick(2)
     charged = host.account(0).times_disabled
     failing = Failing(at)
-    for name in ("tick", "skip", "resize", "leave", "window", "configure", "share", "__init__"):
+    for name in ("tick", "skip", "resize", "remove", "window", "configure", "share", "__init__"):
         monkeypatch.setattr(Group, name, failing.instead_of(getattr(Group, name)))
 
     failing.is_armed = True
@@ -336,8 +336,8 @@ def test_a_limit_of_ingest_is_full_at_the_start() -> None:
     assert [host.level(place, Priority.MAX, name) for place in (0, 1)] == [1_000, 1_000]
 
     host.tick()
-    host.shaper.leave(1)
-    host.shaper.join(1)
+    host.shaper.remove(1)
+    host.shaper.add(1)
 
     assert [host.level(place, Priority.MAX, name) for place in (0, 1)] == [1_000, 0]
 
@@ -369,7 +369,7 @@ def test_a_host_deals_out_the_sum_of_its_workers_shares() -> None:
 
     host.shaper.want("topics/b")
     assert host.shaper.groups["topics/b"].limit == 0
-    host.shaper.leave(1)
+    host.shaper.remove(1)
     assert group.limit == 27_000 + 3_000
     host.shaper.share(0, {"topics/a": 10**9})
     assert group.limit == 100_000
@@ -418,7 +418,7 @@ def test_a_spare_is_scaled_by_what_all_workers_wait_for() -> None:
     assert group.policy["priority_queue"] == Meter(5_000, 500, 55_000)
     assert group.policy["client_low"] == Meter(100_000, 1_000)
 
-    host.shaper.leave(1)
+    host.shaper.remove(1)
     assert host.shaper.unacked("uplink") == 1_200_000
     banks[0].learn({})
     host.shaper.window()

@@ -13,12 +13,11 @@ from remora.config.delivery import AmqpSettings
 from remora.endpoints.amqp.channels import Channel, MessageRun
 from remora.endpoints.amqp.connection import AmqpConnection
 from remora.endpoints.amqp.frames import Envelope
-from remora.endpoints.amqp.handshake import Identity, briefly
 from remora.endpoints.amqp.messages import AmqpBatch, MessageOrigin, MessagePacker, letter_content
-from remora.endpoints.amqp.pool import ChannelOutlet, ExchangePlace, make_pool
+from remora.endpoints.amqp.pool import ChannelOutlet, ExchangePlace, Identity, briefly, make_pool
 from remora.endpoints.amqp.target import AmqpServer, AmqpTarget, parse_target
 from remora.endpoints.observer import AmqpObserver, LogObserver
-from remora.endpoints.outlets import TopicMakers
+from remora.endpoints.shared import TopicMakers
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, TrustCache

@@ -10,8 +10,7 @@ from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE
 from remora.codec.speedups import in_batches
 from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, MessageContent, make_content
-from remora.endpoints.cloud_events import attributes
-from remora.endpoints.headers import HandoverNote, letter_headers, omitted
+from remora.endpoints.headers import HandoverNote, attributes, letter_headers, omitted
 from remora.model.record import DeadLetter, Record
 
 # The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.

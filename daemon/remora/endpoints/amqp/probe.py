@@ -6,7 +6,7 @@ import asyncio
 
 from remora.config.settings import Settings
 from remora.endpoints.amqp.endpoint import AmqpEndpoint
-from remora.endpoints.amqp.handshake import Identity, briefly
+from remora.endpoints.amqp.pool import Identity, briefly
 from remora.endpoints.amqp.target import parse_target
 from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust

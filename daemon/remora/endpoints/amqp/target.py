@@ -19,10 +19,11 @@ from remora.endpoints.arguments import (
     PASSWORD,
     USER,
     VERSION,
+    Reasons,
     broker_tls,
+    read_host_port,
     remarks_on_others,
 )
-from remora.endpoints.targets import Reasons, read_host_port
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target

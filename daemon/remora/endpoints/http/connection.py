@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, cast
 
-from remora.endpoints.http.answer_reader import Answer, AnswerReader, NotHttp
+from remora.endpoints.http.answers import Answer, AnswerReader, NotHttp
 
 TLS_ALERT = b"\x15\x03"
 """How the answer of a server begins that only speaks TLS."""

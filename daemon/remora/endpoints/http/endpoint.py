@@ -15,10 +15,10 @@ from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config.settings import Settings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.dial import dial
-from remora.endpoints.http.answer_reader import Answer
 from remora.endpoints.http.answers import (
     BATCHED_LANES,
     QUICK_TRIES,
+    Answer,
     Verdict,
     batched_lanes,
     push_records,

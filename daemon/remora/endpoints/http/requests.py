@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from remora import __version__
 from remora.codec.kafka_records import AFTER, EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.codec.trace_context import TRACEPARENT
-from remora.endpoints.cloud_events import CloudEvent, cloud_event
-from remora.endpoints.headers import HandoverNote, header_value
+from remora.endpoints.headers import CloudEvent, HandoverNote, cloud_event, header_value
 from remora.endpoints.http.credentials import Credential, message_id, signature
 from remora.endpoints.http.target import HttpTarget
 from remora.model.record import Record

@@ -27,9 +27,9 @@ from remora.endpoints.arguments import (
     PASSWORD,
     USER,
     VERIFY,
+    Reasons,
     remarks_on_others,
 )
-from remora.endpoints.targets import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target

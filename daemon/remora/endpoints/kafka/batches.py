@@ -124,7 +124,7 @@ class SharedBatch(RecordBatch):
         """Whether all have left it."""
         return not self._waiting
 
-    def join(self, records: RecordSet, most_bytes: int) -> Outcome | None:
+    def add(self, records: RecordSet, most_bytes: int) -> Outcome | None:
         """Take in one more; what to wait for, or None when it is on its way or would have more than either allows."""
         if not self._is_open or self.nbytes + records.nbytes > min(most_bytes, self._most_bytes):
             return None
@@ -135,7 +135,7 @@ class SharedBatch(RecordBatch):
         self._waiting.append(arrived)
         return arrived
 
-    def leave(self, arrived: Outcome) -> bool:
+    def remove(self, arrived: Outcome) -> bool:
         """Take out what its caller waits for no longer; returns whether that was still possible."""
         if not self._is_open:
             return False

@@ -32,9 +32,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config.delivery import KafkaSettings
 from remora.endpoints.dial import DiallingLoop, look_up, refusal
-from remora.endpoints.kafka.bearer import BearerSessions, OwnLogin, let_in
+from remora.endpoints.kafka.bearer import BearerSessions, OwnLogin, TokenDesk, let_in
 from remora.endpoints.kafka.target import Broker
-from remora.endpoints.kafka.tokens import TokenDesk
 from remora.endpoints.threads import PATIENCE_S, resolve
 from remora.model.errors import EndpointDenied, EndpointError, without_frames
 from remora.policy.destinations import DestinationRules

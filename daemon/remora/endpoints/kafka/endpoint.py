@@ -15,19 +15,17 @@ from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config.delivery import KafkaSettings
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.kafka.batches import CODECS, OnSettled
-from remora.endpoints.kafka.bearer import OwnLogin
+from remora.endpoints.kafka.bearer import OwnLogin, TokenDesks, TokenLogin, refuse_url
 from remora.endpoints.kafka.client import install_log_filter
 from remora.endpoints.kafka.errors import TOO_LARGE, UNCLEAR, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
 from remora.endpoints.kafka.identity import ConnectionIdentity, connection_options, find_live
 from remora.endpoints.kafka.kerberos import read_login
-from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
-from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin, SmallerBatches
+from remora.endpoints.kafka.packer import KafkaBatch, LetterBatch, LetterPacker, Packer, RecordOrigin, SmallerBatches
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import SenderPool, SenderSlot
 from remora.endpoints.kafka.target import KafkaCluster, KafkaTarget, parse_target
-from remora.endpoints.kafka.tokens import TokenDesks, TokenLogin, refuse_url
 from remora.endpoints.observer import KafkaObserver, LogObserver
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.threads import run_blocking
@@ -232,7 +230,7 @@ class BatchFate:
         self._on_left = on_left
         self.has_left = self.doubts = False
 
-    def leave(self) -> OnSettled:
+    def give_up(self) -> OnSettled:
         """It was given up; what is to be called with what becomes of it."""
         self.has_left = True
         return self._on_left()
@@ -356,7 +354,7 @@ class KafkaRoute:
             try:
                 if fate is None:
                     return await sender.deliver(topic, batch.lane, batch, batch_bytes)
-                return await sender.deliver(topic, batch.lane, batch, batch_bytes, fate.leave, fate.doubt)
+                return await sender.deliver(topic, batch.lane, batch, batch_bytes, fate.give_up, fate.doubt)
             except NotSent:
                 continue  # the slot has another one, or opens it
             except FailedInCompany as exc:

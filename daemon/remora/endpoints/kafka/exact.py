@@ -17,9 +17,8 @@ from remora.endpoints.kafka.batches import CODECS, RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
-from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
-from remora.endpoints.kafka.packer import KafkaBatch, Packer, RecordOrigin, SmallerBatches
+from remora.endpoints.kafka.packer import KafkaBatch, LetterBatch, LetterPacker, Packer, RecordOrigin, SmallerBatches
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
     FENCED,

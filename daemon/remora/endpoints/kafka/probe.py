@@ -12,13 +12,12 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 
 from remora.config.settings import Settings
-from remora.endpoints.kafka.bearer import OwnLogin
+from remora.endpoints.kafka.bearer import GivenToken, OwnLogin, TokenLogin, ask_for_token, refuse_url
 from remora.endpoints.kafka.client import connected
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, connection_options, find_broker
 from remora.endpoints.kafka.kerberos import read_login
 from remora.endpoints.kafka.target import KafkaTarget, parse_target
-from remora.endpoints.kafka.tokens import GivenToken, TokenLogin, ask_for_token, refuse_url
 from remora.endpoints.probes import HostPort, Network, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable

@@ -191,7 +191,7 @@ class SharedSender:
         queue = self._queues.setdefault(place, PartitionQueue())
         if queue.waiting:
             batch = queue.waiting[-1]
-            arrived = batch.join(records, batch_bytes)
+            arrived = batch.add(records, batch_bytes)
             if arrived is not None:
                 return batch, arrived
         batch = SharedBatch(self._codec, batch_bytes, records)
@@ -208,7 +208,7 @@ class SharedSender:
         queue = self._queues.get(place)
         if queue is None or (batch is not queue.sent and batch not in queue.waiting):
             return True  # it was settled a moment ago
-        if not batch.leave(arrived):
+        if not batch.remove(arrived):
             batch.given_up = True
             if queue.request is None:
                 self._give_up(place)

@@ -32,14 +32,14 @@ from remora.endpoints.arguments import (
     TOKEN_URL,
     USE_SSL,
     USER,
+    Reasons,
     broker_tls,
     remarks_on_others,
 )
-from remora.endpoints.targets import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
-from remora.policy.token_endpoints import parse_place
+from remora.policy.tokens import parse_place
 
 DEFAULT_PORT = 9092
 

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from remora import __version__
 from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.endpoints.nats.errors import violation, why_ended
-from remora.endpoints.nats.lines import BadLine, OperationSplitter, ServerOperation
+from remora.endpoints.nats.lines import BadLine, OperationSplitter, ServerOperation, is_nobody, question
 from remora.endpoints.nats.nkeys import UserKey
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher
-from remora.endpoints.nats.questions import is_nobody, question
 from remora.endpoints.nats.target import NatsServer
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 

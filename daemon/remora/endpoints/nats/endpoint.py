@@ -12,15 +12,14 @@ from remora.codec.speedups import in_batches
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config.delivery import NatsSettings
 from remora.endpoints.headers import HandoverNote
-from remora.endpoints.nats.door import ServerIdentity, briefly
 from remora.endpoints.nats.messages import MessageSource, letter_message
 from remora.endpoints.nats.nkeys import UserKey, read_key
-from remora.endpoints.nats.pool import StreamOutlet, StreamPlace, StreamWay, make_pool
+from remora.endpoints.nats.pool import ServerIdentity, StreamOutlet, StreamPlace, StreamWay, briefly, make_pool
 from remora.endpoints.nats.publisher import PublishRun
 from remora.endpoints.nats.streams import LANES, SubjectLooks
 from remora.endpoints.nats.target import NatsServer, NatsTarget, parse_target
 from remora.endpoints.observer import LogObserver, NatsObserver
-from remora.endpoints.outlets import TopicMakers
+from remora.endpoints.shared import TopicMakers
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, read_client_file

@@ -1,12 +1,15 @@
-"""What a NATS server sends, divided into operations, however it is cut. Pure.
+"""What a NATS server sends, divided into operations, however it is cut; and questions to JetStream's API. Pure.
 
 nats-py was weighed, see docs/decisions/nats.md: what every event takes is written by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from remora.model.errors import EndpointUnavailable
 
 MOST_LINE_BYTES = 64 << 10
 """INFO names all servers of a cluster."""
@@ -76,3 +79,44 @@ def _sizes(word: bytes, rest: bytes) -> tuple[bytes, int, int]:
     if head > total or total > MOST_PAYLOAD_BYTES:
         raise BadLine("a message whose sizes make no sense")
     return words[0], head, total
+
+
+def question(subject: bytes, reply: bytes, payload: bytes = b"") -> bytes:
+    """The operation that asks it."""
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+
+
+def stream_subject(stream: bytes) -> bytes:
+    """Where to ask for a stream's description."""
+    return b"$JS.API.STREAM.INFO.%b" % stream
+
+
+def last_subject(stream: bytes) -> bytes:
+    """Where to ask for a message of a stream."""
+    return b"$JS.API.STREAM.MSG.GET.%b" % stream
+
+
+def last_payload(subject: bytes) -> bytes:
+    """The question for the last message of a subject."""
+    return json.dumps({"last_by_subj": subject.decode("ascii")}).encode()
+
+
+def last_of(stream: bytes, subject: bytes, reply: bytes) -> bytes:
+    """The operation that asks for the last message of a subject."""
+    return question(last_subject(stream), reply, last_payload(subject))
+
+
+def is_nobody(operation: ServerOperation) -> bool:
+    """Whether the server says that nobody listens to the subject."""
+    return operation.headers.startswith(b"NATS/1.0 503")
+
+
+def read_answer(payload: bytes, what: str) -> Mapping[str, Any]:
+    """An answer as a mapping. Raises EndpointUnavailable, which begins with `what`."""
+    try:
+        found = json.loads(payload)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise EndpointUnavailable(f"{what}: the server's answer cannot be read")
+    return found

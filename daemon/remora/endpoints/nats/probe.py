@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from remora.config.settings import Settings
-from remora.endpoints.nats.door import briefly
 from remora.endpoints.nats.endpoint import NatsEndpoint, read_identity
+from remora.endpoints.nats.pool import briefly
 from remora.endpoints.nats.target import parse_target
 from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart
 from remora.endpoints.tls import Tls, TlsFiles, read_trust

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.errors import NOBODY, TOO_LARGE, why_refused
-from remora.endpoints.nats.lines import ServerOperation
+from remora.endpoints.nats.lines import ServerOperation, is_nobody, last_of, read_answer
 from remora.endpoints.nats.messages import MessageSource, NatsMessage
-from remora.endpoints.nats.questions import is_nobody, last_of, read_answer
 from remora.endpoints.nats.streams import Before, SubjectLooks, last_place, read_last
 from remora.endpoints.runs import Carrier, Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from remora.endpoints.nats.errors import why_refused
-from remora.endpoints.nats.questions import read_answer
+from remora.endpoints.nats.lines import read_answer
 from remora.endpoints.runs import WINDOW
 from remora.model.errors import EndpointUnavailable
 from remora.model.record import Record

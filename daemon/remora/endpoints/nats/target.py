@@ -1,11 +1,13 @@
-"""A topic's NATS endpoint and its arguments, read into values. Pure.
+"""A topic's NATS endpoint, the template of its messages' subjects, and its arguments, read into values. Pure.
 
 No message made here repeats any part of the URI or of an argument that could hold a secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -17,11 +19,11 @@ from remora.endpoints.arguments import (
     NATS_SUBJECT,
     PASSWORD,
     USER,
+    Reasons,
     broker_tls,
+    read_host_port,
     remarks_on_others,
 )
-from remora.endpoints.nats.subjects import SubjectTemplate, covers, read_template
-from remora.endpoints.targets import Reasons, read_host_port
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -138,3 +140,82 @@ def _remarks(server: NatsServer, args: Mapping[str, str], template: SubjectTempl
     if not template.is_one_a_key:
         yield "nats-subject without {bucket} or {key}: copies beyond the stream's duplicate window are not noticed"
     yield from remarks_on_others(args, "nats")
+
+
+PLACES = ("{topic}", "{bucket}", "{key}")
+
+MOST_TEMPLATE_BYTES = 255
+
+MOST_TOKEN_BYTES = 1024
+"""S3's longest keys fit where they are plain; a server takes lines of 4,096 bytes by default, with three tokens."""
+
+_KEPT_BYTES = 900
+_TO_ENCODE = re.compile(rb"[^!-~]|[.*>%$]")
+_LITERAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_=:-]*")
+
+
+def token(text: bytes) -> bytes:
+    """Any bytes as one token of a subject: other bytes give another token.
+
+    What is not printable ASCII, and what means something in a subject, becomes `%XX`; no bytes at all are `%`. Of one
+    that is too long the beginning stays, with a digest of the whole.
+    """
+    made = _TO_ENCODE.sub(lambda match: b"%%%02X" % match[0][0], text) or b"%"
+    if len(made) > MOST_TOKEN_BYTES:
+        made = made[:_KEPT_BYTES] + b"%~" + hashlib.sha256(text).hexdigest().encode()
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectTemplate:
+    """The tokens of a template in which the topic's name is filled in."""
+
+    tokens: tuple[bytes, ...]
+
+    @property
+    def is_one_a_key(self) -> bool:
+        """Whether no two keys have the same subject."""
+        return b"{bucket}" in self.tokens and b"{key}" in self.tokens
+
+    @property
+    def pattern(self) -> bytes:
+        """The subjects that it makes, as NATS writes such: `*` stands for a token."""
+        return b".".join(b"*" if each.startswith(b"{") else each for each in self.tokens)
+
+    def subject(self, key: bytes) -> bytes:
+        """The subject of an event; `key` is `bucket/object`."""
+        bucket, _, name = key.partition(b"/")
+        filled = {b"{bucket}": bucket, b"{key}": name}
+        return b".".join(token(filled[each]) if each in filled else each for each in self.tokens)
+
+
+def read_template(text: str, topic: str) -> SubjectTemplate:
+    """Read a template. Raises EndpointMisconfigured."""
+    tokens: list[bytes] = []
+    for each in text.split("."):
+        if each == "{topic}":
+            tokens.append(token(topic.encode("utf-8", "surrogateescape")))
+        elif each in PLACES or _LITERAL.fullmatch(each):
+            tokens.append(each.encode())
+        else:
+            raise EndpointMisconfigured(
+                "nats-subject: tokens with a '.' between them, each {topic}, {bucket}, {key}, or letters, digits, '_', "
+                "'-', '=' and ':'"
+            )
+    if len(text) > MOST_TEMPLATE_BYTES:
+        raise EndpointMisconfigured(f"nats-subject is longer than {MOST_TEMPLATE_BYTES} bytes")
+    return SubjectTemplate(tuple(tokens))
+
+
+def covers(taken: Sequence[str], pattern: bytes) -> bool:
+    """Whether one of the subjects that a stream takes has all that the pattern stands for."""
+    return any(_has_all(each.split("."), pattern.decode().split(".")) for each in taken)
+
+
+def _has_all(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    for at, each in enumerate(wide):
+        if each == ">":
+            return len(narrow) > at
+        if at >= len(narrow) or (each != "*" and each != narrow[at]):
+            return False
+    return len(wide) == len(narrow)

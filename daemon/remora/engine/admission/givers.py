@@ -9,7 +9,7 @@ from typing import Protocol
 
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
-from remora.policy.admission import ReadAhead, Shortage, turn_back
+from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
 from remora.policy.limits import ByteLimit, EntryLimit
 
 _ORDER = tuple(Priority)
@@ -43,7 +43,7 @@ class Giver(Protocol):
         """The bytes of the newest pages of which nothing was begun, the oldest first; none where none can be spared."""
         ...
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
+    def return_pages(self, pages: int, priority: Priority) -> None:
         """Return what so many of them hold, the newest first: they are read again."""
         ...
 
@@ -52,26 +52,26 @@ class Givers:
     """The sessions of a destination, or of the worker, that have read ahead, each with its shard's priority."""
 
     def __init__(self, watermark: Callable[[], int] = lambda: 100, within: Givers | None = None) -> None:
-        """`watermark` is `delivery.read_ahead_watermark` as it is now. Who joins here joins `within`, too."""
+        """`watermark` is `delivery.read_ahead_watermark` as it is now. What is added here is added to `within`, too."""
         self._watermark = watermark
         self._within = within
         self._priorities: dict[Giver, Priority] = {}
         self._givers: dict[Priority, dict[Giver, None]] = {each: {} for each in Priority}
 
-    def join(self, giver: Giver, priority: Priority) -> None:
+    def add(self, giver: Giver, priority: Priority) -> None:
         """This session reads ahead, at this priority from now on."""
         if self._priorities.get(giver) is not priority:
             self._drop(giver)
             self._priorities[giver] = priority
             self._givers[priority][giver] = None
         if self._within is not None:
-            self._within.join(giver, priority)
+            self._within.add(giver, priority)
 
-    def leave(self, giver: Giver) -> None:
-        """This session is over. No error where it never joined."""
+    def remove(self, giver: Giver) -> None:
+        """This session is over. No error where it was never added."""
         self._drop(giver)
         if self._within is not None:
-            self._within.leave(giver)
+            self._within.remove(giver)
 
     def _drop(self, giver: Giver) -> None:
         before = self._priorities.pop(giver, None)
@@ -85,11 +85,11 @@ class Givers:
             return
         givers = {giver.name: giver for each in lower for giver in self._givers[each]}
         ahead = {name: ReadAhead(self._priorities[giver], giver.ahead()) for name, giver in givers.items()}
-        for name, planned in turn_back(ahead, short, Fraction(self._watermark(), 100)).pages.items():
+        for name, planned in pages_to_turn_back(ahead, short, Fraction(self._watermark(), 100)).pages.items():
             giver = givers[name]
             # What one gives back may let in another that waits, in whose name a wider budget evicts some of these.
             if pages := min(planned, len(giver.ahead())):
-                giver.turn_back(pages, self._priorities[giver])
+                giver.return_pages(pages, self._priorities[giver])
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,11 +87,11 @@ class Committer:
             positions, (nbytes, created_ns, ordinals) = part.page.positions, totals(part.records)
             if ordinals:
                 self._scope.delivered(len(ordinals), nbytes, created_ns, now_ns)
-            self._session.trimmer.finish(part.acks, ordinals, Cause.DELIVERED)
+            self._session.trimmer.mark_done(part.acks, ordinals, Cause.DELIVERED)
             for each in part.rejected:
-                self._session.trimmer.finish(part.acks, [each.ordinal], Cause.of_letter(each.cause))
+                self._session.trimmer.mark_done(part.acks, [each.ordinal], Cause.of_letter(each.cause))
             for ordinal in part.skipped:
-                self._session.trimmer.finish(part.acks, [ordinal], self._redelivery.done.pop(positions[ordinal]))
+                self._session.trimmer.mark_done(part.acks, [ordinal], self._redelivery.done.pop(positions[ordinal]))
             self._redelivery.forget(positions)
         self._session.reader.held.hold(-transaction.nbytes)
         self._session.reader.held.done(transaction.entries)

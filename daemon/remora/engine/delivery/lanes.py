@@ -71,7 +71,7 @@ class LaneSender:
         self._look_settled()
         await self._settled.wait()
 
-    def turn_back(self) -> None:
+    def cut_short(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""
         self._lanes.clear()
 
@@ -111,7 +111,7 @@ class LaneSender:
                     self._session.passivates = True
                     break
                 await self._reader.wait_for_news(busy_at)
-        self._session.turn_back()
+        self._session.cut_short()
 
     async def _fetched(self) -> Page | None:
         """The page that was asked for, when all letters of the one before are stored."""
@@ -240,7 +240,7 @@ class LaneSender:
 
     def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause, *, is_news: bool = True) -> None:
         """Entries are done, with the last one their page; `is_news` unless before this session: that proves nothing."""
-        self._session.trimmer.finish(of, ordinals, cause)
+        self._session.trimmer.mark_done(of, ordinals, cause)
         self._reader.held.done(len(ordinals))
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
         self._progress.progress_at = asyncio.get_running_loop().time()
@@ -267,7 +267,7 @@ class LaneSender:
         if behind := records[at + 1 :]:  # also in a session that is asked to end: it sends what it has read
             batches, refused = self._route.pack(behind)
             if refused:  # by a limit that has become known: the next session gives them up where they stand
-                self._session.turn_back()
+                self._session.cut_short()
             else:
                 self._lanes.put_first(load, batches)
 

@@ -98,16 +98,16 @@ class PagesAhead:
         count = self._packed.untouched(self._pages)
         return tuple(each.nbytes for each in self._pages)[len(self._pages) - count :]
 
-    def turn_back(self, pages: int, priority: Priority) -> None:
+    def return_pages(self, pages: int, priority: Priority) -> None:
         """Forget so many of the newest pages, and read on where they began."""
         newest = [self._pages.pop() for _ in range(pages)]
         self._packed.take_out(newest)
         for page in newest:
-            self._trimmer.turn_back(page.acks)
+            self._trimmer.drop(page.acks)
             self._next = page.acks.positions[0]
         self._was_turned_back = True
         self._state.reads.has_backlog = True
         self._state.progress.news.set()
         entries, nbytes = sum(each.entries for each in newest), sum(each.nbytes for each in newest)
         self._scope.context.telemetry.turned_back(priority, entries)
-        self._reader.held.turn_back(entries, nbytes, sum(each.credit for each in newest))
+        self._reader.held.return_newest(entries, nbytes, sum(each.credit for each in newest))

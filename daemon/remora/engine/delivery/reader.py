@@ -183,7 +183,7 @@ class Reader:
                 room = min(room, self.bytes_for(PROBE_ENTRIES))
             priority = self._priority(at_tail=is_look or not shaped.is_known or shaped.at_tail)
             if self._giver is not None:
-                self._givers.join(self._giver, priority)  # not its own pages for its next one
+                self._givers.add(self._giver, priority)  # not its own pages for its next one
             await self.held.room(room, priority)
         return room
 
@@ -193,7 +193,7 @@ class Reader:
     def offer(self, giver: Giver) -> None:
         """There is a page more that can be turned back when a shard of a higher priority finds no room."""
         self._giver = giver
-        self._givers.join(giver, self._priority(at_tail=self._scope.state.shaped.at_tail))
+        self._givers.add(giver, self._priority(at_tail=self._scope.state.shaped.at_tail))
         self.held.make_room()
 
     def bytes_for(self, entries: int) -> int:
@@ -235,7 +235,7 @@ class Reader:
     def close(self, *, keeps_place: bool) -> None:
         """The session is over, and holds nothing; `keeps_place` as in SessionReservation.close."""
         if self._giver is not None:
-            self._givers.leave(self._giver)
+            self._givers.remove(self._giver)
         self.held.close(keeps_place=keeps_place)
 
     # -------------------------------------------------------------------------------- an empty queue

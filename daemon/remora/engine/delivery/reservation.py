@@ -276,7 +276,7 @@ class SessionReservation:
         self.end_pages()
         self.hold(-nbytes)
 
-    def turn_back(self, entries: int, nbytes: int, credit: int) -> None:
+    def return_newest(self, entries: int, nbytes: int, credit: int) -> None:
         """What was read last, these entries with their bytes and credit, is not sent now: all of it comes back."""
         self.done(entries)
         while credit > 0 and self._sending:

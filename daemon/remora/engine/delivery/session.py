@@ -45,7 +45,7 @@ class Sender(Protocol):
         """Read page after page from this position on, and send them, until the session is over."""
         ...
 
-    def turn_back(self) -> None:
+    def cut_short(self) -> None:
         """Begin nothing more: what is not under way is read again by the next session."""
         ...
 
@@ -143,12 +143,12 @@ class Session:
             self.failure = exc
         if isinstance(exc, OwnershipLost | ShardGone):
             self.trimmer.stop()
-        self.turn_back()
+        self.cut_short()
 
-    def turn_back(self) -> None:
+    def cut_short(self) -> None:
         """Begin nothing more: what is not under way is read again by the next session."""
         if self._sender is not None:
-            self._sender.turn_back()
+            self._sender.cut_short()
         self.end()
 
     def _leave_waiting(self) -> None:
@@ -161,4 +161,4 @@ class Session:
         scope = self.scope
         seen = None if scope.topic.source is Source.ENTRY else scope.topic
         await scope.context.catalogue.wait_for_change(scope.lease.shard, seen)
-        self.turn_back()
+        self.cut_short()

@@ -77,7 +77,7 @@ class TransactionSender:
         assert self._committing is not None
         await asyncio.wait([self._committing])
 
-    def turn_back(self) -> None:
+    def cut_short(self) -> None:
         """What was read and is not being committed is read again by the next session."""
         self._open = None
 

@@ -53,13 +53,13 @@ class Trimmer:
         """Take in a page that begins where the last one ended."""
         return self._window.add(page.positions)
 
-    def turn_back(self, newest: PageAcks) -> None:
+    def drop(self, newest: PageAcks) -> None:
         """Forgets the newest page; none of its entries is done."""
         self._window.drop(newest)
 
-    def finish(self, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
+    def mark_done(self, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
         """Mark entries as done: acknowledged, dead-lettered, or done in an earlier session."""
-        of.finish(ordinals, cause)
+        of.mark_done(ordinals, cause)
         self._dirty.set()
 
     def nudge(self) -> None:

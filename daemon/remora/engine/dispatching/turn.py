@@ -86,7 +86,7 @@ class Turn:
     def end(self) -> None:
         """Let another shard try a destination that is in quarantine."""
         if self._turns is not None:
-            self._turns.leave(self, asyncio.get_running_loop().time())
+            self._turns.release(self, asyncio.get_running_loop().time())
             self._turns = None
 
     async def is_early(self, head: HeadExpiry, waits: Waits) -> bool:

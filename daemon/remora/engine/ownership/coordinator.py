@@ -172,17 +172,17 @@ class Coordinator:
                 self._roster.release(shard, Foreign(reason=why))
         self._situation.judge_anew()
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Acquire nothing more and let every shard finish; `run` returns when all locks are released."""
         self._finishing.set()
         self._situation.members = replace(self._members, draining=True, leaving=True)
         self._situation.poll_soon.set()
-        self._roster.finish()
+        self._roster.end_all()
 
     # --------------------------------------------------------------------------------------- life
 
     async def run(self) -> None:
-        """Own shards until `finish`. On cancellation locks are still released, within a few seconds."""
+        """Own shards until `end`. On cancellation locks are still released, within a few seconds."""
         try:
             async with self._tasks as tasks:
                 acquiring = [

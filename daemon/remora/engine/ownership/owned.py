@@ -22,7 +22,7 @@ class ShardService(Protocol):
 
     async def run(self) -> None: ...
 
-    def finish(self) -> None: ...
+    def end(self) -> None: ...
 
     def arrived(self) -> None: ...
 
@@ -105,7 +105,7 @@ class OwnedShard:
         self.service = self.task = None
         self.since = now - idle_s
 
-    def finish(self, outcome: NotOwned) -> None:
+    def end(self, outcome: NotOwned) -> None:
         """Its service finishes, so that the shard is released for this reason unless it is lost first."""
         self.enter(Phase.FINISHING)
         self.outcome = outcome

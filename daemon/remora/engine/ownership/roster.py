@@ -116,8 +116,8 @@ class Roster:
         if owned is None or owned.is_leaving:
             return
         if owned.phase is Phase.ACTIVE and owned.service is not None:
-            owned.finish(outcome)
-            owned.service.finish()
+            owned.end(outcome)
+            owned.service.end()
         else:
             self.end(owned, outcome)
 
@@ -139,15 +139,15 @@ class Roster:
         if owned is not None and owned.lease is lease and not owned.is_releasing:
             self.end(owned, self._lost(owned, why))
 
-    def finish(self) -> None:
+    def end_all(self) -> None:
         """Let every service finish and its lock be released, and start no more."""
         self._is_finishing = True
         for each in self.owned.values():
             if each.service is not None:
-                each.service.finish()
+                each.service.end()
 
     async def empty(self) -> None:
-        """After `finish`: return when all shards have left."""
+        """After `end_all`: return when all shards have left."""
         for each in self.idle:
             self.end(each, GivenBack())
         while tasks := [each.task for each in self.owned.values() if each.task]:

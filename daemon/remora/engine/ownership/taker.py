@@ -77,10 +77,11 @@ class LeaseTaker:
 
     async def _acquire(self, shard: Shard) -> TakenLock | NotOwned:
         times, cookie, now = self._settings.times, self._worker.cookie, _now()
+        from_radosgw = self._settings.claim_from_radosgw == "always"
         asked_at, claimed_by = now, None
         try:
             answer = await self._store.locks.acquire(shard, cookie, times.lease_s)
-            if isinstance(answer, LockHolder) and self._may_evict(answer):
+            if isinstance(answer, LockHolder) and may_evict(answer, from_radosgw=from_radosgw):
                 await self._store.locks.evict(shard, answer)
                 asked_at, claimed_by = _now(), member.claimed_by(answer.cookie)
                 answer = await self._store.locks.acquire(shard, cookie, times.lease_s)
@@ -89,9 +90,6 @@ class LeaseTaker:
         if isinstance(answer, LockHolder):
             return Elsewhere(holder=answer, seen_at=_now())
         return TakenLock(answer, Term.granted(times, asked_at), claimed_by)
-
-    def _may_evict(self, holder: LockHolder) -> bool:
-        return may_evict(holder, from_radosgw=self._settings.claim_from_radosgw == "always")
 
 
 def _refusal(exc: StoreError, now: float) -> NotOwned:

@@ -19,11 +19,9 @@ from enum import Enum, Flag, IntEnum, auto
 from typing import Any, Protocol, cast
 
 from remora.servers.http.begun import begin
-from remora.servers.http.chunks import ArrivingBody
 from remora.servers.http.head import Head, HeadReader, NotARequest
-from remora.servers.http.pipeline import MOST, PendingRequest, Pipeline
-from remora.servers.http.request import BodyStream, Request
-from remora.servers.http.service import Service
+from remora.servers.http.request import ArrivingBody, BodyStream, Request, Service
+from remora.servers.http.response import MOST_PIPELINED, PendingRequest, Pipeline
 
 LINGER_S = 2.0
 """After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
@@ -293,7 +291,7 @@ class ServedConnection(asyncio.Protocol):
     def _may_begin(self) -> bool:
         return self._stage is Stage.OPEN and self._at < len(self._ahead) and not (
             self._alone or self._unread_since is not None
-            or len(self._pipeline) >= MOST
+            or len(self._pipeline) >= MOST_PIPELINED
             or (self._service.stopping and self._pipeline)
         )  # fmt: skip
 

@@ -10,21 +10,20 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from remora.codec.announcement import Announcement, decode_announcement, encode_announcement
-from remora.codec.event_copies import NO_TARGET
+from remora.codec.event_copies import NO_TARGET, Announcement, decode_announcement, encode_announcement
 from remora.codec.s3_events import EventPart
 from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
-from remora.model.ingest import FannedOut, ReservedRoom, RoutedEvent, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
 from remora.policy.rates import Cost
 from remora.ports.producer import Announcing
 from remora.servers.http.begun import in_task
-from remora.servers.ingest.body_parts import Body, now, placed
-from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.body import Body, now, placed
+from remora.servers.ingest.desk import Desk, while_moving
 from remora.servers.ingest.distribution import MOST_COPIES, Charges, Matching, by_definitions, copies_for
-from remora.servers.ingest.layout_change import while_moving
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.ingest.problems import (

@@ -1,10 +1,16 @@
-"""Reading a request's body: within its bounds, in time, and without keeping the event loop."""
+"""Reads a request's body within its bounds and in time, and takes its events part by part; the event loop goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from types import MappingProxyType
+from typing import NamedTuple
 
+from remora.codec.s3_events import EventPart, place
+from remora.model.entry import Time
+from remora.model.topic import Topic
 from remora.servers.http.begun import in_task
 from remora.servers.http.request import BodyBroken, BodyStream, Request
 from remora.servers.http.response import CONTINUE
@@ -106,3 +112,30 @@ def _continue(request: Request) -> None:
 
 def _too_large(most_bytes: int) -> RefusedRequest:
     return RefusedRequest(TOO_LARGE, f"the body is larger than {most_bytes} bytes, the most that a request may have")
+
+
+class Body(NamedTuple):
+    """What a request with events carries: its bytes, their form, and the trace context that goes behind each event."""
+
+    raw: bytes
+    is_ndjson: bool
+    context: bytes
+
+
+async def placed(body: Body, topic: Topic, seed: bytes, most: int, take: Callable[[EventPart], None]) -> None:
+    """Have each part of a body taken, encoded for a topic, with a turn for others in between.
+
+    Raises MalformedEvent, and what `take` raises.
+    """
+    begun = False
+    for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=now(), seed=seed):
+        if begun:
+            await in_task()
+            await asyncio.sleep(0)
+        begun = True
+        take(part)
+
+
+def now() -> Time:
+    """The time at which entries are created."""
+    return Time(*divmod(time.time_ns(), 10**9))

@@ -16,7 +16,7 @@ from remora.metrics import Telemetry
 from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
 from remora.servers.http.begun import in_task
-from remora.servers.http.service import BodyReader
+from remora.servers.http.request import BodyReader
 from remora.servers.ingest.problems import SLOW_DOWN, RefusedRequest, stopping
 
 LOOK_S = 0.1

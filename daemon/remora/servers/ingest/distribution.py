@@ -18,15 +18,15 @@ from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
 from remora.codec.s3_events import EventPart, behind_event, routed
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, PublishResult, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import NONE
 from remora.ports.producer import FanningOut
 from remora.servers.http.begun import Callback, in_task
-from remora.servers.ingest.body_parts import Body, now, placed
-from remora.servers.ingest.desk import Desk
-from remora.servers.ingest.layout_change import while_moving
+from remora.servers.ingest.body import Body, now, placed
+from remora.servers.ingest.desk import Desk, while_moving
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.ingest.problems import FORBIDDEN, NO_TOPIC, TOO_LARGE, UNMATCHED, RefusedRequest

@@ -1,4 +1,7 @@
-"""What a request says: its headers, and the events that a reservation announces. All of it may be nonsense."""
+"""What a request says: its headers, its trace context with the span, and the events that a reservation announces.
+
+All of it may be nonsense.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,20 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents, Unconfirmed
 from remora.codec.shard_hash import shards
+from remora.codec.trace_context import TRACEPARENT, parse
 from remora.model.ingest import ReservedRoom
 from remora.model.notification import ExpectedEvent
 from remora.model.topic import Topic
+from remora.ports.tracing import NO_SPAN, Span, Tracer, Work
 from remora.servers.http.begun import in_task
-from remora.servers.http.head import Headers
+from remora.servers.http.head import Head, Headers
 from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, UNCONFIRMED, WRONG_TYPE, RefusedRequest
 
 JSON = "application/json"
@@ -239,3 +244,41 @@ def _key_of(number: int, event: Event) -> bytes:
         if len(text.encode(errors="surrogatepass")) > most:
             raise RefusedRequest(MALFORMED, f"{name} is longer than {most} bytes", record=number, field=name)
     return f"{event.bucket}:{event.object}".encode(errors="surrogatepass")
+
+
+_TRACEPARENT = TRACEPARENT.encode()
+
+
+def _begin_span(tracer: Tracer, head: Head, topic: str) -> tuple[bytes, Span]:
+    """The context of the events of a request, empty where there is none, and the span of storing them.
+
+    The context is the one that the client sent, as it is: who reads the events is to see whose they are. Without one it
+    is that of the request's span, where that is sampled. Two headers are none, as W3C says.
+    """
+    given = b""
+    if _TRACEPARENT in head.headers:
+        values = head.headers.every(_TRACEPARENT)
+        given = parse(values[0]) if len(values) == 1 else b""
+    if not tracer.is_on:
+        return given, NO_SPAN
+    about = {"http.request.method": head.method, "url.path": head.path}
+    span = tracer.begin(Work.REQUEST, topic, about, parent=given)
+    return given or span.context, span
+
+
+class Traced:
+    """The context of a request's events, while the block stores them; its end is that of the request's span."""
+
+    __slots__ = ("_span", "context")
+
+    def __init__(self, tracer: Tracer, head: Head, topic: str) -> None:
+        self.context, self._span = _begin_span(tracer, head, topic)
+
+    def __enter__(self) -> bytes:
+        return self.context
+
+    def __exit__(self, _: type[BaseException] | None, exc: BaseException | None, __: TracebackType | None) -> None:
+        if exc is None:
+            self._span.end()
+        else:
+            self._span.end(str(exc) or type(exc).__name__)

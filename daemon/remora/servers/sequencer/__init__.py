@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remora.servers.sequencer.closed import Closed
+from remora.servers.sequencer.connection import Closed
 from remora.servers.sequencer.rounds import RoundFigures, Rounds
 from remora.servers.sequencer.secure import SecureConnections, tls_context
 

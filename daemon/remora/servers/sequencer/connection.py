@@ -1,4 +1,4 @@
-"""One client of the sequencer over a plain socket, and how much is read of it at a time."""
+"""One client of the sequencer over a plain socket: how much is read of it at a time, and when and why it is closed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,36 @@ import struct
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from remora.model.log import LogName
-from remora.servers.sequencer.closed import Closed
+
+PARTIAL_FRAME_S = 30.0
+"""A frame that is not complete after this time closes its connection."""
+
+LINGER_S = 2.0
+"""How long a client may take to close a connection that was ended for what it sent."""
+
+GRACE_S = 0.5
+"""How long a server that stops waits for clients that seem to have all their replies to close their connections."""
+
+LEAVE_S = 10.0
+"""How long a server that stops sends the replies that are under way, while clients take them."""
+
+
+class Closed(StrEnum):
+    """Why a connection was closed."""
+
+    BY_CLIENT = "client"
+    MALFORMED = "malformed"
+    PARTIAL = "partial"
+    HANDSHAKE = "handshake"
+    TOO_MANY = "too_many"
+    REFUSED = "refused"
+    ERROR = "error"
+    SHUTDOWN = "shutdown"
+
 
 READ = 64 << 10
 """Bytes that are read of one connection in a round at most, behind a first read."""

@@ -23,8 +23,16 @@ from dataclasses import dataclass, field
 
 from remora.codec.sequencer import Core, SequencerReplies, has_more
 from remora.model.log import LogName
-from remora.servers.sequencer.closed import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
-from remora.servers.sequencer.connection import FIRST_READS, READ, SequencerConnection
+from remora.servers.sequencer.connection import (
+    FIRST_READS,
+    GRACE_S,
+    LEAVE_S,
+    LINGER_S,
+    PARTIAL_FRAME_S,
+    READ,
+    Closed,
+    SequencerConnection,
+)
 from remora.servers.sequencer.secure import SecureConnections
 
 SWEEP_S = 1.0

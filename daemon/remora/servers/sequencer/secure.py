@@ -16,7 +16,7 @@ from remora.codec.sequencer import Core, has_more
 from remora.config.sequencer import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.model.log import LogName
-from remora.servers.sequencer.closed import LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.connection import LINGER_S, PARTIAL_FRAME_S, Closed
 
 HANDSHAKE_S = 10.0
 
@@ -113,7 +113,7 @@ class SecureConnections:
             await asyncio.wait(self._handshakes)
         leaving = list(self._connections)
         for each in leaving:
-            each.leave()
+            each.close()
         if leaving:
             await asyncio.wait([each.gone for each in leaving], timeout=LINGER_S)
         for each in list(self._connections):
@@ -217,7 +217,7 @@ class _SecureSession(asyncio.Protocol):
         is_partial = bool(self._rest) and self._waits is None and not self._is_full
         return is_partial and now - self._since > PARTIAL_FRAME_S
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Read nothing more, and close it when its replies are sent."""
         self._why = Closed.SHUTDOWN
         self._transport.close()

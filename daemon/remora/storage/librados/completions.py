@@ -115,7 +115,7 @@ class Completions:
     def _forget(self, key: int, answered: bool) -> None:
         flight = self._flights.pop(key)
         self._library.rados_aio_release(flight.completion)
-        flight.operation.finish(answered)
+        flight.operation.end(answered)
         if not self._flights:
             self._idle.set()
 

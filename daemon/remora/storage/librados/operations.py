@@ -134,16 +134,16 @@ class ObjectOperation(ABC):
     endless = False
     """Whether librados repeats it until an OSD answers, and neither its time-out nor cancelling it ends that."""
 
-    _is_finished = True  # nothing to free until there is a handle
+    _is_ended = True  # nothing to free until there is a handle
 
     def __init__(self, handle: int) -> None:
         self._library = load()
         self._handle = c_void_p(handle)
         self._cells: list[AnswerCell] = []
-        self._is_finished = False
+        self._is_ended = False
 
     def __del__(self) -> None:
-        self.finish(answered=False)
+        self.end(answered=False)
 
     @abstractmethod
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
@@ -153,10 +153,10 @@ class ObjectOperation(ABC):
     def _release(self) -> None:
         """Free the handle."""
 
-    def finish(self, answered: bool) -> None:
+    def end(self, answered: bool) -> None:
         """Collect every answer and free the handle. Only after completion, or when it was never started."""
-        if not self._is_finished:
-            self._is_finished = True
+        if not self._is_ended:
+            self._is_ended = True
             for cell in self._cells:
                 cell.collect(answered)
             self._release()

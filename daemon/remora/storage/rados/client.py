@@ -14,7 +14,7 @@ import re
 import struct
 from pathlib import Path
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Cluster, LibradosError
 

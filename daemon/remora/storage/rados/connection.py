@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import ObjectOperation
 from remora.storage.rados.client import check_client
@@ -80,7 +80,7 @@ class ClusterConnection:
         try:
             session = self.session
         except StoreError:
-            operation.finish(answered=False)
+            operation.end(answered=False)
             raise
         try:
             version = await session.run(operation, locator or session.placement.notif, oid, what, refusals)

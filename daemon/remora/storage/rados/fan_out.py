@@ -1,12 +1,12 @@
 """Stores events in several topics, all copies or none, also over a crash.
 
 Room is reserved in the queues of all topics first; then one operation on one object commits the envelope with all
-payloads (`envelope.py`); then each part is committed to its queue, by this process or by one that recovers it. The
+payloads (`intent_log.py`); then each part is committed to its queue, by this process or by one that recovers it. The
 envelope of a request with a key is named by the key alone, since by the time that it is repeated its events may match
 other notifications.
 
 The two phases do the same for whoever announces events first: a reservation is an envelope that is prepared
-(`envelope.py`): one object with an intent for each topic, the rooms of each, and what was announced. The commit
+(`FanOutEnvelope`): one object with an intent for each topic, the rooms of each, and what was announced. The commit
 leaves in it the parts that get events, with their payloads. So it is committed by one operation, and completed,
 recovered, repeated and deleted as any other envelope, in any process. The process that commits gives back the room
 that no event takes; should it stop, that room expires as all room does.
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from remora.bounded import each_of
 from remora.model.errors import (
     OnceConflict,
     ReservationExpired,
@@ -32,9 +33,9 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.policy.reservations import rooms_taken
-from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.ingest import (
     CHANGE_TRIES,
@@ -45,8 +46,8 @@ from remora.storage.rados.ingest import (
     payloads_of,
     room_demands,
 )
-from remora.storage.rados.intent_log import Intent, IntentState, LoggedIntent, now_ms
-from remora.storage.rados.own_queues import OwnQueues, each_of
+from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentState, LoggedIntent, now_ms
+from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
 
@@ -119,14 +120,14 @@ class RadosFanOut(RadosIngest):
         async def reserve(number: int) -> Intent:
             return await self._reserve(copies[number].topic, demands_of(payloads[number]), repeated=repeated)
 
-        intents = await self._all_or_none(await each_of(range(len(copies)), reserve))
+        intents = await self._all_or_none(await each_of(range(len(copies)), reserve, StoreError))
         return [intent.committed(filled(intent, of), b"") for intent, of in zip(intents, payloads, strict=True)]
 
     async def _all_or_none(self, found: Sequence[Intent | StoreError]) -> list[Intent]:
         """What was reserved in each topic; where one refuses, give it back and raise why."""
         intents = [each for each in found if not isinstance(each, StoreError)]
         if (error := clearest_of(found)) is not None:
-            await each_of(intents, self._finisher.release)
+            await each_of(intents, self._finisher.release, StoreError)
             raise error
         return intents
 
@@ -155,7 +156,7 @@ class RadosAnnouncing(RadosFanOut):
         async def reserve(each: TopicRooms) -> Intent:
             return await self._reserve(each.topic, room_demands(each.topic, each.rooms), each.rooms)
 
-        intents = await self._all_or_none(await each_of(rooms, reserve))
+        intents = await self._all_or_none(await each_of(rooms, reserve, StoreError))
         envelope = FanOutEnvelope(FanOutEnvelope.VERSION, now_ms(), intents, repeated=True, announcement=announcement)
         await self._prepare(self.fan_outs, name, envelope)
         return name

@@ -1,4 +1,5 @@
-"""The finisher: drives committed intents to completion, aborts expired ones, deletes those retained long enough.
+"""The finisher: drives committed intents to completion, aborts expired ones, deletes those retained long enough; and
+recovery, by which every open store finishes the intents of processes that have stopped, every few seconds.
 
 Any process may do so at any time, and several at once: each part of an intent is committed by one operation that
 demands that the part's mark is absent, and sets it.
@@ -6,19 +7,27 @@ demands that the part's mark is absent, and sets it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import random
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeAlias
 
+from remora.bounded import each_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
+from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.shard import Shard
+from remora.policy.reservations import Sightings
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L, Logged
-from remora.storage.rados.own_queues import OwnQueues, each_of
+from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.part_commits import CommittedIntent, PartCommits, seconds
+from remora.storage.rados.refusals import MismatchError, MissingError
 from remora.storage.rados.registry import Registry, as_topic
-from remora.storage.rados.schedule import Schedule, ScheduleEntry, completion, deletion, expiry
+from remora.storage.rados.schedule import DueAction, Schedule, ScheduleEntry, completion, deletion, expiry
 
 _Queue: TypeAlias = tuple[Shard, str]
 """A queue, and the id of its topic."""
@@ -45,7 +54,7 @@ class Finisher(Generic[L]):
     async def complete(self, name: str, request: L) -> None:
         """Commit the parts of a committed request that are not in their queues yet.
 
-        Raises StoreUnavailable when some cannot be committed now; `recovery.py` tries again. Raises TopicUnknown when
+        Raises StoreUnavailable when some cannot be committed now; `Recovery` tries again. Raises TopicUnknown when
         the topic is gone; of several topics the others get their parts, and one that is gone needs none.
         """
         began = seconds()
@@ -58,7 +67,7 @@ class Finisher(Generic[L]):
         async def fill(share: _Share) -> bool:
             return any([await self._parts.store(share.of, number, part) for number, part in share.parts])
 
-        outcomes = await each_of(shares, fill)
+        outcomes = await each_of(shares, fill, StoreError)
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         gone = [error for error in errors if isinstance(error, TopicUnknown)]
         if len(errors) > len(gone):
@@ -89,7 +98,7 @@ class Finisher(Generic[L]):
             for _, intent in request.members
             for part in intent.parts
         ]
-        await each_of(reserved, lambda each: self._queues.abort(*each))
+        await each_of(reserved, lambda each: self._queues.abort(*each), StoreError)
 
     async def delete(self, entries: Sequence[ScheduleEntry]) -> None:
         """Delete intents that are completed or aborted; first the marks that they left in queues.
@@ -97,19 +106,19 @@ class Finisher(Generic[L]):
         One stays while a queue that has marks of it does not answer, or while it cannot be read; a later look tries it
         again.
         """
-        found = await each_of(entries, self._marks)
+        found = await each_of(entries, self._marks, StoreError)
         marks: defaultdict[_Queue, list[str]] = defaultdict(list)
         for queue, names in (pair for each in found if not isinstance(each, StoreError) for pair in each.items()):
             marks[queue] += names
         queues = list(marks)
-        answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
+        answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]), StoreError)
         left = {queue for queue, answer in zip(queues, answers, strict=True) if answer is not None}
         free = [
             entry
             for entry, each in zip(entries, found, strict=True)
             if not isinstance(each, StoreError) and left.isdisjoint(each)
         ]
-        gone = await each_of(free, lambda entry: self._intents.remove(entry.name))
+        gone = await each_of(free, lambda entry: self._intents.remove(entry.name), StoreError)
         if removed := [entry for entry, answer in zip(free, gone, strict=True) if answer is None]:
             await self._schedule.replace(removed, None)
 
@@ -154,3 +163,96 @@ def request_log(connection: ClusterConnection, kind: type[L], queues: OwnQueues,
     """The log of a kind of requests."""
     intents, schedule = IntentLog(connection, kind), Schedule(connection, kind)
     return RequestLog(kind, intents, schedule, Finisher(intents, schedule, queues, registry))
+
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S = 3.0
+_AT_ONCE = 256
+
+_GRACE_S = 3.0
+"""How long the process that commits an intent is left alone with it."""
+
+_NEVER_CREATED_S = 900.0
+"""An intent that is missing for so long was never created: the process that added its entry has stopped."""
+
+
+class _Due(NamedTuple):
+    """An entry, and for how many seconds this process has seen it."""
+
+    entry: ScheduleEntry
+    seen_s: float
+
+
+class Recovery(Generic[L]):
+    """Goes through the schedule of one kind of requests. `clock` is monotonic, in seconds."""
+
+    def __init__(self, log: RequestLog[L], clock: Callable[[], float] = time.monotonic) -> None:
+        self._intents, self._schedule, self._finisher = log.intents, log.schedule, log.finisher
+        self._clock = clock
+        self._seen: Sightings[ScheduleEntry] = Sightings()
+        self._unreadable: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        """Look at the schedule every few seconds until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except StoreError as exc:
+                _log.debug("cannot look for unfinished requests: %s", exc)
+            await asyncio.sleep(random.uniform(0.5, 1.5) * _EVERY_S)  # noqa: S311 - keeps daemons out of step
+
+    async def look(self) -> None:
+        """Finish what is due now, the longest seen first, a bounded number for each action. Then delete, for some
+        seconds, what was retained for long enough. Raises StoreError.
+        """
+        schedule, now = await self._schedule.entries(), self._clock()
+        self._seen = self._seen.after_look([*schedule[DueAction.COMPLETE], *schedule[DueAction.ABORT]], now)
+        due = [*self._due(DueAction.COMPLETE, _GRACE_S, now), *self._due(DueAction.ABORT, RESERVATION_AGE_S, now)]
+        self._report([each.entry for each in due], await each_of(due, self._finish, StoreError))
+        page = schedule[DueAction.DELETE]
+        while retained := [entry for entry in page if entry.overdue_s >= 0]:
+            await self._finisher.delete(retained)
+            if self._clock() - now > _EVERY_S:
+                return
+            page = await self._schedule.retained(retained[-1])
+
+    def _due(self, action: DueAction, age_s: float, now: float) -> list[_Due]:
+        """The entries of an action that were first seen this long ago or longer, the longest seen first."""
+        found = [entry for entry in self._seen.seen_for(age_s, now) if entry.action is action]
+        return [_Due(entry, now - self._seen.first_seen[entry]) for entry in found[:_AT_ONCE]]
+
+    def _report(self, entries: Sequence[ScheduleEntry], outcomes: Sequence[StoreError | None]) -> None:
+        """Log the intents that could not be finished: at ERROR, once each, where waiting does not help."""
+        unreadable = set()
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if isinstance(outcome, StoreUnavailable):
+                _log.debug("a request is not completed yet: %s", outcome)
+            elif outcome is not None:
+                unreadable.add(entry.name)
+                if entry.name not in self._unreadable:
+                    _log.error("events that were sent are not stored: %s", outcome)
+        self._unreadable = frozenset(unreadable)
+
+    async def _finish(self, due: _Due) -> None:
+        """Finish the intent of an entry, if there is one, and remove the entry."""
+        entry, seen_s = due
+        known = await self._intents.load(entry.name)
+        if known is None:
+            if seen_s > _NEVER_CREATED_S:
+                await self._schedule.replace([entry], None)
+            return
+        if known.state is IntentState.PREPARED:
+            if entry.action is DueAction.ABORT:
+                with contextlib.suppress(MismatchError, MissingError):  # committed in the last moment
+                    await self._finisher.abort(entry.name, known.intent)
+            elif seen_s > 2 * RESERVATION_AGE_S:  # the commit that added the entry failed
+                await self._schedule.replace([entry], None)
+            return
+        if known.state is IntentState.COMMITTED:
+            _log.info("storing the %d events of request %s, left by its process", known.intent.events, entry.name)
+            with contextlib.suppress(TopicUnknown):
+                await self._finisher.complete(entry.name, known.intent)
+        else:
+            await self._finisher.retain(entry.name, known.intent)
+        await self._schedule.replace([entry], None)

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from remora.bounded import all_of, each_of
 from remora.codec.trace_context import context_of
 from remora.model.errors import (
     OnceConflict,
@@ -38,7 +39,7 @@ from remora.ports.stages import NO_METER
 from remora.ports.tracing import NO_TRACER, Work
 from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, L, LoggedIntent, now_ms
-from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
+from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import RadosOwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
 from remora.storage.rados.schedule import completion, expiry
@@ -242,7 +243,7 @@ class RadosIngest:
     ) -> None:
         """Raise ReservationExpired when a queue has given room back that is needed; abort the request then.
 
-        Its age is not compared: only `recovery.py`, which has seen it for as long, knows it without a wall clock.
+        Its age is not compared: only `Recovery`, which has seen it for as long, knows it without a wall clock.
         """
         if all(await all_of(needed, lambda each: self._has_room(*each))):
             return
@@ -274,7 +275,7 @@ class RadosIngest:
         if not demands:
             await self._topics.check(topic)
         answers = await each_of(
-            demands, lambda demand: self._queues.reserve(topic.shard(demand.shard), topic.id, demand.sizes)
+            demands, lambda demand: self._queues.reserve(topic.shard(demand.shard), topic.id, demand.sizes), StoreError
         )
         parts = [
             IntentPart(demand.shard, answer, len(demand.sizes))

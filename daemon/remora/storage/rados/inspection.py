@@ -8,11 +8,10 @@ position was checked against.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
+from remora.bounded import each_of
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
 from remora.codec.queue_ops import (
     ENTRY_OVERHEAD,
@@ -37,8 +36,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_holder, lock_name
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import QUEUE, UNLOCKED, FrontMovedError
-from remora.storage.rados.runs import Runs
-from remora.storage.rados.spilled_view import SpilledView, oldest_spilled, spilled_view
+from remora.storage.rados.runs import Runs, SpilledView, oldest_spilled, spilled_view
 from remora.storage.rados.state import SPILL
 
 PAGE = 1024
@@ -129,20 +127,8 @@ class RadosInspection(RadosPart):
 
     async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
         """Figures of many queues, eight at a time, without queues that are empty or do not answer."""
-        todo = iter(shards)
-        found: list[ShardStats] = []
-
-        async def work() -> None:
-            for shard in todo:
-                with contextlib.suppress(StoreError, CodecError):
-                    stats = await self.stats(shard)
-                    if stats.entries or stats.reservations:
-                        found.append(stats)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_AT_ONCE):
-                tasks.create_task(work(), name="survey")
-        return found
+        found = await each_of(shards, self.stats, (StoreError, CodecError), at_once=_AT_ONCE)
+        return [each for each in found if isinstance(each, ShardStats) and (each.entries or each.reservations)]
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         """Position and raw bytes of each pending entry, oldest first, none twice.

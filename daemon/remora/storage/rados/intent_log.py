@@ -1,9 +1,8 @@
 """The intent log: requests to store events that take several queues or may be repeated, one object each.
 
 Such a request is a two-phase commit whose participants are queues. Object `remora.request.<name>` in remora's namespace
-(`remora.fanout.<name>` where it is for several topics, see `envelope.py`) holds the intent as its data and its state in
-xattr `remora.state`. Each change of the state compares the state before
-in the same operation:
+(`remora.fanout.<name>` where it is for several topics, see FanOutEnvelope) holds the intent as its data and its state
+in xattr `remora.state`. Each change of the state compares the state before in the same operation:
 
     prepared --> committed --> completed
         \\--> aborted
@@ -235,3 +234,45 @@ class IntentLog(RadosPart, Generic[L]):
         if (version := found.intent.version) > self._kind.VERSION:
             raise StoreError(f"request {name} is a newer remora's: version {version}, not {self._kind.VERSION}")
         return found
+
+
+class FanOutEnvelope(msgspec.Struct, frozen=True):
+    """Intents of several topics that are committed together, every copy or none, and the answer to their request.
+
+    `Intent` is what remoras of one topic a request know, and they would store all parts in the first topic. So
+    envelopes have objects and a schedule of their own, and names that begin with `~`, which no topic's does. Fields may
+    be added as to an `Intent`.
+
+    A reservation has its `announcement` until it is committed, and then the intents of the topics that get events.
+    """
+
+    OBJECTS: ClassVar[str] = "remora.fanout."
+    SCHEDULE: ClassVar[str] = "remora.fanouts"
+    VERSION: ClassVar[int] = 1
+    OF_SEVERAL_TOPICS: ClassVar[bool] = True
+
+    version: int
+    made_ms: int
+    intents: list[Intent]
+    repeated: bool
+    decided_ms: int = 0
+    digest: bytes = b""
+    accepted: int = 0
+    unmatched: int = 0
+    topics: dict[str, int] = {}
+    announcement: bytes = b""
+
+    @property
+    def events(self) -> int:
+        """The copies, over all topics."""
+        return sum(self.topics.values())
+
+    @property
+    def members(self) -> Sequence[tuple[str, Intent]]:
+        """See `Logged`."""
+        return [(f".{number}", intent) for number, intent in enumerate(self.intents)]
+
+    def slim(self, moved: frozenset[str] = frozenset()) -> FanOutEnvelope:
+        """See `Logged`."""
+        intents = [intent.slim(frozenset({""} if member in moved else ())) for member, intent in self.members]
+        return msgspec.structs.replace(self, intents=intents, announcement=b"")

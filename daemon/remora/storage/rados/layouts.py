@@ -22,15 +22,15 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from remora.bounded import all_of, each_of
 from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable, TopicRefused, TopicUnknown
 from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
 from remora.policy.layouts import still_held
-from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import Intent, IntentState, L
-from remora.storage.rados.own_queues import all_of, each_of, there_of
+from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentState, L
+from remora.storage.rados.own_queues import there_of
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics, check_shards
 from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.refusals import MismatchError
@@ -83,7 +83,7 @@ class ReshardableTopics(RadosOwnTopics):
 
     async def _refuse_while_held(self, topic: Topic) -> None:
         """Raise TopicRefused while anything is left in the former layouts."""
-        found = await each_of(topic.former_shards(), self._sealed.look)
+        found = await each_of(topic.former_shards(), self._sealed.look, StoreError)
         looks = [each for each in found if isinstance(each, SealedLook)]
         if left := sum(each.entries for each in looks):
             held = still_held(topic.former, left, is_counted=all(each.is_counted for each in looks))
@@ -120,7 +120,7 @@ class ReshardableTopics(RadosOwnTopics):
             if not await self._is_overtaken(topic.name, stored):
                 raise
             # Nobody else would remove what was prepared too late.
-            await each_of(shards, lambda shard: self._sealed.give_up(shard, stored.id))
+            await each_of(shards, lambda shard: self._sealed.give_up(shard, stored.id), StoreError)
             await self._align_overtaken(topic)
             return
         former = [*stored.former, StoredLayout(stored.generation, stored.shards, "sealed")]
@@ -148,7 +148,7 @@ class ReshardableTopics(RadosOwnTopics):
     # --- the end of a former layout --------------------------------------------------------------------
 
     async def forget_former(self, topic: Topic) -> bool:
-        """See `ports.layouts`. A change that was cut short is finished before."""
+        """See `ports.administration`. A change that was cut short is finished before."""
         found = await self._registry.existing(topic)
         if found.stored.is_ready and found.stored.coming is not None:
             await self._finish(topic, found)
@@ -201,7 +201,7 @@ class ReshardableTopics(RadosOwnTopics):
         return True
 
     async def former_queues(self, topic: Topic) -> Sequence[FormerQueue]:
-        """See `ports.layouts`."""
+        """See `ports.administration`."""
         await self._registry.existing(topic)
         return await self._former.kept(topic.id) if topic.generation else ()
 

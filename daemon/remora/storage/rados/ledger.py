@@ -6,11 +6,11 @@ estimated. Everything else is exact.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from remora.bounded import each_of
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
 from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, decode_head, open_reservations, room_of
 from remora.model.errors import StoreError
@@ -50,18 +50,8 @@ class RadosLedger(RadosPart):
 
     async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         """The balances of held shards, eight at a time; no entry is read."""
-        todo = iter(tokens)
-        found: list[Balance] = []
-
-        async def work() -> None:
-            for token in todo:
-                with contextlib.suppress(StoreError):
-                    found.append(await self._held(token))
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_AT_ONCE):
-                tasks.create_task(work(), name="ledger")
-        return found
+        found = await each_of(tokens, self._held, StoreError, at_once=_AT_ONCE)
+        return [each for each in found if not isinstance(each, StoreError)]
 
     async def _held(self, token: LockToken) -> Balance:
         what = f"looking at the ledger of {token.shard}"

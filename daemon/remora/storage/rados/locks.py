@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import secrets
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Protocol
 
+from remora.bounded import each_of
 from remora.codec.lock_ops import (
     LockFlags,
     encode_break,
@@ -39,8 +39,6 @@ from remora.storage.rados.part import (
 )
 from remora.storage.rados.refusals import HELD, Refusals
 from remora.storage.rados.state import STATE, stored_state
-
-_AT_ONCE = 32
 
 # Unlocking and breaking answer ENOENT both for "no such holder" and for "no such queue".
 _NOT_THERE: Refusals = MappingProxyType(
@@ -127,19 +125,15 @@ class RadosLocks(RadosPart):
 
     async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, 32 at a time; returns an error for each that was not extended."""
-        gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(token: LockToken) -> StoreError | None:
+        async def one(token: LockToken) -> None:
             try:
-                async with gate:
-                    await self._renew(token, lease_s)
-            except StoreError as exc:
-                if isinstance(exc, OwnershipLost | ShardGone):
-                    self._let_go(token)
-                return exc
-            return None
+                await self._renew(token, lease_s)
+            except (OwnershipLost, ShardGone):
+                self._let_go(token)
+                raise
 
-        return await asyncio.gather(*map(one, tokens))
+        return await each_of(tokens, one, StoreError)
 
     async def release(self, token: LockToken) -> None:
         """Release the lock; no error when it is not held any more."""
@@ -163,19 +157,17 @@ class RadosLocks(RadosPart):
 
     async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
         """Break every lock whose holder's cookie is dead, among all registered queues; returns the shards."""
-        todo = iter(await self._catalog.shards())
-        freed: list[Shard] = []
 
-        async def work() -> None:
-            for shard in todo:
-                with suppress(StoreError):
-                    holder = await self.holder(shard)
-                    if holder is not None and is_dead(holder.cookie):
-                        await self.evict(shard, holder)
-                        freed.append(shard)
+        async def one(shard: Shard) -> bool:
+            holder = await self.holder(shard)
+            if holder is None or not is_dead(holder.cookie):
+                return False
+            await self.evict(shard, holder)
+            return True
 
-        await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
-        return freed
+        shards = await self._catalog.shards()
+        freed = await each_of(shards, one, StoreError)
+        return [shard for shard, was_freed in zip(shards, freed, strict=True) if was_freed is True]
 
     async def holder(self, shard: Shard) -> LockHolder | None:
         """The holder of the lock, also one whose lease has run out; None when there is none. Raises ShardGone."""

@@ -200,7 +200,7 @@ class LogProjections(RadosPart):
             locator = self.locator(log)
             oid = OBJECT + log.name.decode()
         except (StoreError, UnicodeDecodeError) as exc:
-            operation.finish(answered=False)
+            operation.end(answered=False)
             if isinstance(exc, StoreError):
                 raise
             raise LogUnknown(f"there is no log {log}: its name is not UTF-8") from exc

@@ -9,13 +9,13 @@ arrive out of order; ZLog's object class keeps one, but is on no stock OSD.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from remora.bounded import all_of
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.log import Cell, LogName, PositionTaken, PositionTrimmed, Projection, StaleEpoch
 from remora.storage.librados import ReadOp, WriteOp
@@ -240,20 +240,8 @@ class LogStripes(RadosPart):
 
 
 async def _each(width: int, work: Callable[[int], Awaitable[T]]) -> list[T]:
-    """Do something with every stripe, 64 at a time; raises the first error once all have ended."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(slot: int) -> T:
-        async with gate:
-            return await work(slot)
-
-    answers = await asyncio.gather(*map(one, range(width)), return_exceptions=True)
-    found: list[T] = []
-    for each in answers:
-        if isinstance(each, BaseException):
-            raise each
-        found.append(each)
-    return found
+    """Do something with every stripe; raises the first error once all have ended."""
+    return await all_of(range(width), work, at_once=_AT_ONCE)
 
 
 def _number(value: int) -> str:

@@ -6,14 +6,15 @@ once every stripe has it, no write of an earlier one lands any more, and what th
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from remora.bounded import each_of
 from remora.codec.lock_ops import LockFlags
+from remora.config.stores import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.log import (
     MOST_POSITION,
@@ -43,7 +44,6 @@ ADVISED_KEYS = 100_000
 """Half of what a stripe may hold before its OSD warns of a large omap object."""
 
 _TRIES = 8
-_AT_ONCE = 32
 _MOST_KNOWN = 4096
 _REMOVAL_S = 60.0
 
@@ -137,17 +137,11 @@ class RadosLogs:
 
     async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, 32 at a time."""
-        gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(lock: LogLock) -> StoreError | None:
-            try:
-                async with gate:
-                    await self._projections.lock(lock.log, lock.owner, lease_s, LockFlags.MUST_RENEW)
-            except StoreError as exc:
-                return exc
-            return None
+        async def one(lock: LogLock) -> None:
+            await self._projections.lock(lock.log, lock.owner, lease_s, LockFlags.MUST_RENEW)
 
-        return await asyncio.gather(*map(one, locks))
+        return await each_of(locks, one, StoreError)
 
     async def release(self, lock: LogLock) -> None:
         """Give a lock back."""
@@ -317,3 +311,43 @@ class RadosLogs:
 
     def _stripes_of(self, log: LogName, projection: Projection) -> Stripes:
         return Stripes.of(log, self._projections.locator(log), projection)
+
+
+class RadosLogStore:
+    """Logs on one client instance, for a sequencer, and for commands about logs.
+
+    Entering it does not wait for the cluster. It is no part of `RadosStore`: that one also
+    recovers what ingest left behind, which is the daemon's work.
+
+    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
+    """
+
+    def __init__(
+        self,
+        settings: RadosSettings,
+        on_state: Callable[[bool, str], None] = lambda _connected, _text: None,
+        *,
+        pools: Sequence[str] = (),
+        is_dead: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`pools` and `is_dead`: see `Logs`."""
+        self._connection = ClusterConnection(settings, on_state, topics=False)
+        self.logs = RadosLogs(self._connection, pools, is_dead)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session with the cluster."""
+        return self._connection.connected
+
+    @property
+    def default_pool(self) -> str:
+        """The queues' pool. Raises StoreUnavailable or StoreMisconfigured while there is no session."""
+        return self._connection.session.placement.own.pool
+
+    async def __aenter__(self) -> RadosLogStore:
+        """Open without waiting for the cluster. Raises StoreMisconfigured for what can never work."""
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._connection.__aexit__(*exc_info)

@@ -14,7 +14,6 @@ commits sets it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from remora.bounded import each_of
 from remora.codec.queue_ops import decode_reservations, encode_abort, encode_commit, encode_init
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Shard
@@ -41,7 +41,6 @@ QUEUE_BYTES = 128_000_000
 TOPIC, CLOSED, _DONE = "remora.topic", "remora.closed", "remora.done."
 REMOVING, PREPARING = "removing ", "preparing "
 SEALED = "sealed"
-_AT_ONCE = 32
 _TRIES = 5
 
 MARKED: Refusals = MappingProxyType(
@@ -268,7 +267,7 @@ class OwnQueues(RadosPart):
         try:
             await self._old_heads.settle(shard)
         except BaseException:
-            operation.finish(answered=False)
+            operation.end(answered=False)
             raise
         await self._run(operation, shard, what, MARKED)
 
@@ -286,34 +285,10 @@ def of_topic(owner: str) -> WriteOp:
     return WriteOp().assert_exists().assert_xattr(TOPIC, owner)
 
 
-async def each_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R | StoreError]:
-    """The answer to the call for each item, in order, or the error that it raised; 32 calls at a time."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(item: T) -> R | StoreError:
-        async with gate:
-            try:
-                return await call(item)
-            except StoreError as exc:
-                return exc
-
-    return await asyncio.gather(*map(one, items))
-
-
-async def all_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The answers for all items. Raises the first error after all items were tried."""
-    answers: list[R] = []
-    for answer in await each_of(items, call):
-        if isinstance(answer, StoreError):
-            raise answer
-        answers.append(answer)
-    return answers
-
-
 async def there_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> dict[T, R]:
     """The answers for those items that are there, in order. Raises the first error of another kind."""
     found: dict[T, R] = {}
-    for item, answer in zip(items, await each_of(items, call), strict=True):
+    for item, answer in zip(items, await each_of(items, call, StoreError), strict=True):
         if not isinstance(answer, StoreError):
             found[item] = answer
         elif not isinstance(answer, ShardGone):

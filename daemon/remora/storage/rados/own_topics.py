@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from remora.bounded import all_of
 from remora.model.errors import (
     ShardGone,
     StoreError,
@@ -27,11 +28,10 @@ from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.own_queues import OwnQueues, all_of, there_of
-from remora.storage.rados.parents import FormerQueues
+from remora.storage.rados.own_queues import OwnQueues, there_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
-from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, TopicState, as_stored, as_topic, changed
-from remora.storage.rados.sealed_queues import SealedQueues
+from remora.storage.rados.registry import Registry, TopicRecord, TopicState, as_stored, as_topic, changed
+from remora.storage.rados.sealed_queues import FormerQueues, SealedQueues
 
 _TRIES = 20
 _COUNTS = 3
@@ -106,7 +106,10 @@ class RadosOwnTopics:
         for _ in range(_TRIES):
             found = await self._registry.find(topic.name)
             if found is not None and found.stored.state != "creating":
-                raise TopicRefused(_why_not_made(topic.name, found.stored))
+                if found.stored.is_leaving:
+                    raise TopicRefused(f"topic {topic.name} is being removed; finish that first")
+                shards = several(found.stored.shards, "shard")
+                raise TopicRefused(f"there is a topic {topic.name} already, with {shards}")
             # Another number of shards is another topic: queues that this one does not have stay unreachable.
             same = found is not None and found.stored.shards == topic.shards
             wanted = as_stored(topic, found.stored.id if found and same else secrets.token_hex(16), "creating")
@@ -286,9 +289,3 @@ def _check_unsequenced(topic: Topic) -> None:
             f"topic {topic.name} cannot have a sequence: its queues lie on many OSDs, without a transaction in common"
             " that could number their events; topics of the embedded store can"
         )
-
-
-def _why_not_made(name: str, stored: StoredTopic) -> str:
-    if stored.is_leaving:
-        return f"topic {name} is being removed; finish that first"
-    return f"there is a topic {name} already, with {several(stored.shards, 'shard')}"

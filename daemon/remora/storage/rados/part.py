@@ -1,10 +1,13 @@
-"""What the parts of the store share: addressing a queue, operations that check its lock, and reading an omap."""
+"""What the parts of the store share: addressing a queue, operations that check its lock, reading an omap, and locks of
+this process by queue or topic."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from remora.codec.lock_ops import LockInfo, decode_lock_info, encode_assert_locked, encode_get_info
 from remora.model.errors import CodecError, StoreError
@@ -122,3 +125,23 @@ async def all_values(connection: ClusterConnection, oid: str, locator: Locator) 
         found |= page.values
         more = page.more and bool(page.values)
     return found
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class KeyedLocks(Generic[K]):
+    """Locks by key. Topics and queues come and go, and a daemon runs for years: what nobody uses is forgotten."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[K, asyncio.Lock] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def of(self, key: K) -> asyncio.Lock:
+        """The lock of this key, the same one for all who use it at a time; `async with` keeps it."""
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock

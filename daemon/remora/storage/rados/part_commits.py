@@ -17,9 +17,8 @@ from typing import Generic
 from remora.codec.event_entry import decode
 from remora.codec.shard_hash import shard as shard_number
 from remora.model.errors import CodecError, ShardGone, StoreUnavailable, TopicUnknown
-from remora.model.layout import TopicLayout
 from remora.model.shard import Origin, Shard
-from remora.model.topic import shard_of
+from remora.model.topic import TopicLayout, shard_of
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, L
 from remora.storage.rados.own_queues import OwnQueues, PartOutcome
 from remora.storage.rados.refusals import MismatchError

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
 
 _ADMIN = "radosgw-admin"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from remora.bounded import each_of
 from remora.codec.queue_ops import (
     FRONT_AT,
     HEAD_SIZE,
@@ -33,18 +34,16 @@ from remora.model.shard import LockToken, Origin
 from remora.model.spill import Cut, SpilledRun
 from remora.model.topic import generation_of
 from remora.policy.reservations import Sightings
-from remora.policy.runs import cut, next_start, run_from
+from remora.policy.spill import cut, next_start, run_from
 from remora.storage.librados import MISMATCH, ObjectOperation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.guards import Guards
 from remora.storage.rados.old_heads import OldHeads
-from remora.storage.rados.parents import NOTHING_BEFORE, Parents
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError, Refusals
+from remora.storage.rados.releases import Guards
 from remora.storage.rados.runs import Runs, look_with_runs
+from remora.storage.rados.sealed_queues import NOTHING_BEFORE, Parents
 from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
-
-_AT_ONCE = 32
 
 _TRIES = 3
 _READ_TRIES = 10
@@ -397,17 +396,7 @@ class RadosQueue(RadosPart):
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues, 32 at a time; returns an error for each that failed."""
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(token: LockToken) -> StoreError | None:
-            try:
-                async with gate:
-                    await self._expire(token, older_than_s)
-            except StoreError as exc:
-                return exc
-            return None
-
-        return await asyncio.gather(*map(one, tokens))
+        return await each_of(tokens, lambda token: self._expire(token, older_than_s), StoreError)
 
     async def _run(self, operation: ObjectOperation, token: LockToken, what: str, refusals: Refusals = HELD) -> None:
         try:

@@ -15,9 +15,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from remora.model.errors import StoreError, TopicUnknown
-from remora.model.layout import LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Target, Topic
+from remora.model.topic import LayoutState, Target, Topic, TopicLayout
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart

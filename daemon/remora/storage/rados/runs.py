@@ -1,4 +1,5 @@
-"""The objects of spilled entries, and the list of all of them, from which those that no queue names are swept.
+"""The objects of spilled entries, and the list of all of them, from which those that no queue names are swept; and what
+is spilled of a queue, looked at without its lock while its owner moves and removes entries.
 
 Object `remora.runs` in remora's namespace has one omap key for each run: whose it is. The key is written before the
 run's object and deleted after it, so that no run is ever without one.
@@ -11,7 +12,9 @@ import contextlib
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,7 +40,7 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import INCARNATION, RadosPart, all_values, decoded
 from remora.storage.rados.placement import Locator
-from remora.storage.rados.refusals import FULL, OWN, MismatchError, MissingError, Refusals
+from remora.storage.rados.refusals import FULL, OWN, QUEUE, MismatchError, MissingError, Refusals
 from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
 
 _log = logging.getLogger(__name__)
@@ -252,3 +255,46 @@ async def has_runs(connection: ClusterConnection, shard: Shard, locator: Locator
     except MissingError:
         return False
     return decoded(lambda values: spill_in(values.get(SPILL, b"")), xattrs.values, what).entries > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledView:
+    """The runs of a queue at one moment, with its head and state."""
+
+    stored: StoredState
+    runs: Sequence[SpilledRun]
+    incarnation: str
+    reader: Runs
+
+    async def entries(self, after: Position) -> AsyncIterator[tuple[str, bytes]]:
+        """Position and raw bytes of each spilled entry from a position on. Raises StoreDamaged also for a run that was
+        delivered since.
+        """
+        start = max(after, self.stored.state.spill.front)
+        for run in self.runs:
+            if run.end <= start:
+                continue
+            page = await self.reader.read(run)
+            first = bisect_left(page.positions, start, key=lambda each: Position.parse(each.decode("ascii")))
+            for i in range(first, len(page.entries)):
+                yield page.positions[i].decode("ascii"), page.entries[i]
+
+
+async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Locator, reader: Runs) -> SpilledView:
+    """Look at a queue. Raises ShardGone."""
+    what = f"looking at {shard}"
+    found = await look_with_runs(
+        lambda: ReadOp().assert_exists(), lambda each: connection.run(each, shard.queue, what, QUEUE, locator), what
+    )
+    incarnation = found.xattrs.get(INCARNATION, b"").decode("ascii", "replace")
+    return SpilledView(found.stored, found.runs, incarnation, reader)
+
+
+async def oldest_spilled(view: SpilledView) -> bytes | None:
+    """The oldest entry of the runs; None where there is none, or it was delivered meanwhile."""
+    try:
+        async for _, raw in view.entries(Position(0, 0)):
+            return raw
+    except StoreDamaged:
+        pass
+    return None

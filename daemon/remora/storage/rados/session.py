@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar, cast
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.storage.librados import (
     Cluster,
@@ -108,7 +108,7 @@ class ClusterSession:
             ioctx = self._pools.get(locator) or await self.open(locator)
             self._check_open(what)
         except BaseException:
-            operation.finish(answered=False)
+            operation.end(answered=False)
             raise
         # Librados' own time-out comes first, unless its threads hang.
         timeout_s = None if operation.endless else self._settings.op_timeout_s + 1

@@ -30,8 +30,7 @@ from remora.storage.librados import WriteOp
 from remora.storage.rados.part import INCARNATION, QUEUE_CLASS, decoded, held_read, held_write
 from remora.storage.rados.queue import HeldProgress, RadosQueue
 from remora.storage.rados.refusals import HELD, ChangedError, FrontMovedError
-from remora.storage.rados.runs import run_of
-from remora.storage.rados.spilled_view import SpilledView, spilled_view
+from remora.storage.rados.runs import SpilledView, run_of, spilled_view
 from remora.storage.rados.state import STATE, StoredState, stored_state
 
 _EXPORTED = "remora.exported"

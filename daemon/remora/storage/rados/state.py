@@ -9,7 +9,7 @@ from remora.codec.queue_ops import QueueHead
 from remora.codec.queue_state import QueueState, decode_state
 from remora.model.errors import CodecError, StoreError
 from remora.model.position import Position
-from remora.policy.runs import logical_front
+from remora.policy.spill import logical_front
 
 STATE = "remora.state"
 """The xattr. Each change demands the value that it replaces, so that nothing is booked twice."""

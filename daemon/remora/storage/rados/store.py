@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from remora.config.workers import RadosSettings
+from remora.config.stores import RadosSettings
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
@@ -14,13 +14,11 @@ from remora.storage.rados.attempts import RadosAttempts
 from remora.storage.rados.catalog import RadosCatalog
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.doorbells import Doorbells, RadosArrivals
-from remora.storage.rados.envelope import FanOutEnvelope
 from remora.storage.rados.fan_out import RadosAnnouncing
-from remora.storage.rados.finisher import request_log
-from remora.storage.rados.guards import Guards
+from remora.storage.rados.finisher import Recovery, request_log
 from remora.storage.rados.holds import HoldsObject
 from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.intent_log import Intent
+from remora.storage.rados.intent_log import FanOutEnvelope, Intent
 from remora.storage.rados.layouts import LayoutParts, ReshardableTopics
 from remora.storage.rados.ledger import RadosLedger
 from remora.storage.rados.locks import RadosLocks
@@ -29,15 +27,13 @@ from remora.storage.rados.notifications import RadosNotifications
 from remora.storage.rados.old_heads import OldHeads, RadosMends
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
-from remora.storage.rados.parents import FormerQueues, Parents
 from remora.storage.rados.peaks import RadosPeaks
 from remora.storage.rados.queue import QueueParts
-from remora.storage.rados.recovery import Recovery
 from remora.storage.rados.redriving import RadosLetters
 from remora.storage.rados.registry import Registry
-from remora.storage.rados.releases import RadosReleases
+from remora.storage.rados.releases import Guards, RadosReleases
 from remora.storage.rados.runs import Runs
-from remora.storage.rados.sealed_queues import SealedQueues
+from remora.storage.rados.sealed_queues import FormerQueues, Parents, SealedQueues
 from remora.storage.rados.spills import RadosSpills
 from remora.storage.rados.two_phase import RadosTwoPhase
 

@@ -24,9 +24,8 @@ from remora.model.shard import Shard
 from remora.policy.reservations import Sightings
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.keyed_locks import KeyedLocks
 from remora.storage.rados.old_heads import OldHeads
-from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
+from remora.storage.rados.part import QUEUE_CLASS, KeyedLocks, RadosPart, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
 
 _TRIES = 50

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 import msgspec
 
 from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnknown, StoreDamaged
-from remora.model.ingest import RESERVATION_AGE_S, FannedOut, IdempotencyKey, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey
 from remora.model.topic import Topic
 from remora.storage.sqlite import decisions
-from remora.storage.sqlite.cells import unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.decisions import Decision, TopicPart
 from remora.storage.sqlite.fan_out import FanOut
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.group_commit import Wants
+from remora.storage.sqlite.soundness import unpacked
 from remora.storage.sqlite.write_batch import AGE, WriteBatch
 
 _KEEP = """
@@ -83,7 +84,7 @@ class AnnouncedIngest(FanOut):
             raise OnceConflict(f"other events were committed to reservation {reservation} before") from exc
         if isinstance(found, KeptAnnouncement):
             return found.announcement
-        await self.finish(home, found)
+        await self.complete(home, found)
         return found.answer
 
     async def commit_announced(
@@ -98,9 +99,9 @@ class AnnouncedIngest(FanOut):
         deciding = _DecideAnnounced(reservation, direct.topics, answer, once, decisions.packed(parts))
         outcome = await self._commits.submit(self._files.numbered(home), deciding, Wants(direct.nbytes, direct.shards))
         if isinstance(outcome, Decision):
-            await self.finish(home, outcome)
+            await self.complete(home, outcome)
             return outcome.answer
-        await self.finish(home, Decision(reservation, answer, parts, until_ns))
+        await self.complete(home, Decision(reservation, answer, parts, until_ns))
         used = {each.topic.name for each in copies}
         unused = [each for each in outcome if each.name not in used]
         await self._release_all(reservation, self._topics_by_file(unused))

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
-from remora.storage.sqlite.cells import number_fact
 from remora.storage.sqlite.doorbell import Listener
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.layouts import IS_HELD_BACK
 from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.soundness import number_fact
 
 _LOOK_EVERY_S = 0.5
 """How late a commit may be noticed whose process was killed before it rang."""

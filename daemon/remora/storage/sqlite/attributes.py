@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from remora.model.layout import LayoutState, TopicLayout
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Target, Topic, shard_of
+from remora.model.topic import LayoutState, Target, Topic, TopicLayout, shard_of
 
 COLUMNS = "name, uid, shards, closed, sequence IS NOT NULL, generation, former, attributes"
 """What `topic_of_row` takes."""

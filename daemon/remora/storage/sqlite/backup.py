@@ -25,6 +25,7 @@ from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.checks import check_directory, check_file, folders_of, open_to_look, placement_of, why
 from remora.storage.sqlite.connections import connect, snapshot, transaction
+from remora.storage.sqlite.directories import keep_placement
 from remora.storage.sqlite.directory import (
     RESTORING,
     discard,
@@ -35,7 +36,6 @@ from remora.storage.sqlite.directory import (
     path_of,
     sync,
 )
-from remora.storage.sqlite.known_places import keep_placement
 from remora.storage.sqlite.refusals import is_busy, lacks_room, translated
 
 _HELD_UP_S = 0.5

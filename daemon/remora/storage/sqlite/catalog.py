@@ -16,12 +16,12 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic, TopicHold
 from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, LayoutColumns, TopicColumns, topic_of_row
-from remora.storage.sqlite.cells import number_fact, typed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import HOLD, stored_hold
 from remora.storage.sqlite.part import SqlitePart, queue_row
 from remora.storage.sqlite.queue import read_page
+from remora.storage.sqlite.soundness import number_fact, typed
 
 _log = logging.getLogger(__name__)
 

@@ -27,12 +27,12 @@ from remora.model.store_files import MOST_PROBLEMS, FileReport
 from remora.model.words import several
 from remora.policy.store_directories import StoreDirectories
 from remora.storage.sqlite import recent, schema
+from remora.storage.sqlite.allocation import restore_log
 from remora.storage.sqlite.attributes import LayoutColumns
-from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter
 from remora.storage.sqlite.connections import snapshot
 from remora.storage.sqlite.decisions import answer_of
-from remora.storage.sqlite.kept_log import restore_log
-from remora.storage.sqlite.known_places import placement_in
+from remora.storage.sqlite.directories import placement_in
+from remora.storage.sqlite.soundness import NO_CHECKSUM, changed, changed_letter
 
 BUSY_S = 5.0
 _BATCH = 256

@@ -1,18 +1,18 @@
-"""Connections to a file, and transactions on them."""
+"""Connections to a file, and transactions on them; whether a file is damaged, asked of the disk anew over a connection
+of its own, since an open one remembers pages that it has read before."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from remora.model.errors import StoreFull
-from remora.storage.sqlite.allocation import KeptOpen
-from remora.storage.sqlite.kept_log import give_slice, index_of, make_room_for_index, restore_log
+from remora.model.errors import StoreDamaged, StoreError, StoreFull
+from remora.storage.sqlite.allocation import KeptOpen, give_slice, index_of, make_room_for_index, restore_log
 from remora.storage.sqlite.recent import IndexedConnection
-from remora.storage.sqlite.refusals import lacks_room
+from remora.storage.sqlite.refusals import lacks_room, translated
 
 PAGE_BYTES = 16384
 """Compared with SQLite's usual 4 KiB: a fifth less for storing events, a third for listing, half for removing. A lone
@@ -114,3 +114,37 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+_PATIENCE_S = 5.0
+
+_TABLES = ("meta", "topics", "queues", "locks")
+"""Without these nothing can be delivered of what a file holds. They are small, whatever waits."""
+
+
+def is_sound(path: Path) -> bool:
+    """Whether SQLite finds nothing wrong in a file that it has met damage in. Takes long for a large one."""
+    try:
+        with closing(connect(path, reader=True, patience_s=_PATIENCE_S)) as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            return bool(found == "ok")
+    except (sqlite3.Error, StoreError):
+        return False
+
+
+def damage_of(path: Path) -> StoreDamaged | None:
+    """What keeps the file's tables from being read, if that is damage."""
+    try:
+        with closing(connect(path, reader=True, patience_s=_PATIENCE_S)) as connection:
+            for table in _TABLES:
+                connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a constant
+    except (sqlite3.Error, StoreError) as exc:
+        error = translated(exc, path)
+        return error if isinstance(error, StoreDamaged) else None
+    return None
+
+
+def damages(paths: Iterable[Path]) -> dict[Path, StoreDamaged]:
+    """Those of several files that are damaged, and why."""
+    found = {path: damage_of(path) for path in paths}
+    return {path: damage for path, damage in found.items() if damage is not None}

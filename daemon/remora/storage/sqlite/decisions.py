@@ -22,7 +22,8 @@ import msgspec
 
 from remora.codec.speedups import shards as shards_of
 from remora.model.errors import OnceConflict, StoreDamaged, StoreUnavailable, TopicUnknown
-from remora.model.ingest import FannedOut, IdempotencyKey, RoutedEvent, TopicCopies
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.storage.sqlite.clock import now_ns

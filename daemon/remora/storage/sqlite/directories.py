@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from remora.config.workers import SqliteSettings
+from remora.config.stores import SqliteSettings
 from remora.model.errors import (
     DirectoryLost,
     StoreDamaged,
@@ -31,7 +31,7 @@ from remora.model.errors import (
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import own_topic_name
 from remora.policy.store_directories import StoreDirectories, StoreDirectory
-from remora.storage.sqlite.allocation import NO_ROOM
+from remora.storage.sqlite.allocation import NO_ROOM, fill_reserve
 from remora.storage.sqlite.connections import connect, snapshot, transaction
 from remora.storage.sqlite.directory import (
     JoinedStore,
@@ -43,9 +43,32 @@ from remora.storage.sqlite.directory import (
     sync,
     was_used,
 )
-from remora.storage.sqlite.kept_log import fill_reserve
-from remora.storage.sqlite.known_places import KEEP_FACT, keep_placement, placement_in
 from remora.storage.sqlite.refusals import translated
+
+_KNOWN = "SELECT value FROM meta WHERE key = 'directories'"
+_GENERATION = "SELECT value FROM meta WHERE key = 'placement'"
+KEEP_FACT = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+"""Replaces a fact about a file; that of this module are `directories` and `placement`."""
+
+_decode = msgspec.json.Decoder(StoreDirectories).decode
+
+
+def placement_in(connection: sqlite3.Connection) -> StoreDirectories:
+    """The directories of a store, of its first file."""
+    row = connection.execute(_KNOWN).fetchone()
+    return StoreDirectories() if row is None else _decode(row[0])
+
+
+def keep_placement(connection: sqlite3.Connection, placement: StoreDirectories) -> None:
+    """Within a transaction of the first file, have the store know its directories."""
+    connection.execute(KEEP_FACT, ("directories", msgspec.json.encode(placement).decode()))
+
+
+def generation_in(connection: sqlite3.Connection) -> int:
+    """The last change of the directories that a file knows."""
+    row = connection.execute(_GENERATION).fetchone()
+    return 0 if row is None else int(row[0])
+
 
 _log = logging.getLogger(__name__)
 

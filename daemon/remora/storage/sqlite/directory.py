@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from remora.config.workers import SqliteSettings
+from remora.config.stores import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.words import several
 from remora.storage.sqlite import schema

@@ -24,7 +24,8 @@ import msgspec
 
 from remora.codec.trace_context import context_of
 from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
-from remora.model.ingest import FannedOut, IdempotencyKey, ReservedRoom, TopicCopies, TopicRooms
+from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
+from remora.model.ingest import IdempotencyKey, ReservedRoom
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.stages import NO_METER, StageMeter
@@ -84,9 +85,9 @@ class FanOut(SqliteIngest):
             raise
         if before is not None:
             await self._release_all(request, _topics(found))
-            await self.finish(home, before)
+            await self.complete(home, before)
             return before.answer
-        await self.finish(home, Decision(request, answer, parts, until_ns))
+        await self.complete(home, Decision(request, answer, parts, until_ns))
         return answer
 
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
@@ -95,10 +96,10 @@ class FanOut(SqliteIngest):
         found = await self._files.numbered(home).read(lambda connection: decisions.recalled(connection, once))
         if found is None:
             return None
-        await self.finish(home, found)
+        await self.complete(home, found)
         return found.answer
 
-    async def finish(self, home: int, decision: Decision) -> None:
+    async def complete(self, home: int, decision: Decision) -> None:
         """Have every file take its part, and close the decision. Raises what keeps the first of them from it."""
         if not decision.parts:
             return

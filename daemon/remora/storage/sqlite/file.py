@@ -19,8 +19,7 @@ from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.bell import Bell
 from remora.storage.sqlite import doorbell, recent, schema
 from remora.storage.sqlite.allocation import KeptOpen
-from remora.storage.sqlite.connections import connect, snapshot
-from remora.storage.sqlite.examination import is_sound
+from remora.storage.sqlite.connections import connect, is_sound, snapshot
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
 from remora.storage.sqlite.room import Room, looked_into, reserve_on
 from remora.storage.sqlite.writer import Around, Job, Writer, WriterStats

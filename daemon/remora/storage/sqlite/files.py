@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from remora.config.workers import SqliteSettings
+from remora.config.stores import SqliteSettings
 from remora.model.errors import DirectoryLost, StoreAway, StoreError, StoreFull, StoreMissing, StoreUnavailable
 from remora.policy.disk_room import Disk
 from remora.policy.store_directories import StoreDirectories, StoreDirectory
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.bell import Bell, CatalogueNews
+from remora.storage.sqlite.allocation import fill_reserve
+from remora.storage.sqlite.connections import damages
 from remora.storage.sqlite.directories import (
     PreparedFiles,
     anchored,
     first_placement,
+    generation_in,
     place_of,
     prepare_further,
 )
 from remora.storage.sqlite.directory import locked, make_directory, number_of_file, opening_error, prepare
-from remora.storage.sqlite.examination import damages
 from remora.storage.sqlite.file import File, FilePlace
-from remora.storage.sqlite.kept_log import fill_reserve
-from remora.storage.sqlite.known_places import generation_in
 from remora.storage.sqlite.owners import Owner
 from remora.storage.sqlite.room import DirectoryBound, disk_of
 

@@ -80,7 +80,7 @@ class DecisionFinisher:
                 rows = await file.read(lambda connection: connection.execute(_OPEN, asked).fetchall())
             for row in rows:
                 try:
-                    await self._ingest.finish(home, decision_of(*row))
+                    await self._ingest.complete(home, decision_of(*row))
                 except StoreDamaged as exc:
                     damaged.add(row[0])
                     if row[0] not in self._damaged:

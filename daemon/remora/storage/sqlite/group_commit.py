@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from remora.model.errors import RemoraError, StoreUnavailable
 from remora.model.shard import Shard
-from remora.policy.gatherer import Past, wait_s
+from remora.policy.group_commit import Past, wait_s
 from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer, Work

@@ -31,9 +31,9 @@ from remora.model.topic import Topic
 from remora.model.words import several
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
-from remora.storage.sqlite.cells import unpacked
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import GroupCommit, Wants
+from remora.storage.sqlite.soundness import unpacked
 from remora.storage.sqlite.write_batch import AGE, QueueUpdate, RoomNeed, TopicRow, WriteBatch
 
 _log = logging.getLogger(__name__)

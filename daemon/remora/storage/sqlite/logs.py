@@ -32,10 +32,10 @@ from remora.model.log import (
     check_entry,
     name_problem,
 )
-from remora.storage.sqlite.cells import typed
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.soundness import typed
 
 _COLUMNS = (
     "id, uid, kind, width, epoch, owner, address, bound, trimmed, lock_entity, lock_owner, lock_boot, lock_until_ns"

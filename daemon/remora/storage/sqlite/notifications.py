@@ -9,9 +9,9 @@ import msgspec
 from remora.model.errors import StoreError
 from remora.model.notification import Definitions, Notification
 from remora.policy.notification_rules import check_replacement
-from remora.storage.sqlite.cells import number_fact
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.soundness import number_fact
 
 _ALL = "SELECT id, definition FROM notifications ORDER BY id"
 _ONE = "SELECT definition FROM notifications WHERE id = ?"

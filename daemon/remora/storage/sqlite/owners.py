@@ -54,7 +54,9 @@ class Owner:
         try:
             descriptor = os.open(entity, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
         except FileNotFoundError:
-            return self._is_there()  # else somebody has deleted the files of those that live, too
+            # Without a name for the own file somebody has deleted the files of those that live, too. It is asked of the
+            # descriptor: by a path the event loop would block.
+            return os.fstat(self._descriptor).st_nlink > 0
         except OSError:
             return False  # not known: then its lease decides
         try:
@@ -65,7 +67,3 @@ class Owner:
         finally:
             os.close(descriptor)
         return True
-
-    def _is_there(self) -> bool:
-        """Whether the own file has a name still. Asked by its descriptor: by a path the event loop would block."""
-        return os.fstat(self._descriptor).st_nlink > 0

@@ -12,11 +12,11 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.model.topic import own_topic_name
-from remora.storage.sqlite.cells import typed
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.schema import NO_HANDOVER
+from remora.storage.sqlite.soundness import typed
 
 _QUEUE = "SELECT id, topic, head, tail, used_bytes, settled, handover FROM queues WHERE name = ?"
 _HELD = """

@@ -1,22 +1,23 @@
-"""The committed entries of held queues. Lock and incarnation are checked in each transaction itself."""
+"""The committed entries of held queues, and how often they were tried in vain. Lock and incarnation are checked in each
+transaction itself."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ledger import Cause, Tally
-from remora.model.record import Page
+from remora.model.record import Attempt, Page
 from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.sqlite import layouts, recent
-from remora.storage.sqlite.attempts import forget_attempts
-from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import expire as expire_events
 from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
 from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.soundness import changed
 from remora.storage.sqlite.two_phase import expire_stale
 
 MOST_BYTES = 4 << 20
@@ -198,3 +199,46 @@ def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Ta
     freed += recent.size(connection, queue.id, max(queue.head, queue.settled), end)
     counts = [count for cause, count in tally.items() if cause is not Cause.EXPORTED]  # nothing is spilled here
     connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
+
+
+_NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
+_NOTED = "SELECT noted FROM attempts WHERE queue = ?"
+_FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
+
+
+class SqliteAttempts(SqlitePart):
+    """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
+
+    async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
+        """Keep these in place of all that were kept before."""
+        last = max(map(parsed, attempts), default=-1)
+        value = encode_attempts(attempts)
+
+        def note(connection: sqlite3.Connection) -> None:
+            queue = held_row(connection, token, self._me)
+            if attempts:
+                connection.execute(_NOTE, (queue.id, last, value))
+            else:
+                forget_attempts(connection, queue, queue.tail)
+
+        await self._file(token.shard).write(note, durable=False, upkeep=True)
+
+    async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
+        """What was kept last."""
+
+        def noted(connection: sqlite3.Connection) -> bytes | None:
+            queue = held_row(connection, token, self._me)
+            row = connection.execute(_NOTED, (queue.id,)).fetchone()
+            return row[0] if row else None
+
+        value = await self._file(token.shard).read(noted)
+        return decode_attempts(value) if value is not None else {}
+
+    @property
+    def _me(self) -> str:
+        return self._files.owner.entity
+
+
+def forget_attempts(connection: sqlite3.Connection, queue: QueueRow, end: int) -> None:
+    """Within a transaction that removes the entries before `end`, forget the attempts if those were all."""
+    connection.execute(_FORGET, (queue.id, end))

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import msgspec
 
 from remora.model.errors import StoreDamaged
-from remora.storage.sqlite.checksums import checksums
 from remora.storage.sqlite.rows import insert
 from remora.storage.sqlite.schema import rowid
+from remora.storage.sqlite.soundness import checksums
 
 LONGEST = 8 << 20
 """When the log weighs more than this, its oldest rows are removed."""

@@ -20,9 +20,8 @@ from pathlib import Path
 from remora.model.errors import StoreError, StoreFull
 from remora.policy import disk_room
 from remora.policy.disk_room import Disk, Reserve
-from remora.storage.sqlite.allocation import KeptOpen, allocate
+from remora.storage.sqlite.allocation import KeptOpen, allocate, keep_log, log_of
 from remora.storage.sqlite.connections import PAGE_BYTES
-from remora.storage.sqlite.kept_log import keep_log, log_of
 
 _MOST_PAGES = 1 << 30
 _STEP_BYTES = 1 << 20

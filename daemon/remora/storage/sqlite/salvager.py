@@ -20,9 +20,9 @@ from remora.model.store_files import Salvaged
 from remora.storage.sqlite import recent, schema
 from remora.storage.sqlite.attributes import LayoutColumns
 from remora.storage.sqlite.checks import LETTERS, open_to_look, why
-from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, checksums
 from remora.storage.sqlite.connections import PAGE_BYTES, snapshot, transaction
 from remora.storage.sqlite.directory import discard
+from remora.storage.sqlite.soundness import NO_CHECKSUM, changed, changed_letter, checksums
 
 _BATCH = 256
 

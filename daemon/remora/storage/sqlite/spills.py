@@ -1,13 +1,34 @@
-"""Moves of entries in a store that has none: what a queue of the embedded store takes is an option of its topic."""
+"""Mends of queues and moves of entries, in a store that needs neither: it keeps no room for nobody, and what a queue
+takes is an option of its topic."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
 from remora.model.errors import StoreMisconfigured
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import LockToken, Mend, Shard
 from remora.model.spill import NO_SPILL, SpilledRun, SpillLook, SpillUsage
 from remora.storage.sqlite.inspection import SqliteInspection
+
+
+class NoMends:
+    """Looks only: nothing ever has to be mended."""
+
+    def __init__(self, inspection: SqliteInspection) -> None:
+        self._inspection = inspection
+
+    async def look(self, shard: Shard) -> Mend:
+        """The queue's room; nothing of it is leaked."""
+        return Mend((await self._inspection.stats(shard)).room)
+
+    async def mend(self, token: LockToken) -> Mend:
+        """As `look`."""
+        return await self.look(token.shard)
+
+    async def mend_unheld(self, shard: Shard, *, patient: bool = False) -> Mend:
+        """As `look`."""
+        return await self.look(shard)
+
 
 _REFUSED = "queues of the embedded store do not spill: their room is an option of their topic"
 

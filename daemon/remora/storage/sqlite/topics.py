@@ -25,14 +25,13 @@ from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
 from remora.storage.sqlite import layouts, recent
 from remora.storage.sqlite.attributes import COLUMNS, TopicColumns, encoded, topic_of_row
-from remora.storage.sqlite.cells import row_damaged, typed
-from remora.storage.sqlite.checksums import changed
+from remora.storage.sqlite.directories import generation_in
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import CATALOGUE_CHANGED, forget_hold
-from remora.storage.sqlite.known_places import generation_in
 from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, PLACES, POSITION_BITS, rowid
+from remora.storage.sqlite.soundness import changed, row_damaged, typed
 
 _TOPIC = f"SELECT {COLUMNS} FROM topics WHERE name = ?"  # noqa: S608 - a constant
 _FIND = "SELECT id, shards, sequence FROM topics WHERE name = ? AND uid = ?"

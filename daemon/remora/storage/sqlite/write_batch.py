@@ -21,12 +21,12 @@ from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.shard import Shard
 from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
-from remora.policy.log_bypass import settles_at_once
+from remora.policy.group_commit import settles_at_once
 from remora.storage.sqlite import recent
-from remora.storage.sqlite.cells import typed, unpacked
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.rows import insert
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
+from remora.storage.sqlite.soundness import typed, unpacked
 
 REMEMBERED_NS = 11 * 60 * 1_000_000_000
 """How long the outcome of a request is kept. The ten minutes that are promised count from the answer, these from the

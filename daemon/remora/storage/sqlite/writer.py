@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
+from remora.storage.sqlite.allocation import log_of
 from remora.storage.sqlite.connections import connect
-from remora.storage.sqlite.kept_log import log_of
 from remora.storage.sqlite.recent import IndexedConnection
 from remora.storage.sqlite.refusals import ends_transaction, is_busy, translated
 from remora.storage.sqlite.room import Room

@@ -56,9 +56,9 @@ class FleetModel:
                 return self._answer(world.run(given.seconds), given.seconds)
             case "join":
                 within(0, MOST_WORKERS, hosts=given.hosts)
-                world.join(given.hosts, self._workers_of_a_host)
+                world.add(given.hosts, self._workers_of_a_host)
             case "leave":
-                world.leave(given.hosts)
+                world.remove(given.hosts)
             case "drain":
                 world.drain(given.hosts)
             case "fail":

@@ -115,13 +115,13 @@ class World:
         if not made:
             self._set_free(list(self.places))
 
-    def join(self, hosts: int, workers: int) -> None:
+    def add(self, hosts: int, workers: int) -> None:
         """Further hosts, which begin with nothing."""
         for _ in range(hosts):
             for worker in self._host(workers):
                 self._start(worker, 0.0)
 
-    def leave(self, hosts: int) -> None:
+    def remove(self, hosts: int) -> None:
         """Hosts end without a word: their rows count for a while, and their leases run out."""
         for worker in self._some_hosts(hosts):
             worker.is_dead = True

@@ -1,4 +1,4 @@
-"""Which URLs this host asks for tokens: those that its operator names, and nothing that only looks like them.
+"""Tokens: which URLs this host asks for them, when they are asked for anew, and what rests on one renewed. Pure.
 
 A topic's author writes the URL, and this host, inside the operator's network, asks for it. So a URL is read by one
 strict form, which leaves two readers nothing to differ in: no user, no query, no fragment, no percent sign, no
@@ -12,12 +12,26 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from remora.policy.retry import Backoff
+
 OPTION = "kafka.token_endpoints"
 
 _FORM = re.compile(
     r"https://(?P<host>[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]+\])(?::(?P<port>[1-9][0-9]{0,4}))?"
     r"(?P<path>(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?)(?P<any>\*?)"
 )
+
+RENEWED_AT = 0.8
+"""Of a token's life: what is left is for a server that is away."""
+
+REFRESHED_AT = 0.85
+"""Of a session's life, as Kafka's own client has it."""
+
+LEAST_SESSION_S = 1.0
+"""A broker refuses to begin a session anew that is younger."""
+
+PAUSES = Backoff(1.0, 60.0)
+"""Between requests for a token that failed, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +101,22 @@ def why_not(url: str, allowed: Iterable[TokenPlace]) -> str:
     if not any(each.has(place) for each in allowed):
         return f"{OPTION} does not name this URL"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTimes:
+    """Of one token, on one clock."""
+
+    renew_at: float
+    ends_at: float
+
+    @classmethod
+    def of(cls, asked_at: float, lasts_s: float) -> TokenTimes:
+        """Counted from before the request: a slow answer only makes it shorter."""
+        return cls(asked_at + RENEWED_AT * lasts_s, asked_at + lasts_s)
+
+
+def renewal_s(session_s: float) -> float | None:
+    """Seconds until a session is renewed; None where it ends by itself, since there is none or it is too short."""
+    after_s = max(REFRESHED_AT * session_s, LEAST_SESSION_S)
+    return after_s if after_s < session_s else None

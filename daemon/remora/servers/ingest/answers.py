@@ -1,13 +1,16 @@
-"""The answer to events that are stored."""
+"""The answers to requests that succeed: what was stored, other values as JSON, and the OpenAPI document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
-from remora.model.ingest import FannedOut, PublishResult
+from remora.model.fan_out import FannedOut
+from remora.model.ingest import PublishResult
 from remora.servers.http.response import Response
 from remora.servers.ingest.request_reader import JSON
 
@@ -29,3 +32,9 @@ def stored_response(stored: PublishResult, dropped: int) -> Response:
     repeated = b"true" if stored.repeated else b"false"
     body = b'{"stored":%d,"repeated":%b,"dropped_fields":%d}' % (stored.events, repeated, dropped)
     return Response(200, body, JSON_HEADERS)
+
+
+@cache
+def openapi_document() -> bytes:
+    """The OpenAPI document, which is read when it is first asked for."""
+    return Path(__file__).with_name("openapi.json").read_bytes()
