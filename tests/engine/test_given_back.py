@@ -9,17 +9,17 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
-from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
+from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointUnavailable
 from remora.model.layout import LayoutState, TopicLayout
-from remora.model.topic import Topic
+from remora.model.topic import Delivery, Topic
 from remora.ports.endpoint import Batch
 
 SLOW_S = 1.0
@@ -160,9 +160,10 @@ async def test_a_shard_that_fails_is_given_back_at_once() -> None:
     assert scene.endpoint.pushes == pushes
 
 
-@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), mode=st.sampled_from(Delivery))
 @pytest.mark.guarantee("duplicates")
-def test_no_changes_and_owners_make_copies(seed: int) -> None:
+def test_no_changes_and_owners_make_copies(seed: int, mode: Delivery) -> None:
     """Whenever a topic is changed, routes are left and shards given back: each entry arrives once, in its key's order,
     as long as nothing fails."""
 
@@ -176,17 +177,21 @@ def test_no_changes_and_owners_make_copies(seed: int) -> None:
         endpoint.batch_records = chance.choice([1, 3, 50])
         pace = {key: chance.choice([0.001, 0.05, 0.5]) for key in "abcdefgh"}
         endpoint.fate = lambda route, batch: Fate(pace[batch.records[0].key[-1:].decode()] * chance.random())
-        delivery = DeliverySettings(list_entries=chance.choice([4, 16, 1024]))
+        endpoint.verdict = lambda *_: Verdict(wait_s=chance.choice([0.001, 0.3]) * chance.random())
+        delivery = DeliverySettings(mode=mode.value, list_entries=chance.choice([4, 16, 1024]))
         for number in range(6):
             async with running(a_worker(store, endpoint, delivery, cookie=f"remora/h/b/w{number}")):
                 for _ in range(chance.randrange(4)):
                     await asyncio.sleep(chance.random())
-                    if chance.random() < 0.3 and endpoint.routes:
-                        endpoint.routes[-1].stale = True
+                    if chance.random() < 0.3:
+                        for route in endpoint.routes:
+                            route.stale = True
+                        for exact in endpoint.exact_routes:
+                            exact.stale = True
                     else:
                         store.metadata["t"] = CHANGES[chance.choice(list(CHANGES))](store.metadata["t"])
                         store.tell_changed()
-        async with running(a_worker(store, endpoint, cookie="remora/h/b/w9")):
+        async with running(a_worker(store, endpoint, delivery, cookie="remora/h/b/w9")):
             await drained(store)
 
         arrived = defaultdict(list)
