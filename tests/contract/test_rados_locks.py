@@ -8,9 +8,11 @@ import pytest
 
 from devkit.clusters.ceph import Ceph, Gateway, reached
 from remora.config import RadosSettings
-from remora.model.errors import OwnershipLost, StoreMisconfigured
+from remora.model.errors import OwnershipLost, ShardGone, StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken, Shard
+from remora.storage.librados import WriteOp
+from remora.storage.rados import locks
 from support.stores import expire, renew
 
 pytestmark = pytest.mark.ceph
@@ -126,3 +128,22 @@ def _break_request(name: str, client: int, cookie: str) -> bytes:
 
     body = string(name) + b"\x08" + client.to_bytes(8, "little") + string(cookie)
     return b"\x01\x01" + len(body).to_bytes(4, "little") + body
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["the lock", "the queue"])
+async def test_a_lock_that_ends_within_its_renewal(
+    settings: RadosSettings, gateway: Gateway, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    """Is called lost, though the OSD answers as for a queue that is deleted; such a queue is called gone."""
+    gateway.make_queue("q")
+    async with reached(settings) as store:
+        token = await store.locks.acquire(Shard("q"), "w", 60)
+        assert isinstance(token, LockToken)
+        await store.locks.release(token)
+        if is_deleted:
+            gateway.ioctx.remove_object("q")
+        # As if the lock had ended right behind the check that begins the operation.
+        monkeypatch.setattr(locks, "held_write", lambda token: WriteOp().assert_exists())
+
+        with pytest.raises(ShardGone if is_deleted else OwnershipLost):
+            await renew(store, token, 60)

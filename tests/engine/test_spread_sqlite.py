@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from devkit.entries.entries import raw_entry
-from engine.fakes import FakeEndpoint
+from engine.fakes import FakeEndpoint, Fate
 from engine.runs import running
+from remora.codec.shard_hash import shards
 from remora.config import DeliverySettings, OwnershipSettings, SqliteSettings
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
+from remora.model.errors import TopicMoved, TopicRefused
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.stores import own_topic
 
 LONG_S = 60.0
+CHANGES = 12
 SETTINGS = OwnershipSettings(discovery_interval_s=0.5)
 
 
@@ -81,3 +84,58 @@ async def test_workers_come_share_and_go_while_every_event_arrives(tmp_path: Pat
     for shard in range(11):
         of_shard = [number for number in numbers if number % 11 == shard]
         assert of_shard == sorted(of_shard)
+
+
+@pytest.mark.guarantee("duplicates")
+async def test_nothing_arrives_twice_while_shards_change_and_move(tmp_path: Path) -> None:
+    """While a topic gets other numbers of shards, its workers drain one after the other and its routes are left, each
+    event arrives once, and those of a key in their order."""
+    chance, settings = Random(6), SqliteSettings(directory=str(tmp_path / "store"), files=1)
+    endpoint, keys = FakeEndpoint(lanes=64), [f"k{number}" for number in range(64)]
+    endpoint.batch_records = 4
+    endpoint.fate = lambda _, batch: Fate(0.1 if batch.lane % 8 == 0 else 0.002)
+    sent: list[str] = []
+    async with SqliteStore(settings) as store, AsyncExitStack() as stack:
+        await store.own_topics.create(own_topic("t", 2))
+        workers = [await stack.enter_async_context(a_worker(settings, endpoint, f"w{each}")) for each in range(3)]
+        stop = asyncio.Event()
+
+        async def stream() -> None:
+            while not stop.is_set():
+                topic = await store.own_topics.find("t")
+                assert topic is not None
+                some = chance.choices(keys, k=16)
+                places = shards([f"b:{key}".encode() for key in some], topic.shards)
+                events = [
+                    RoutedEvent(place, f"b:{key}".encode(), raw_entry(key, len(sent) + i))
+                    for i, (key, place) in enumerate(zip(some, places, strict=True))
+                ]
+                with suppress(TopicMoved):
+                    await store.ingest.publish(topic, events)
+                    sent.extend(some)
+                await asyncio.sleep(0.004)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stream())
+            for _ in range(CHANGES):
+                topic = await store.own_topics.find("t")
+                assert topic is not None
+                with suppress(TopicRefused):
+                    await store.own_topics.reshard(topic, chance.choice([1, 2, 3, 5, 8]))
+                for route in endpoint.routes:
+                    route.stale = True
+                await asyncio.sleep(chance.uniform(0, 0.15))
+                drained = chance.choice(workers)
+                drained.drain(True)
+                await asyncio.sleep(chance.uniform(0, 0.3))
+                drained.drain(False)
+            stop.set()
+        async with asyncio.timeout(LONG_S):
+            while await store.inspection.backlog(await store.catalog.shards()):  # noqa: ASYNC110 - emptied by others
+                await asyncio.sleep(0.02)
+
+    arrived = [int(each.removeprefix(b"id-")) for each in endpoint.events()]
+    assert sorted(arrived) == list(range(len(sent)))
+    for key in keys:
+        of_key = [number for number in arrived if sent[number] == key]
+        assert of_key == sorted(of_key)

@@ -16,6 +16,7 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
 from remora.model.topic import GENERATION_MARK, Topic, TopicHold, generation_of, own_topic_name
 from remora.policy.holds import hold_text, in_force
+from remora.policy.layouts import are_sent_alike
 from remora.policy.objectives import Objective, parse_objective
 from remora.policy.pace import EarlyReadings
 from remora.ports.delivery import DeliveryStore
@@ -111,8 +112,8 @@ class Catalogue:
         return topic is not None and topic.generation > generation_of(shard.queue)
 
     async def wait_for_change(self, shard: Shard, seen: Topic | None, hold: TopicHold | None = None) -> None:
-        """Wait until the attributes of a shard's topic differ from those `seen`, or it is held otherwise."""
-        while self.topic(shard) == seen and self.hold(shard) == hold:
+        """Wait until entries of a shard's topic are to be sent otherwise than as `seen`, or it is held otherwise."""
+        while are_sent_alike(self.topic(shard), seen) and self.hold(shard) == hold:
             await self._changed.wait()
 
     async def next_change(self) -> None:

@@ -32,6 +32,7 @@ from remora.model.errors import (
     StoreError,
     without_frames,
 )
+from remora.model.position import Position
 from remora.model.topic import Topic
 from remora.policy.condition import State
 from remora.ports.endpoint import LateEndpoint, SucceedingRoute, TransactionalEndpoint
@@ -85,7 +86,11 @@ class Dispatcher:
         Raises OwnershipLost, ShardGone or NotOurs when this worker must give the shard up.
         """
         try:
-            await self._run()
+            while not self._finishing.is_set():
+                if await self._attempt() and not self._progress.news.is_set():
+                    return
+            if self._last_done() is not None:
+                await self._attempt()
         except ShardGone:
             # It may have gone with its layout, before the look that would have found it empty: the catalogue tells.
             if self._progress.has_work:
@@ -96,23 +101,33 @@ class Dispatcher:
             self._shaped.cancel()
             self._standing.left()
 
-    async def _run(self) -> None:
-        while not self._finishing.is_set():
-            failure: EndpointError | StoreError | None = None
-            try:
-                rests = await self._deliver()
-                if rests and not self._progress.news.is_set():
-                    return
-            except (OwnershipLost, ShardGone, NotOurs):
-                raise
-            except EntryRefused as exc:
-                self._standing.failed(without_frames(exc), "poison")
-            except (EndpointError, StoreError) as exc:
-                failure = without_frames(exc)
-            if failure is not None:
-                self._shaped.cancel()
-                await self._waits.pause_after(failure)
-                self._turn.end()
+    async def _attempt(self) -> bool:
+        """One session, and the pause that follows a failure; returns what `_deliver` does, False after a failure."""
+        failure: EndpointError | StoreError | None = None
+        try:
+            return await self._deliver()
+        except (OwnershipLost, ShardGone, NotOurs):
+            raise
+        except EntryRefused as exc:
+            self._standing.failed(without_frames(exc), "poison")
+        except (EndpointError, StoreError) as exc:
+            failure = without_frames(exc)
+        if failure is not None:
+            self._shaped.cancel()
+            await self._waits.pause_after(failure)
+            self._turn.end()
+        return False
+
+    def _last_done(self) -> Position | None:
+        """Where the last entry stands that has arrived, and that has others before it which have not.
+
+        The shard's next owner would send it again, so one that is given back goes on until there is none; but not
+        after a failure, or the shard would stay with an owner that cannot deliver.
+        """
+        done = self._scope.state.redelivery.done
+        if not done or self._outlet.is_exact or self._standing.last_failure:
+            return None
+        return max(Position.parse(each.decode()) for each in done)
 
     async def _deliver(self) -> bool:
         """One session: find out where to, open the way, deliver until something changes or fails.
@@ -152,7 +167,9 @@ class Dispatcher:
         async with self._begin(topic) as (session, sender):
             self._outlet.is_opened = True
             if self._finishing.is_set():
-                return False
+                if (last := self._last_done()) is None:
+                    return False
+                session.reader.end_behind(last, session.end)
             self._session = session
             self._standing.enter(State.DELIVERING, "")
             try:

@@ -183,16 +183,16 @@ class OwnershipEvents(EventGroup):
             counts = ", ".join(f"{owner}: {count}" for owner, count in Counter(news.values()).most_common(MOST_OWNERS))
             say(logging.INFO, "shard_held", "queues are held by other owners", queues=len(news), owners=counts)
 
-    def gone(self, queue: str, *, had_work: bool) -> None:
+    def gone(self, queue: str, why: str, *, had_work: bool) -> None:
         """A queue that was held does not exist any more, because its topic was deleted or is no longer persistent.
 
         With `had_work` what waited in it has gone with it, undelivered.
         """
         if had_work:
             text = "delivery of the queue stops: it was deleted while entries waited in it, which are lost"
-            say(logging.WARNING, "shard_gone", text, queue=queue)
+            say(logging.WARNING, "shard_gone", text, queue=queue, reason=why)
         else:
-            say(logging.INFO, "shard_gone", "delivery of the queue stops: it was deleted", queue=queue)
+            say(logging.INFO, "shard_gone", "delivery of the queue stops: it was deleted", queue=queue, reason=why)
 
     def left_alone(self, queue: str, why: str) -> None:
         """A queue stays with its gateway. Each reason is said once."""

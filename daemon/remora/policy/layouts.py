@@ -8,9 +8,10 @@ only where i and j are alike modulo d, the greatest common divisor of n and m: d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
 
-from remora.model.topic import TopicLayout
+from remora.model.topic import Topic, TopicLayout
 from remora.model.words import several
 
 
@@ -22,6 +23,25 @@ def parents(old: int, new: int, number: int) -> range:
 def step(old: int, new: int) -> int:
     """Modulo this the numbers of an old and of a new shard are alike that may share a key."""
     return gcd(old, new)
+
+
+def are_sent_alike(one: Topic | None, other: Topic | None) -> bool:
+    """Whether entries of a topic are sent alike by these attributes of it, so that what is under way goes on.
+
+    Its layouts, its room and whether it is closed decide only about events that come in.
+    """
+    if one is None or other is None or one == other:
+        return one == other
+    intake = replace(
+        one,
+        shards=other.shards,
+        generation=other.generation,
+        former=other.former,
+        coming=other.coming,
+        closed=other.closed,
+        capacity_bytes=other.capacity_bytes,
+    )
+    return intake == other
 
 
 def still_held(former: Sequence[TopicLayout], entries: int, *, is_counted: bool = True) -> str:

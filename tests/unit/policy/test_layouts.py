@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.topic import LayoutState, TopicLayout
-from remora.policy.layouts import parents, still_held, waits_for, waits_for_commits
+from remora.model.topic import LayoutState, Target, Topic, TopicLayout
+from remora.policy.layouts import are_sent_alike, parents, still_held, waits_for, waits_for_commits
 
 Parents = Callable[[int, int, int], Sequence[int]]
 
@@ -54,6 +54,45 @@ def test_what_is_said() -> None:
     assert waits_for_commits("t.3", 0, 1, 0) == "waits for t.3 of generation 0: 1 open reservation"
     assert waits_for_commits("t@2", 2, 5, 1) == "waits for t@2 of generation 2: 5 open reservations, and 1 more"
     assert waits_for_commits("t", 0, 0, 0) == "waits for t of generation 0: its end"
+
+
+TOPIC = Topic("t", "", "t", Target("kafka://b:9092", "", "t"), id="one")
+OTHERWISE: dict[str, object] = {
+    "target": Target("kafka://b:9092", "acks=all", "t"),
+    "opaque_data": b"x",
+    "time_to_live_s": 60,
+    "max_retries": 3,
+    "retry_sleep_s": 1,
+    "id": "another",
+    "owner": "user",
+    "is_sequenced": True,
+}
+ALIKE: dict[str, object] = {
+    "shards": 4,
+    "generation": 1,
+    "former": (TopicLayout(0, 1, LayoutState.SHUT),),
+    "coming": TopicLayout(1, 4, LayoutState.PREPARING),
+    "closed": True,
+    "capacity_bytes": 1 << 20,
+}
+
+
+@pytest.mark.parametrize("name", [*OTHERWISE, *ALIKE])
+def test_what_decides_how_entries_are_sent(name: str) -> None:
+    """Target, limits of life and whose topic it is do; its layouts, its room and whether it is closed do not."""
+    changed = replace(TOPIC, **{name: {**OTHERWISE, **ALIKE}[name]})  # type: ignore[arg-type]  # fields by name
+
+    assert are_sent_alike(TOPIC, changed) is (name in ALIKE)
+    assert are_sent_alike(changed, changed)
+
+
+def test_a_topic_that_becomes_known_or_unknown_is_sent_otherwise() -> None:
+    """Its entries then go by attributes of their own."""
+    assert [are_sent_alike(one, other) for one, other in [(TOPIC, None), (None, TOPIC), (None, None)]] == [
+        False,
+        False,
+        True,
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ schedules

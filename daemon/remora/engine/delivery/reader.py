@@ -12,6 +12,7 @@ from remora.engine.admission.givers import Allowance, Giver
 from remora.engine.delivery.reservation import SessionReservation
 from remora.engine.delivery.scope import DeliveryScope
 from remora.model.errors import CodecError, RemoraError, StoreError
+from remora.model.position import Position
 from remora.model.record import Page, Record
 from remora.model.traffic import Priority
 from remora.policy.flow import EmptyQueue, Flow
@@ -19,6 +20,10 @@ from remora.policy.pace import brought_forward_s
 from remora.policy.retry import PROBE_ENTRIES
 from remora.policy.stages import EventStage
 from remora.ports.tracing import PageTimes
+
+REST_S = 5.0
+"""For so long a session still reads whose shard is given back, to leave nothing behind that the next owner would send
+again; it may wait for room or credit meanwhile, which may never come."""
 
 
 class Reader:
@@ -51,6 +56,9 @@ class Reader:
         self._givers = allowance.givers
         self._giver: Giver | None = None
         self._early_s = 0.0
+        self._last: Position | None = None
+        self._reached = b""
+        self._end: Callable[[], None] = lambda: None
         self._on_failure = on_failure
         self._all_removed = all_removed
         self.held = SessionReservation(scope, allowance, on_long_wait)
@@ -74,6 +82,12 @@ class Reader:
             return None
         page, self.times = found
         return page
+
+    def end_behind(self, last: Position, end: Callable[[], None]) -> None:
+        """Call `end`, which ends the session, when the page with the entry at this position is packed, or when that
+        takes too long."""
+        self._last, self._end = last, end
+        asyncio.get_running_loop().call_later(REST_S, end)
 
     def stop(self) -> None:
         """Read nothing more."""
@@ -112,7 +126,7 @@ class Reader:
 
     def learn(self, page: Page) -> None:
         """Take note of a listing that is about to be delivered."""
-        self.times.taken = self._scope.clock()
+        self.times.taken, self._reached = self._scope.clock(), page.positions[-1]
         if page.after and self._scope.succeeds is not None:
             self._scope.succeeds(page.after)
         reads, nbytes, entries = self._reads, page.nbytes, len(page.entries)
@@ -215,6 +229,8 @@ class Reader:
         """The page that was taken in last is packed."""
         self.times.packed = self._scope.clock()
         self._scope.took(EventStage.RENDER, self.times.packed - self.times.taken)
+        if self._last is not None and Position.parse(self._reached.decode()) > self._last:
+            self._end()
 
     def discard(self, page: Page, room: int) -> None:
         """Throw a page away that has come, with what was taken for it: what stands before it was turned back."""

@@ -48,7 +48,7 @@ class WorkerContext:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryScope:
-    """One shard on its way to one topic. The topic is a snapshot: a session ends when its attributes change."""
+    """One shard on its way to one topic, a snapshot: a session ends when entries are to be sent otherwise."""
 
     context: WorkerContext
     lease: Lease

@@ -157,7 +157,7 @@ class Session:
         self.end()
 
     async def _watch(self) -> None:
-        """End the session when its topic's attributes have changed, or it is held: what was read is read anew."""
+        """End the session when its topic is sent otherwise by now, or is held: what was read is read anew."""
         scope = self.scope
         seen = None if scope.topic.source is Source.ENTRY else scope.topic
         await scope.context.catalogue.wait_for_change(scope.lease.shard, seen)

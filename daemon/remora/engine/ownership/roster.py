@@ -220,7 +220,8 @@ class Roster:
         """
         lease = owned.lease
         if isinstance(why, ShardGone):
-            self._telemetry.gone(lease.shard.queue, had_work=owned.has_work and not self._is_former(lease.shard))
+            had_work = owned.has_work and not self._is_former(lease.shard)
+            self._telemetry.gone(lease.shard.queue, str(why), had_work=had_work)
             return Errored(reason=str(why))
         self._telemetry.lost(lease.shard.queue, str(why))
         now = asyncio.get_running_loop().time()

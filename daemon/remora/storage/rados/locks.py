@@ -33,6 +33,7 @@ from remora.storage.rados.part import (
     RadosPart,
     check_locked,
     decoded,
+    held_read,
     held_write,
     holder_of,
     lock_name,
@@ -117,11 +118,16 @@ class RadosLocks(RadosPart):
         """Extend a lock that is still held.
 
         The flag must-renew alone would do, but answers ENOENT both for a lock that is not held and for a queue that
-        does not exist; the check before it answers EBUSY.
+        does not exist; the check before it answers EBUSY. A lock that ends between the two is answered with ENOENT all
+        the same, though its queue is there: another look tells.
         """
+        what = f"renewing the lock of {token.shard}"
         request = encode_lock(lock_name(token.shard), token.cookie, _duration(lease_s), LockFlags.MUST_RENEW)
-        operation = held_write(token).call(LOCK_CLASS, "lock", request)
-        await self._run(operation, token.shard, f"renewing the lock of {token.shard}", HELD)
+        try:
+            await self._run(held_write(token).call(LOCK_CLASS, "lock", request), token.shard, what, HELD)
+        except ShardGone as exc:
+            await self._run(held_read(token), token.shard, what, HELD)
+            raise StoreUnavailable(f"{what}: the lock was not held for a moment") from exc
 
     async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, 32 at a time; returns an error for each that was not extended."""
