@@ -5,14 +5,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
+import msgspec
+
 from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.record import Attempt
 from remora.model.shard import LockToken
-from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, parsed
+from remora.storage.sqlite.part import SqlitePart, held_row, parsed
 
 _NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
 _NOTED = "SELECT noted FROM attempts WHERE queue = ?"
-_FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
+_FORGET = """
+DELETE FROM attempts WHERE queue IN (
+    SELECT queue FROM json_each(?) AS new JOIN attempts ON queue = CAST(new.key AS INTEGER) WHERE last < new.value
+)
+"""
 
 
 class SqliteAttempts(SqlitePart):
@@ -28,7 +34,7 @@ class SqliteAttempts(SqlitePart):
             if attempts:
                 connection.execute(_NOTE, (queue.id, last, value))
             else:
-                forget_attempts(connection, queue, queue.tail)
+                forget_attempts(connection, {queue.id: queue.tail})
 
         await self._file(token.shard).write(note, durable=False, upkeep=True)
 
@@ -48,6 +54,7 @@ class SqliteAttempts(SqlitePart):
         return self._files.owner.entity
 
 
-def forget_attempts(connection: sqlite3.Connection, queue: QueueRow, end: int) -> None:
-    """Within a transaction that removes the entries before `end`, forget the attempts if those were all."""
-    connection.execute(_FORGET, (queue.id, end))
+def forget_attempts(connection: sqlite3.Connection, ends: Mapping[int, int]) -> None:
+    """Within a transaction that removes the entries before these positions, by queue, forget the attempts of a queue if
+    those were all."""
+    connection.execute(_FORGET, (msgspec.json.encode(ends).decode(),))

@@ -6,17 +6,19 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
-from remora.model.ledger import Cause, Tally
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
+from remora.model.ledger import Tally
 from remora.model.record import Page
 from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.sqlite import layouts, recent
-from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.group_commit import GroupCommit
 from remora.storage.sqlite.ingest import expire as expire_events
 from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
-from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.removals import Removal
+from remora.storage.sqlite.schema import rowid
 from remora.storage.sqlite.two_phase import expire_stale
 
 MOST_BYTES = 4 << 20
@@ -30,13 +32,6 @@ _LIST = """
 SELECT ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM settled WHERE id >= ? AND id < ? ORDER BY id
 """
 _COUNT = "SELECT count(*) FROM settled WHERE id >= ? AND id < ?"
-_SIZE = "SELECT total(length(data)) FROM settled WHERE id >= ? AND id < ?"
-_DELETE = "DELETE FROM settled WHERE id >= ? AND id < ?"
-_MOVE_FRONT = """
-UPDATE queues SET head = ?, used_bytes = ?, delivered = delivered + ?, dead_lettered = dead_lettered + ?,
-    expired = expired + ?, dropped = dropped + ?, removed_elsewhere = removed_elsewhere + ?
-WHERE id = ?
-"""
 _WITH_RESERVATIONS = """
 SELECT name FROM queues WHERE reservations > 0 OR topic IN (SELECT topic FROM reservations WHERE state = 'open')
 """  # one of a topic may have outlived the queues that it had room in
@@ -47,6 +42,10 @@ class SqliteQueue(SqlitePart):
 
     poll_cost_s = 0.00005
     """One read of an index, on this host."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._removals = GroupCommit(durable=False, upkeep=True)
 
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
@@ -60,26 +59,14 @@ class SqliteQueue(SqlitePart):
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and add the tally to the ledger.
 
-        Not synced: after a power cut they are delivered again.
+        Not synced: after a power cut they are delivered again. It shares the transaction of what comes a moment later.
         """
         end = parsed(upto)
         if tally.total != count:
             raise ValueError(f"{token.shard}: a tally of {tally.total} for the removal of {count} entries")
 
-        def remove(connection: sqlite3.Connection) -> Sequence[str]:
-            queue = held_row(connection, token, self._me)
-            if end > queue.tail:
-                raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed so far")
-            if end <= queue.head:
-                return ()
-            if end - count != queue.head:
-                raise StoreUnavailable(f"{token.shard} is not removed up to {end}: its front is at {queue.head} by now")
-            _remove(connection, queue, end, tally)
-            forget_attempts(connection, queue, end)
-            return layouts.freed_by(connection, queue) if end == queue.tail else ()
-
         file = self._file(token.shard)
-        if freed := await file.write(remove, durable=False, upkeep=True):
+        if freed := await self._removals.submit(file, Removal(token, self._me, end, count, tally)):
             file.ring([Shard(name, Origin.REMORA) for name in freed])
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
@@ -186,15 +173,3 @@ def _was_cut_short(connection: sqlite3.Connection, queue: QueueRow, first: int, 
     """Whether these were a lot, and none is missing among them."""
     count = present(connection, queue, first, first + len(entries))
     return sum(map(len, entries)) >= MOST_BYTES and count == len(entries)
-
-
-def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Tally) -> None:
-    freed = ENTRY_OVERHEAD * (end - queue.head)
-    if queue.head < queue.settled:
-        span = rowid(queue.id, queue.head), rowid(queue.id, min(end, queue.settled))
-        (nbytes,) = connection.execute(_SIZE, span).fetchone()
-        connection.execute(_DELETE, span)
-        freed += int(nbytes)
-    freed += recent.size(connection, queue.id, max(queue.head, queue.settled), end)
-    counts = [count for cause, count in tally.items() if cause is not Cause.EXPORTED]  # nothing is spilled here
-    connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
