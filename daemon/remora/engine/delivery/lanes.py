@@ -37,8 +37,7 @@ class LaneSender:
     """See the module."""
 
     def __init__(self, session: Session, route: Route) -> None:
-        self._session = session
-        self._scope = session.scope
+        self._session, self._scope = session, session.scope
         self._redelivery = session.scope.state.redelivery
         self._reads, self._progress = session.scope.state.reads, session.scope.state.progress
         self._reader = session.reader
@@ -122,10 +121,11 @@ class LaneSender:
 
     async def _gather(self, batches: int, busy_at: float) -> None:
         """Leave a queue to itself that had little, when batches are many: what comes in meanwhile travels together."""
-        if pause_s := self._scope.context.pace.pause_s(batches, asyncio.get_running_loop().time()):
+        now, is_told = asyncio.get_running_loop().time(), self._scope.context.store.arrivals.notifies
+        if pause_s := self._scope.context.pace.pause_s(batches, now, is_told=is_told):
             await asyncio.sleep(pause_s)
         await self._lanes.started(within_s=GATHER_S)
-        if self._scope.context.store.arrivals.notifies:  # of what comes behind the page: to look at once is in vain
+        if is_told:  # of what comes behind the page: to look at once is in vain
             await self._reader.wait_for_look(busy_at)
 
     def _read_ahead(self, page: Page) -> int:
