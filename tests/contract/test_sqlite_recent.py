@@ -222,6 +222,20 @@ async def test_a_backlog_of_large_requests_is_written_once(
     assert await in_log() >= sum(len(each.payload) for each in large(topic, "live-"))
 
 
+async def test_much_goes_behind_what_waits_in_the_log(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request with much for a shard goes into the log, however long that is, while an entry of the shard is there."""
+    monkeypatch.setattr(recent, "LONGEST", 0)
+    monkeypatch.setattr(recent, "AT_ONCE", 0)
+    topic = await store.own_topics.create(own_topic("t", 1))
+    few, much = spread(topic, 1, "few-"), large(topic, "much-")
+
+    await store.ingest.publish(topic, few)
+    await store.ingest.publish(topic, much)
+
+    page = await store.queue.read(await held(store, topic.shard(0)), b"", 1024)
+    assert page.entries == [each.payload for each in (*few, *much)]
+
+
 @pytest.mark.guarantee("in-the-embedded-store")
 @pytest.mark.parametrize("at_once", [1, 5, 1024])
 async def test_entries_past_the_log_overtake_none_in_it(

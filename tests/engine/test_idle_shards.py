@@ -69,6 +69,24 @@ async def test_a_shard_becomes_idle_again_after_its_work_and_starts_anew() -> No
 
 
 @in_virtual_time
+async def test_a_busy_queue_is_not_read_in_vain() -> None:
+    """A queue that gets an entry again and again is read once for each, and not once more to find nothing."""
+    store, endpoint = a_telling_store("t"), FakeEndpoint()
+    store.queues["t"].append(raw_entry("k", 0))
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+        await asyncio.sleep(2)
+        reads = store.calls["read"]
+        for number in range(1, 21):
+            store.queues["t"].append(raw_entry("k", number))
+            await asyncio.sleep(0.02)
+        assert 20 <= store.calls["read"] - reads <= 21
+
+    assert endpoint.events() == [b"id-%d" % number for number in range(21)]
+
+
+@in_virtual_time
 async def test_an_idle_session_is_told_and_does_not_look() -> None:
     """A shard that is still active reads nothing while nothing comes, and delivers what comes at once."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()

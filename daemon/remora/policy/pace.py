@@ -14,6 +14,11 @@ UNDER_WAY = 20.0
 BURST_S = 0.05
 LONGEST_S = 0.15
 
+GAP_S = 0.01
+"""A queue whose store tells of new entries is read again after this time at the earliest, once a page has reached its
+end. Read at once, a busy queue of single events makes twice as many pages, and a page costs as much as several entries.
+A queue that got nothing for as long is read at once."""
+
 _WEIGHT = 1 / 32
 
 CHEAP_POLL_S = 0.0001
@@ -76,10 +81,11 @@ class Pace:
         """A batch was acknowledged so long after it was given to the endpoint."""
         self._ack_s += (max(after_s, 1e-6) - self._ack_s) * _WEIGHT
 
-    def pause_s(self, batches: int, now: float) -> float:
-        """Seconds to wait after a short listing that made `batches` batches at this time."""
+    def pause_s(self, batches: int, now: float, *, is_told: bool = False) -> float:
+        """Seconds to wait after a short listing that made `batches` batches at this time; `is_told` where the store
+        tells of what comes behind it."""
         overdrawn_s = self._budget.charge(batches / self.per_second, now)
-        return min(LONGEST_S, max(0.0, overdrawn_s - BURST_S))
+        return min(LONGEST_S, max(GAP_S if is_told else 0.0, overdrawn_s - BURST_S))
 
 
 READS_PER_SECOND = 400.0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from remora.policy.pace import (
     BURST_S,
+    GAP_S,
     LEAST_PER_SECOND,
     LONGEST_S,
     MOST_PER_SECOND,
@@ -130,3 +131,19 @@ def test_a_store_that_tells_without_end_is_read_twice_a_second() -> None:
         times += 1
 
     assert times == pytest.approx(100 / READ_EVERY_S + READS_AT_ONCE, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("is_told", "before", "pause_s"),
+    [
+        (True, 0, GAP_S),  # as little as there is
+        (False, 0, 0.0),  # nobody tells when it is worth a look: the queue has to be looked into
+        (True, 10_000, LONGEST_S),  # the budget is overdrawn by more
+    ],
+)
+def test_a_queue_that_is_told_of_is_left_to_itself_for_a_moment(is_told: bool, before: int, pause_s: float) -> None:
+    """After a short page a queue is left alone for the gap where the store tells of entries, or as the budget asks."""
+    pace = Pace()
+    pace.pause_s(before, 0.0)
+
+    assert pace.pause_s(1, 0.0, is_told=is_told) == pause_s

@@ -30,9 +30,9 @@ class IdleFile:
         self._seconds = seconds
 
     async def write(
-        self, job: Callable[[sqlite3.Connection], list[object]], *, durable: bool, arrived: Sequence[Shard]
+        self, job: Callable[[sqlite3.Connection], list[object]], *, arrived: Sequence[Shard], **how: bool
     ) -> list[object]:
-        assert durable
+        assert how == {"durable": True, "upkeep": False, "may_wait": False}
         self.transactions.append(outcomes := job(self._connection))
         if self._seconds:
             await asyncio.sleep(self._seconds)
@@ -48,9 +48,9 @@ class SlowFile(IdleFile):
         self.may_end = asyncio.Event()
 
     async def write(
-        self, job: Callable[[sqlite3.Connection], list[object]], *, durable: bool, arrived: Sequence[Shard]
+        self, job: Callable[[sqlite3.Connection], list[object]], *, arrived: Sequence[Shard], **how: bool
     ) -> list[object]:
-        outcomes = await super().write(job, durable=durable, arrived=arrived)
+        outcomes = await super().write(job, arrived=arrived, **how)
         self.has_run.set()
         await self.may_end.wait()
         return outcomes

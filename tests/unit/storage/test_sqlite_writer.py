@@ -432,3 +432,42 @@ async def test_a_host_that_has_no_thread_to_give(writer: Writer, path: Path) -> 
 
     assert await writer.write(insert(2), durable=True) == 2
     assert (rows(path), writer.waiting) == ([2], 0)
+
+
+async def test_what_may_wait_shares_the_transaction_of_what_may_not(
+    path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that may wait are done ahead of the next one that may not, in its transaction."""
+    monkeypatch.setattr(module, "PATIENCE_S", 120.0)
+    kept = [asyncio.create_task(writer.write(insert(value), durable=False, may_wait=True)) for value in (1, 2)]
+    await asyncio.sleep(0)
+    assert writer.stats.transactions == 0
+
+    await writer.write(insert(3), durable=True)
+
+    assert [await each for each in kept] == [1, 2]
+    assert writer.stats.transactions == 1
+    assert rows(path) == [1, 2, 3]
+
+
+async def test_what_may_wait_is_done_alone_after_a_moment(path: Path, writer: Writer) -> None:
+    """A job that may wait is done soon, though no other one comes."""
+    assert await writer.write(insert(1), durable=False, may_wait=True) == 1
+
+    assert rows(path) == [1]
+
+
+async def test_what_was_kept_for_company_is_done_at_the_end(
+    path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that is ended does what it has kept before its thread ends."""
+    monkeypatch.setattr(module, "PATIENCE_S", 120.0)
+    kept = asyncio.create_task(writer.write(insert(1), durable=False, may_wait=True))
+    await asyncio.sleep(0)
+
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 120)
+
+    assert rows(path) == [1]
+    assert await kept == 1

@@ -37,11 +37,9 @@ class LaneSender:
     """See the module."""
 
     def __init__(self, session: Session, route: Route) -> None:
-        self._session = session
-        self._scope = session.scope
+        self._session, self._scope = session, session.scope
         self._redelivery = session.scope.state.redelivery
-        self._reads = session.scope.state.reads
-        self._progress = session.scope.state.progress
+        self._reads, self._progress = session.scope.state.reads, session.scope.state.progress
         self._reader = session.reader
         self._route = route
         self._lanes = lanes = LaneQueues()
@@ -102,7 +100,7 @@ class LaneSender:
                 if not self._reads.pages_delivered and self._probing >= PROBE_ENTRIES:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
                 elif is_last:
-                    await self._gather(batches)
+                    await self._gather(batches, busy_at)
             else:
                 self._reader.held.end_pages()
                 if self._session.trimmer.is_empty:
@@ -121,11 +119,14 @@ class LaneSender:
             self._last_storing = self._last_storing if self._last_storing is not storing else None
         return page
 
-    async def _gather(self, batches: int) -> None:
+    async def _gather(self, batches: int, busy_at: float) -> None:
         """Leave a queue to itself that had little, when batches are many: what comes in meanwhile travels together."""
-        if pause_s := self._scope.context.pace.pause_s(batches, asyncio.get_running_loop().time()):
+        now, is_told = asyncio.get_running_loop().time(), self._scope.context.store.arrivals.notifies
+        if pause_s := self._scope.context.pace.pause_s(batches, now, is_told=is_told):
             await asyncio.sleep(pause_s)
         await self._lanes.started(within_s=GATHER_S)
+        if is_told:  # of what comes behind the page: to look at once is in vain
+            await self._reader.wait_for_look(busy_at)
 
     def _read_ahead(self, page: Page) -> int:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
@@ -293,8 +294,7 @@ class LaneSender:
         self._look_settled()
 
     def _look_settled(self) -> None:
-        if self._lanes.are_busy or self._storing:
-            return
-        self._session.trimmer.nudge()
-        if self._session.is_over:
-            self._settled.set()
+        if not (self._lanes.are_busy or self._storing):
+            self._session.trimmer.nudge()
+            if self._session.is_over:
+                self._settled.set()

@@ -99,18 +99,20 @@ class File:
         *,
         durable: bool = True,
         upkeep: bool = False,
+        may_wait: bool = False,
         arrived: Collection[Shard] = (),
         changes_topics: bool = False,
     ) -> T:
         """What a job returns, once the transaction that it shares with others is committed; see `Job`.
 
         With `durable` it is synced too, else it may be undone by a power cut. `upkeep` is what delivery needs: it may
-        use the room that is kept from all else. `arrived` are the queues that the job appends to: those that wait for
-        arrivals are notified; so they are when it `changes_topics`.
+        use the room that is kept from all else. A job that `may_wait` is kept for a moment, to share the transaction of
+        one that may not. `arrived` are the queues that the job appends to: those that wait for arrivals are notified;
+        so they are when it `changes_topics`.
         """
         self._check()
         try:
-            result = await self._writer.write(job, durable=durable, upkeep=upkeep)
+            result = await self._writer.write(job, durable=durable, upkeep=upkeep, may_wait=may_wait)
         except StoreAway as exc:
             self._met(_WRITING, exc)
             raise

@@ -120,10 +120,17 @@ class _Group:
 
 class GroupCommit:
     """Carries requests out; those that wait for a file at the same time share a transaction. It is synced, unless what
-    it does need not outlive a power cut."""
+    it does need not outlive a power cut. `upkeep` of delivery joins the transaction of what comes a moment later."""
 
-    def __init__(self, tracer: Tracer = NO_TRACER, meter: StageMeter = NO_METER, *, durable: bool = True) -> None:
-        self._durable = durable
+    def __init__(
+        self,
+        tracer: Tracer = NO_TRACER,
+        meter: StageMeter = NO_METER,
+        *,
+        durable: bool = True,
+        upkeep: bool = False,
+    ) -> None:
+        self._durable, self._upkeep = durable, upkeep
         self._open: dict[File, _Group] = {}
         self._past: WeakKeyDictionary[File, Past] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,11 +184,18 @@ class GroupCommit:
 
     async def _written(self, file: File, group: _Group) -> list[object]:
         try:
-            await group.gather(self._past.get(file, _FIRST))
+            if not self._upkeep:
+                await group.gather(self._past.get(file, _FIRST))
             began = asyncio.get_running_loop().time()
             span = self._tracer.begin(Work.COMMIT, file.path.name, {}, links=group.contexts)
             try:
-                outcomes = await file.write(group.run, durable=self._durable, arrived=group.arrived)
+                outcomes = await file.write(
+                    group.run,
+                    durable=self._durable,
+                    upkeep=self._upkeep,
+                    may_wait=self._upkeep,
+                    arrived=group.arrived,
+                )
             except RemoraError as exc:
                 span.end(str(exc))
                 raise

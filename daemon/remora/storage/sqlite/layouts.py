@@ -159,8 +159,6 @@ def _parents(connection: sqlite3.Connection, queue: QueueRow) -> tuple[int, dict
 
 def freed_by(connection: sqlite3.Connection, queue: QueueRow) -> Sequence[str]:
     """The queues that were held back by this one, which is empty by now, and that no other one holds back."""
-    if queue.handover != AWAITED:
-        return ()
     return [name for (name,) in connection.execute(_FREED, (queue.id,))]
 
 

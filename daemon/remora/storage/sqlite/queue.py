@@ -1,22 +1,23 @@
-"""The committed entries of held queues, and how often they were tried in vain. Lock and incarnation are checked in each
-transaction itself."""
+"""The committed entries of held queues. Lock and incarnation are checked in each transaction itself."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from remora.codec.attempts import decode_attempts, encode_attempts
-from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
-from remora.model.ledger import Cause, Tally
-from remora.model.record import Attempt, Page
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
+from remora.model.ledger import Tally
+from remora.model.record import Page
 from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.sqlite import layouts, recent
 from remora.storage.sqlite.file import File
+from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.group_commit import GroupCommit
 from remora.storage.sqlite.ingest import expire as expire_events
 from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
-from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.removals import Removal
+from remora.storage.sqlite.schema import rowid
 from remora.storage.sqlite.soundness import changed
 from remora.storage.sqlite.two_phase import expire_stale
 
@@ -31,13 +32,6 @@ _LIST = """
 SELECT ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM settled WHERE id >= ? AND id < ? ORDER BY id
 """
 _COUNT = "SELECT count(*) FROM settled WHERE id >= ? AND id < ?"
-_SIZE = "SELECT total(length(data)) FROM settled WHERE id >= ? AND id < ?"
-_DELETE = "DELETE FROM settled WHERE id >= ? AND id < ?"
-_MOVE_FRONT = """
-UPDATE queues SET head = ?, used_bytes = ?, delivered = delivered + ?, dead_lettered = dead_lettered + ?,
-    expired = expired + ?, dropped = dropped + ?, removed_elsewhere = removed_elsewhere + ?
-WHERE id = ?
-"""
 _WITH_RESERVATIONS = """
 SELECT name FROM queues WHERE reservations > 0 OR topic IN (SELECT topic FROM reservations WHERE state = 'open')
 """  # one of a topic may have outlived the queues that it had room in
@@ -48,6 +42,10 @@ class SqliteQueue(SqlitePart):
 
     poll_cost_s = 0.00005
     """One read of an index, on this host."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._removals = GroupCommit(durable=False, upkeep=True)
 
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
@@ -61,26 +59,14 @@ class SqliteQueue(SqlitePart):
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and add the tally to the ledger.
 
-        Not synced: after a power cut they are delivered again.
+        Not synced: after a power cut they are delivered again. It shares the transaction of what comes a moment later.
         """
         end = parsed(upto)
         if tally.total != count:
             raise ValueError(f"{token.shard}: a tally of {tally.total} for the removal of {count} entries")
 
-        def remove(connection: sqlite3.Connection) -> Sequence[str]:
-            queue = held_row(connection, token, self._me)
-            if end > queue.tail:
-                raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed so far")
-            if end <= queue.head:
-                return ()
-            if end - count != queue.head:
-                raise StoreUnavailable(f"{token.shard} is not removed up to {end}: its front is at {queue.head} by now")
-            _remove(connection, queue, end, tally)
-            forget_attempts(connection, queue, end)
-            return layouts.freed_by(connection, queue) if end == queue.tail else ()
-
         file = self._file(token.shard)
-        if freed := await file.write(remove, durable=False, upkeep=True):
+        if freed := await self._removals.submit(file, Removal(token, self._me, end, count, tally)):
             file.ring([Shard(name, Origin.REMORA) for name in freed])
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
@@ -187,58 +173,3 @@ def _was_cut_short(connection: sqlite3.Connection, queue: QueueRow, first: int, 
     """Whether these were a lot, and none is missing among them."""
     count = present(connection, queue, first, first + len(entries))
     return sum(map(len, entries)) >= MOST_BYTES and count == len(entries)
-
-
-def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Tally) -> None:
-    freed = ENTRY_OVERHEAD * (end - queue.head)
-    if queue.head < queue.settled:
-        span = rowid(queue.id, queue.head), rowid(queue.id, min(end, queue.settled))
-        (nbytes,) = connection.execute(_SIZE, span).fetchone()
-        connection.execute(_DELETE, span)
-        freed += int(nbytes)
-    freed += recent.size(connection, queue.id, max(queue.head, queue.settled), end)
-    counts = [count for cause, count in tally.items() if cause is not Cause.EXPORTED]  # nothing is spilled here
-    connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
-
-
-_NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
-_NOTED = "SELECT noted FROM attempts WHERE queue = ?"
-_FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
-
-
-class SqliteAttempts(SqlitePart):
-    """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
-
-    async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
-        """Keep these in place of all that were kept before."""
-        last = max(map(parsed, attempts), default=-1)
-        value = encode_attempts(attempts)
-
-        def note(connection: sqlite3.Connection) -> None:
-            queue = held_row(connection, token, self._me)
-            if attempts:
-                connection.execute(_NOTE, (queue.id, last, value))
-            else:
-                forget_attempts(connection, queue, queue.tail)
-
-        await self._file(token.shard).write(note, durable=False, upkeep=True)
-
-    async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
-        """What was kept last."""
-
-        def noted(connection: sqlite3.Connection) -> bytes | None:
-            queue = held_row(connection, token, self._me)
-            row = connection.execute(_NOTED, (queue.id,)).fetchone()
-            return row[0] if row else None
-
-        value = await self._file(token.shard).read(noted)
-        return decode_attempts(value) if value is not None else {}
-
-    @property
-    def _me(self) -> str:
-        return self._files.owner.entity
-
-
-def forget_attempts(connection: sqlite3.Connection, queue: QueueRow, end: int) -> None:
-    """Within a transaction that removes the entries before `end`, forget the attempts if those were all."""
-    connection.execute(_FORGET, (queue.id, end))

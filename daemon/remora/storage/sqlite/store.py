@@ -13,6 +13,7 @@ from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.announcements import AnnouncedIngest
 from remora.storage.sqlite.arrivals import SqliteArrivals
+from remora.storage.sqlite.attempts import SqliteAttempts
 from remora.storage.sqlite.catalog import SqliteCatalog
 from remora.storage.sqlite.dead_letters import SqliteLetters
 from remora.storage.sqlite.files import Files
@@ -25,7 +26,7 @@ from remora.storage.sqlite.logs import SqliteLogs
 from remora.storage.sqlite.members import SqliteMembers
 from remora.storage.sqlite.notifications import StoredNotifications
 from remora.storage.sqlite.peaks import SqlitePeaks
-from remora.storage.sqlite.queue import SqliteAttempts, SqliteQueue
+from remora.storage.sqlite.queue import SqliteQueue
 from remora.storage.sqlite.spills import NoMends, NoSpills
 from remora.storage.sqlite.topics import Topics, sweep_all
 from remora.storage.sqlite.two_phase import SqliteTwoPhase

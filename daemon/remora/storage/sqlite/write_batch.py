@@ -23,6 +23,7 @@ from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
 from remora.policy.group_commit import settles_at_once
 from remora.storage.sqlite import recent
+from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.rows import insert
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
@@ -56,6 +57,14 @@ FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS t
              json_extract(value, '$[6]') AS settled
       FROM json_each(?)) AS new
 WHERE queues.id = new.id
+"""
+_MOVE_FRONTS = """
+UPDATE queues SET head = json_extract(new.value, '$[0]'), used_bytes = used_bytes - json_extract(new.value, '$[1]'),
+    delivered = delivered + json_extract(new.value, '$[2]'),
+    dead_lettered = dead_lettered + json_extract(new.value, '$[3]'),
+    expired = expired + json_extract(new.value, '$[4]'), dropped = dropped + json_extract(new.value, '$[5]'),
+    removed_elsewhere = removed_elsewhere + json_extract(new.value, '$[6]')
+FROM json_each(?) AS new WHERE queues.id = CAST(new.key AS INTEGER)
 """
 _RECALL = "SELECT digest, events FROM once WHERE topic = ? AND key = ?"
 _FORGET = f"""
@@ -154,6 +163,9 @@ class WriteBatch:
         self._queues: dict[tuple[int, int], dict[int, QueueUpdate]] = {}
         self._once: dict[tuple[int, str], tuple[bytes, int]] = {}
         self._sequences: dict[int, int] = {}
+        self.fronts: dict[int, tuple[int, ...]] = {}
+        """Of each queue whose front moves: where it moves to, the bytes that have left the queue, and the numbers of
+        entries by what became of them."""
 
     def topic(self, topic: Topic) -> TopicRow:
         """The topic's row. Raises TopicUnknown when there is none, or when it is another topic's by now."""
@@ -256,6 +268,10 @@ class WriteBatch:
             self.connection.execute(_SET_SEQUENCE, (last, topic_id))
         if self._once:
             self._keep()
+        if self.fronts:
+            self.connection.execute(_MOVE_FRONTS, (_json(self.fronts),))
+            forget_attempts(self.connection, {queue: end for queue, (end, *_) in self.fronts.items()})
+            self.fronts = {}
 
     def _append(self, queues: Sequence[QueueUpdate]) -> None:
         """Put new entries where they belong: into the log, or where they settle."""

@@ -38,6 +38,10 @@ _BUSY_PAUSE_S = 0.0002
 """Another process that writes is done in a moment. SQLite's own waiting sleeps up to 100 ms between two tries, and
 starves."""
 
+PATIENCE_S = 0.005
+"""How long an order that may wait is kept for one that may not, whose transaction it shares: one of its own would cost
+several times as much as the order itself."""
+
 _MOST_JOBS = 1024
 _LONGEST_S = 0.025
 """A transaction takes no further jobs after this time, so that the first ones need not wait for the last."""
@@ -113,7 +117,9 @@ class Writer:
         self._on_damage = on_damage
         self._check = check
         self._around = around
-        self._orders: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Sequence[_QueuedJob] | None] = queue.SimpleQueue()
+        self._kept: list[_QueuedJob] = []
+        self._kept_until: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
         self._connection: sqlite3.Connection | None = None
@@ -123,14 +129,14 @@ class Writer:
 
     # ------------------------------------------------------------------------------------- in the event loop
 
-    async def write(self, job: Job[T], *, durable: bool, upkeep: bool = False) -> T:
+    async def write(self, job: Job[T], *, durable: bool, upkeep: bool = False, may_wait: bool = False) -> T:
         """What the job returns, once its transaction is committed; with `durable`, synced.
 
-        Jobs that are not `upkeep` leave the room alone that delivery needs.
+        Jobs that are not `upkeep` leave the room alone that delivery needs. One that `may_wait` is kept for a moment.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(_QueuedJob(job, durable, upkeep, future))
+        self._submit(_QueuedJob(job, durable, upkeep, future), may_wait=may_wait)
         alarm = loop.call_later(ANSWER_WITHIN_S, _give_up, future, self._path)
         try:
             return await future
@@ -148,10 +154,11 @@ class Writer:
 
     def end(self) -> threading.Thread | None:
         """Take nothing more; the thread, if there is one, ends when what waits is done."""
+        self._hand_over()
         self._orders.put(None)
         return self._thread
 
-    def _submit(self, order: _QueuedJob) -> None:
+    def _submit(self, order: _QueuedJob, *, may_wait: bool = False) -> None:
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
             thread = threading.Thread(target=self._run, name=self._path.stem, daemon=True)
@@ -161,7 +168,20 @@ class Writer:
                 raise StoreUnavailable(f"{self._path}: the host gives no thread to write it with") from exc
             self._thread = thread
         self.waiting += 1
-        self._orders.put(order)
+        self._kept.append(order)
+        if not may_wait:
+            self._hand_over()
+        elif self._kept_until is None:
+            self._kept_until = self._loop.call_later(PATIENCE_S, self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Let the thread have all that was kept, as orders of one transaction."""
+        if self._kept_until is not None:
+            self._kept_until.cancel()
+            self._kept_until = None
+        orders, self._kept = self._kept, []
+        if orders:
+            self._orders.put(orders)
 
     def _settle(self, orders: Sequence[_QueuedJob], times: Sequence[tuple[EventStage, float]]) -> None:
         self.waiting -= len(orders)
@@ -188,20 +208,20 @@ class Writer:
         self._disconnect()
 
     def _take(self, waiting: deque[_QueuedJob]) -> bool:
-        """Wait for the next order, and take all that are there; False when nothing more will come."""
-        if self._is_ending or (order := self._orders.get()) is None:
+        """Wait for the next orders, and take all that are there; False when nothing more will come."""
+        if self._is_ending or (orders := self._orders.get()) is None:
             return False
-        waiting.append(order)
+        waiting.extend(orders)
         self._take_more(waiting)
         return True
 
     def _take_more(self, waiting: deque[_QueuedJob]) -> None:
         with suppress(queue.Empty):
             while not self._is_ending:
-                if (order := self._orders.get_nowait()) is None:
+                if (orders := self._orders.get_nowait()) is None:
                     self._is_ending = True
                 else:
-                    waiting.append(order)
+                    waiting.extend(orders)
 
     def _serve(self, waiting: deque[_QueuedJob]) -> None:
         """Run what waits, or the first part of it, as one transaction, and tell the results."""
