@@ -96,12 +96,12 @@ class Dead(Message, frozen=True, kw_only=True):
     cookies: tuple[str, ...]
 
 
-AskedFor: TypeAlias = Literal["use", "status", "metrics", "flows"]
+AskedFor: TypeAlias = Literal["use", "status", "metrics", "flows", "addresses"]
 
 
 class Ask(Message, frozen=True, kw_only=True):
-    """A question, which a `Reply` of the same number answers: with a `Use`, a status, or a list of `Family` or
-    of `CreditFlow`."""
+    """A question, which a `Reply` of the same number answers: with a `Use`, a status, a list of `Family` or of
+    `CreditFlow`, or addresses by the names of hosts."""
 
     number: int
     what: AskedFor

@@ -16,7 +16,7 @@ from remora.model.caller import NOBODY, Caller
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.cells import PRIORITIES
-from remora.policy.classes import scope_of
+from remora.policy.classes import NO_ADDRESSES, Addresses, are_inside, networks_of, scope_of
 from remora.policy.credit_flows import CreditFlow, merged_flows
 from remora.policy.rates import is_of_limit
 from remora.policy.scaling import FULL
@@ -31,11 +31,13 @@ REPORT_S = 1.0
 
 
 class KnowsFlows(Protocol):
-    """Asks the workers who waits for credit, and what became of those who did."""
+    """Asks the workers who waits for credit, what became of those who did, and which addresses hosts have."""
 
     async def waiting_for_credit(self) -> Waiting: ...
 
     async def flows(self) -> Mapping[int, Sequence[CreditFlow] | None]: ...
+
+    async def addresses(self) -> Addresses: ...
 
 
 class HostShaping:
@@ -98,11 +100,12 @@ class HostShaping:
         """What is in force, with the credit and the counters of all workers."""
         waiting, flows = await asyncio.gather(self._asked.waiting_for_credit(), self._asked.flows())
         counted = [each for said in flows.values() for each in said or ()]
+        addresses = await self._asked.addresses() if self.in_force.rules.has_networks else NO_ADDRESSES
         return {
             "changed": self.in_force != self._file,
             "default_class": self.in_force.default_class,
             "remarks": self.remarks,
-            "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
+            "scopes": [self._scope(each, waiting) | _hosts(each, addresses) for each in self.in_force.scope],
             "flows": [each | self._moved(each) for each in merged_flows(counted)],
             "workers": [{"number": number, "answers": said is not None} for number, said in flows.items()],
             "ticks": self._shaper.ticks,
@@ -155,6 +158,19 @@ class HostShaping:
                 for name in groups
             ],
         }
+
+
+def _hosts(scope: ScopeSettings, addresses: Addresses) -> dict[str, object]:
+    """Which of the hosts that were looked up lie in the networks of a scope, where it has some."""
+    networks = networks_of(scope.match) if scope.of == "destination" else ()
+    if not networks:
+        return {}
+    return {
+        "hosts": [
+            {"name": name, "addresses": found, "inside": are_inside(networks, found)}
+            for name, found in addresses.items()
+        ]
+    }
 
 
 @dataclass(frozen=True, slots=True)

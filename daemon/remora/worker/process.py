@@ -16,7 +16,7 @@ from typing import assert_never
 import msgspec
 
 from remora import __version__
-from remora.app import certificate_subject, make_store, open_endpoints, open_servers, open_tracer
+from remora.app import addresses_of, certificate_subject, make_store, open_endpoints, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.shares import WorkerShares
@@ -126,7 +126,9 @@ class Process:
         self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._gate.introduce = self._introductions = HostIntroductions(
-            lambda location: asyncio.to_thread(certificate_subject, location, self._settings), self._gate.refresh
+            lambda location: asyncio.to_thread(certificate_subject, location, self._settings),
+            addresses_of,
+            self._gate.refresh,
         )
         self._store: ShardStore
         self._tracer = NO_TRACER
@@ -253,7 +255,7 @@ class Process:
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
                 tasks.create_task(self._report_levels(worker), name="levels"),
                 tasks.create_task(self._sweep.run(worker), name="sweep after dead owners"),
-                tasks.create_task(self._introductions.run(), name="client certificates"),
+                tasks.create_task(self._introductions.run(), name="introductions"),
             ]
             if self._settings.balance.by_load:
                 helpers.append(tasks.create_task(self._kept.run(), name="kept from running"))
@@ -370,6 +372,8 @@ class Process:
                 return msgspec.json.encode(self._report.status(self._store if self._worker else None))
             case "flows":
                 return msgspec.json.encode(self._gate.flows)
+            case "addresses":
+                return msgspec.json.encode(self._introductions.addresses)
             case "metrics":
                 # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
                 return await asyncio.to_thread(lambda: msgspec.json.encode(families(self._telemetry.registry)))
