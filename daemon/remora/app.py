@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from remora.cluster_answer import answered
+from remora.cluster_answer import answered, credit
 from remora.codec.topic import SLO, delivery_of, has_literal_keys, parse_args, usable_delivery
 from remora.config import Settings
 from remora.embedded_files import become_owner
@@ -39,6 +39,7 @@ from remora.model.shard import Origin
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.not_owned import Schemes
 from remora.policy.objectives import parse_objective
+from remora.ports.credit import NO_TRAFFIC, StoreTraffic
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 from remora.ports.log import Logs
 from remora.ports.spill import OnSeam, seam_unseen
@@ -193,10 +194,9 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     tracer: Tracer = NO_TRACER,
     meter: StageMeter = NO_METER,
     on_seam: OnSeam = seam_unseen,
-    on_commit: Callable[[int], object] = lambda _: None,
+    traffic: StoreTraffic = NO_TRAFFIC,
 ) -> ShardStore:
-    """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see
-    `ports.spill`, `on_commit` with the bytes of each commit to RADOS.
+    """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see `ports.spill`.
 
     A missing embedded store is made only with `make` and where the settings allow it; one that `waits` is used as soon
     as it is there, as a cluster always is. Only its adapter is imported: a host without Ceph has no librados.
@@ -212,7 +212,7 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
 
             return RadosStore(
                 settings.rados, on_state, tracer=tracer, meter=meter,
-                reservation_age_s=settings.ownership.reservation_age_s, on_commit=on_commit,
+                reservation_age_s=settings.ownership.reservation_age_s, traffic=traffic,
                 spill_pool=settings.spill.pool, guard_s=2 * settings.ownership.discovery_interval_s, on_seam=on_seam,
             )  # fmt: skip
 
@@ -225,12 +225,13 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
     that root runs goes on as the owner of an embedded store.
     """
     known = asyncio.Event()
-    store = make_store(settings, lambda connected, _: known.set() if connected else None, make=make)
-    _become_owner_of_store(settings)
-    async with store:
-        if settings.store.kind == "rados":
-            await answered(known, settings.rados)
-        yield store
+    async with credit.get()(settings) as traffic:
+        store = make_store(settings, lambda is_there, _: known.set() if is_there else None, make=make, traffic=traffic)
+        _become_owner_of_store(settings)
+        async with store:
+            if settings.store.kind == "rados":
+                await answered(known, settings.rados)
+            yield store
 
 
 def _become_owner_of_store(settings: Settings) -> None:

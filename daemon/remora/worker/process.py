@@ -20,12 +20,12 @@ from remora.app import addresses_of, certificate_subject, make_store, open_endpo
 from remora.config import Settings, ShapingSettings
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.shares import WorkerShares
+from remora.engine.admission.store_traffic import WorkerTraffic
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
-from remora.model.traffic import Priority
 from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
@@ -50,6 +50,7 @@ from remora.process.pipe import (
     Start,
     StopNow,
     ToWorker,
+    UseStore,
     WantGroup,
     families,
 )
@@ -178,7 +179,7 @@ class Process:
                 tracer=self._tracer,
                 meter=telemetry,
                 on_seam=telemetry.spill_seam,
-                on_commit=lambda nbytes: self._gate.use_store(Priority.MAX, nbytes),
+                traffic=WorkerTraffic(self._gate),
             ) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
@@ -318,8 +319,8 @@ class Process:
                 self._shape(shaping, groups)
             case Drain(on=on):
                 self._give_away(on)
-            case Release():
-                self._release(message)
+            case Release() | UseStore():
+                self._command(message)
             case Dead(cookies=cookies):
                 self._sweep.mark_dead(cookies)
             case Ask():
@@ -334,8 +335,11 @@ class Process:
         if self._worker is not None:
             self._worker.drain(on)
 
-    def _release(self, asked: Release) -> None:
-        if self._worker is not None:
+    def _command(self, asked: Release | UseStore) -> None:
+        """Do what a command of this host has asked the supervisor for."""
+        if isinstance(asked, UseStore):
+            self._gate.use_store(asked.priority, asked.nbytes)
+        elif self._worker is not None:
             self._worker.quarantines.release(asked.destination, asked.caller)
 
     def _shape(self, shaping: ShapingSettings, groups: Mapping[str, int]) -> None:

@@ -150,6 +150,8 @@ class Desk:
         self.telemetry = Telemetry()
         self.shaping = HostShaping(self.host.shaper, settings, (), 1, self, self.telemetry)
         self.shaping.on_change = self._count
+        self.charged: list[tuple[int, str, int]] = []
+        self.shaping.on_use = lambda place, use: self.charged.append((place, use.priority, use.nbytes))
 
     async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
         return {("uplink", "client_low"): 2}
@@ -234,6 +236,44 @@ def test_a_line_for_each_host_beside_the_networks_of_a_scope() -> None:
     ) as address:
         done = CliRunner().invoke(group, ["shaping", "show", "--admin", address])
     assert "  h0 is 10.0.0.0, fd00::1: not in its networks" in done.output.splitlines()
+
+
+OF_STORE = ScopeSettings(
+    name="osds", of="store", enabled=True, meters=MetersSettings(idle=a_meter(MB, MB), background=a_meter(0, MB))
+)
+
+
+async def test_what_a_command_does_with_the_store_is_charged_to_a_worker() -> None:
+    """It is charged in its own class, and the answer says when that is paid back; a question charges nothing. For a
+    class without a guaranteed rate, and without credit, nobody knows when."""
+    desk = Desk(shaping(a_host(), OF_STORE))
+    desk.host.tick()
+
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":2010000}') == pytest.approx(2.0, abs=0.001)
+    assert desk.shaping.use_store(b'{"priority":"background","nbytes":1}') is None
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":0}') == 0.0
+    assert desk.charged == [(0, "idle", 2_010_000), (0, "background", 1)]
+
+
+async def test_uses_of_a_store_that_is_not_shaped_pass() -> None:
+    """Without a scope of the store nothing is charged, and nothing waits where that is disabled."""
+    desk = Desk(TWO)
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":5}') == 0.0
+    assert desk.charged == []
+
+    desk = Desk(shaping(replace(OF_STORE, enabled=False)))
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":5000000}') == 0.0
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b'{"priority":"max","nbytes":1}', b'{"priority":"idle","nbytes":-1}', b'{"nbytes":1}']
+)
+async def test_a_use_that_is_none_is_refused(body: bytes) -> None:
+    """A command can charge neither the classes of deliveries nor less than nothing."""
+    desk = Desk(shaping(OF_STORE))
+    with pytest.raises(ConfigError, match="no use of the store"):
+        desk.shaping.use_store(body)
+    assert desk.charged == []
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[Mapping[str, object]]:

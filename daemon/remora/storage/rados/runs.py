@@ -181,6 +181,7 @@ class Runs(RadosPart):
     async def _all(self) -> Mapping[str, RunOwner]:
         """The list of all runs, with whose they are."""
         found = await all_values(self._connection, RUNS, self._own)
+        self._connection.traffic.looked(sum(len(name) + len(raw) for name, raw in found.items()))
         return {name: decoded(lambda raw: decode_owner(name, raw), raw, RUNS) for name, raw in found.items()}  # noqa: B023 - called at once
 
     async def _on_list(self, operation: WriteOp) -> None:

@@ -10,6 +10,7 @@ from remora.model.errors import StoreDamaged
 from remora.model.position import Position
 from remora.model.shard import Shard
 from remora.model.spill import SpilledRun
+from remora.ports.credit import StoreTraffic
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import INCARNATION
@@ -27,6 +28,7 @@ class SpilledView:
     runs: Sequence[SpilledRun]
     incarnation: str
     reader: Runs
+    traffic: StoreTraffic
 
     async def entries(self, after: Position) -> AsyncIterator[tuple[str, bytes]]:
         """Position and raw bytes of each spilled entry from a position on. Raises StoreDamaged also for a run that was
@@ -40,6 +42,7 @@ class SpilledView:
             first = bisect_left(page.positions, start, key=lambda each: Position.parse(each.decode("ascii")))
             for i in range(first, len(page.entries)):
                 yield page.positions[i].decode("ascii"), page.entries[i]
+            await self.traffic.walked(run.stored_bytes)
 
 
 async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Locator, reader: Runs) -> SpilledView:
@@ -49,7 +52,7 @@ async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Loc
         lambda: ReadOp().assert_exists(), lambda each: connection.run(each, shard.queue, what, QUEUE, locator), what
     )
     incarnation = found.xattrs.get(INCARNATION, b"").decode("ascii", "replace")
-    return SpilledView(found.stored, found.runs, incarnation, reader)
+    return SpilledView(found.stored, found.runs, incarnation, reader, connection.traffic)
 
 
 async def oldest_spilled(view: SpilledView) -> bytes | None:
