@@ -19,12 +19,13 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
-from remora.cluster_answer import answered
+from remora.cluster_answer import answered, credit
 from remora.config import Settings
 from remora.embedded_files import become_owner
 from remora.endpoint_kinds import load_clients
 from remora.metrics import Telemetry
 from remora.model.ingest import RESERVATION_AGE_S
+from remora.ports.credit import NO_TRAFFIC, StoreTraffic
 from remora.ports.log import Logs
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
@@ -119,10 +120,9 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
     tracer: Tracer = NO_TRACER,
     meter: StageMeter = NO_METER,
     on_seam: OnSeam = seam_unseen,
-    on_commit: Callable[[int], object] = lambda _: None,
+    traffic: StoreTraffic = NO_TRAFFIC,
 ) -> ShardStore:
-    """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see
-    `ports.spill`, `on_commit` with the bytes of each commit to RADOS.
+    """The store that the settings name; `on_state` is called whenever it comes or goes, `on_seam`: see `ports.spill`.
 
     A missing embedded store is made only with `make` and where the settings allow it; one that `waits` is used as soon
     as it is there, as a cluster always is. Only its adapter is imported: a host without Ceph has no librados.
@@ -138,7 +138,7 @@ def make_store(  # noqa: PLR0913 - each is an option's, or an observer
 
             return RadosStore(
                 settings.rados, on_state, tracer=tracer, meter=meter,
-                reservation_age_s=settings.ownership.reservation_age_s, on_commit=on_commit,
+                reservation_age_s=settings.ownership.reservation_age_s, traffic=traffic,
                 spill_pool=settings.spill.pool, guard_s=2 * settings.ownership.discovery_interval_s, on_seam=on_seam,
             )  # fmt: skip
 
@@ -151,12 +151,13 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
     that root runs goes on as the owner of an embedded store.
     """
     known = asyncio.Event()
-    store = make_store(settings, lambda connected, _: known.set() if connected else None, make=make)
-    _become_owner_of_store(settings)
-    async with store:
-        if settings.store.kind == "rados":
-            await answered(known, settings.rados)
-        yield store
+    async with credit.get()(settings) as traffic:
+        store = make_store(settings, lambda is_there, _: known.set() if is_there else None, make=make, traffic=traffic)
+        _become_owner_of_store(settings)
+        async with store:
+            if settings.store.kind == "rados":
+                await answered(known, settings.rados)
+            yield store
 
 
 def _become_owner_of_store(settings: Settings) -> None:

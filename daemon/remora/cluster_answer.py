@@ -1,16 +1,22 @@
-"""How a command waits for a cluster that does not answer."""
+"""How a command waits for a cluster: for one that does not answer, and for its host's credit to use it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 
-from remora.config import RadosSettings
+from remora.config import RadosSettings, Settings
+from remora.ports.credit import NO_TRAFFIC, StoreTraffic
 
 notice: ContextVar[Callable[[str], AbstractContextManager[object]]] = ContextVar("notice", default=nullcontext)
 """Says what is waited for while its block lasts. Commands set it; where none runs nothing is said."""
+
+credit: ContextVar[Callable[[Settings], AbstractAsyncContextManager[StoreTraffic]]] = ContextVar(
+    "credit", default=lambda _: nullcontext(NO_TRAFFIC)
+)
+"""Meters what is done with the store while its block lasts. Commands set it, too."""
 
 
 async def answered(known: asyncio.Event, rados: RadosSettings) -> None:

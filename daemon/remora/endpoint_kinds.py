@@ -259,6 +259,12 @@ def certificate_subject(location: str, settings: Settings) -> str:
     return found
 
 
+async def addresses_of(host: str) -> tuple[str, ...] | None:
+    """The addresses of a host as endpoints look it up, beside the event loop; None where there is no answer."""
+    found: tuple[str, ...] | None = await import_module("remora.endpoints.threads").addresses_of(host)
+    return found
+
+
 def _tls_files(settings: Settings) -> TlsFiles:
     """The directories below which topics may name files."""
     from remora.endpoints.tls import TlsFiles

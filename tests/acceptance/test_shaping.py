@@ -211,6 +211,41 @@ async def test_a_topic_is_shaped_by_the_tokens_that_may_send_to_it(folder: Path)
         assert len(receiver.taken) == 50
 
 
+async def test_a_destination_is_shaped_by_the_network_of_its_name(folder: Path) -> None:
+    """A receiver that is named `localhost` lies in the networks of the loopback: its topic waits there until that scope
+    has credit, and its reason and `shaping show` say by which address."""
+    site = SCOPE | {"name": "site", "of": "destination", "match": ["127.0.0.0/8", "::1/128"], "each": False}
+    sections: dict[str, dict[str, object]] = {
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "shaping": {"scope": [site]},
+    }
+    async with receiving() as receiver, running_daemon(folder, merged(PATIENT, sections)) as daemon:
+        url = receiver.url.replace("127.0.0.1", "localhost")
+        assert "//localhost:" in url
+        done = await daemon.command("topic", "create", "first", "--endpoint", f"{url}/in", "--shards", "1")
+        assert done.code == Exit.OK, done.err
+        await publish(folder, "first", range(10), keys=1)
+
+        async def is_known() -> bool:
+            shown = (await daemon.command("shaping", "show", "--json")).json["scopes"][0]["hosts"]
+            return [(each["name"], each["inside"]) for each in shown] == [("localhost", True)]
+
+        await daemon.until(is_known, "the addresses of localhost")
+        assert "  localhost is 127.0.0.1" in (await daemon.command("shaping", "show")).out.decode()
+        await publish(folder, "first", range(10, 20), keys=1)
+
+        async def waits() -> bool:
+            return " of site (localhost is " in (await daemon.command("status")).out.decode()
+
+        await daemon.until(waits, "a shard that waits in its network")
+        assert len(receiver.taken) <= 10
+
+        done = await daemon.command("shaping", "set", "--scope", "site", "--priority", "ALL", *RATES)
+        assert done.code == Exit.OK, done.err
+        await drained(daemon, "first")
+        assert len(receiver.taken) == 20
+
+
 async def test_the_worked_examples_run_as_written(folder: Path) -> None:
     """A daemon with the first configuration of the page on shaping takes each command of its worked examples."""
     page = (ROOT / "docs/shaping.md").read_text()

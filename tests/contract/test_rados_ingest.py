@@ -35,6 +35,7 @@ from remora.storage.rados import RadosStore, finisher, intent_log
 from remora.storage.rados.schedule import DueAction
 from support.gone_layouts import pass_time
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
+from support.store_traffic import CountedTraffic
 from support.stores import by_shard, expire, own_topic, spread
 
 pytestmark = pytest.mark.ceph
@@ -52,9 +53,10 @@ async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> Asy
 
 async def test_a_store_tells_how_many_bytes_it_commits(settings: RadosSettings) -> None:
     """Each commit of one step, of one under a key and of a reservation is told, with the bytes that it sends."""
-    told: list[int] = []
+    traffic = CountedTraffic()
+    told = traffic.commits
     events = [RoutedEvent(0, b"k", b"e" * 1000), RoutedEvent(0, b"k", b"e" * 500)]
-    async with reached(settings, on_commit=told.append) as store:
+    async with reached(settings, traffic=traffic) as store:
         topic = await store.own_topics.create(own_topic(f"told-{uuid.uuid4().hex[:8]}", 2))
         await store.ingest.publish(topic, events)
         assert len(told) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from devkit.clock import in_virtual_time
@@ -21,7 +22,7 @@ class ScriptedIntroductions:
     tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
     certificate: str = ""
 
-    def __call__(self, topic: Topic) -> Introduction:
+    def __call__(self, topic: Topic, hosts: Sequence[str]) -> Introduction:
         return Introduction(self.tokens.get(topic.name, ()), self.certificate)
 
 

@@ -8,6 +8,7 @@ from devkit.clock import in_virtual_time
 from engine.runs import drained
 from engine.shaped import BOTH, MUCH, Shaped
 from remora.config import MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
+from remora.engine.admission.store_traffic import WorkerTraffic
 from remora.model.topic import Delivery
 from remora.model.traffic import Priority
 from support.credit import a_host, a_meter, shaping
@@ -53,6 +54,27 @@ async def test_commits_take_the_credit_of_listings_and_never_wait(mode: Delivery
 
     assert it.endpoint.events() == [b"id-%d" % i for i in range(100)]
     assert it.metric("remora_shaping_granted_bytes_total", scope="osds", priority="max") == 2_000_000
+
+
+@in_virtual_time
+async def test_looks_take_the_credit_of_idle_and_make_no_debt() -> None:
+    """However many queues a worker looks at, its looks take what there is and one look more, so that what asks for idle
+    credit has it soon after; and no look waits."""
+    it = Shaped(of_store(max=MUCH, idle=a_meter(100_000, 50_000)), Delivery.AT_LEAST_ONCE)
+    traffic = WorkerTraffic(it.gate)
+    async with it.running():
+        await asyncio.sleep(1)
+        for _ in range(100):
+            traffic.looked(20_000)
+            await traffic.walked(20_000)
+        assert it.host.level(0, Priority.IDLE, "osds") == -10_000
+        await asyncio.sleep(0.2)
+        assert it.gate.use_store(Priority.IDLE, 0)
+        await traffic.redriven(7)
+        traffic.committed(9)
+
+    granted = {each.priority: each.granted_bytes for each in it.gate.flows if each.group == "osds"}
+    assert granted == {"idle": 60_000, "background": 7, "max": 9}
 
 
 @BOTH

@@ -800,6 +800,34 @@ def test_a_list_of_brokers_that_a_scope_divides_is_remarked(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("brokers", "expected"),
+    [
+        ("near:9092,a:9092", "by name: whether the others lie in its networks, the daemon looks up"),
+        ("10.1.2.3:9092,a:9092", "by name: whether the others lie in its networks, the daemon looks up"),
+        ("10.1.2.3:9092,11.1.2.3:9092", "that destination belongs to the next scope"),
+        ("near:9092,a:9092,11.1.2.3:9092", "that destination belongs to the next scope"),
+    ],
+)
+def test_a_list_that_a_scope_may_fit_by_its_addresses_is_remarked(tmp_path: Path, brokers: str, expected: str) -> None:
+    """Where the rest of a list are names, a scope with networks may fit them, which only the daemon finds out."""
+    text = f"""
+        [[shaping.scope]]
+        name = "site"
+        of = "destination"
+        match = ["near", "10.0.0.0/8"]
+        [[shaping.scope]]
+        name = "all"
+        of = "destination"
+        match = ["{brokers}"]
+    """
+
+    (remark,) = config.load(written(tmp_path, text)).shaping.remarks(workers=1)
+
+    assert remark.startswith("shaping.scope.site.match: fits only ")
+    assert expected in remark
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("[[shaping.scope]]\nname = 's{}'\nof = 'topic'\n", "shaping.scope"),

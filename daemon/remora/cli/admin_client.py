@@ -57,10 +57,21 @@ class DaemonControl:
         """Shape otherwise until the next reload; what was changed, a line each. Raises ConfigError for a refusal."""
         return await self._ask("/-/shaping", "`remora shaping show` shows what holds", body=msgspec.json.encode(change))
 
+    async def use_store(self, priority: str, nbytes: int) -> float | None:
+        """Charge what a command did with the store; in how many seconds that is paid back, None where nobody knows."""
+        body = msgspec.json.encode({"priority": priority, "nbytes": nbytes})
+        return (await self._answer("/-/store", "`remora shaping stats` counts what is charged", body=body)).wait_s
+
     async def _ask(
         self, path: str, shows: str, query: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> list[str]:
-        """The lines of the answer. `shows` is for a change that was sent and not answered."""
+        """The lines of the answer; see `_answer`."""
+        return (await self._answer(path, shows, query, body)).lines
+
+    async def _answer(
+        self, path: str, shows: str, query: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> _Lines:
+        """`shows` is for a change that was sent and not answered."""
         way, headers = self._way(), dict(_AS_LOOPBACK)
         if self.token_file is not None:
             try:
@@ -73,7 +84,7 @@ class DaemonControl:
                 refuse(ConfigError(key, reason) for key, reason in _decoded(way, status, said, _Problems).problems)
             if status == HTTPStatus.FORBIDDEN:
                 raise ChangeNotAllowed("; ".join(_decoded(way, status, said, _Reasons).reasons))
-            return _decoded(way, status, said, _Lines).lines
+            return _decoded(way, status, said, _Lines)
         except Unanswered as exc:
             raise DaemonNotReachable(f"{exc}; the change may be made nevertheless: {shows}") from exc
 
@@ -106,6 +117,7 @@ class _Reasons(msgspec.Struct):
 
 class _Lines(msgspec.Struct):
     lines: list[str]
+    wait_s: float | None = None
 
 
 _AS_LOOPBACK: Mapping[str, str] = {"Host": "localhost"}

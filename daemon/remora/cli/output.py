@@ -22,16 +22,19 @@ LETTERS = ("dead letter", "dead letters")
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's one coroutine; while it waits for a silent cluster, standard error says so."""
+    """Run a command's one coroutine; while it waits for a silent cluster or for credit, standard error says so."""
     import asyncio
+    from contextvars import copy_context
 
-    from remora.cluster_answer import notice
+    from remora.cli.store_credit import metered
+    from remora.cluster_answer import credit, notice
 
-    before = notice.set(_waiting)
-    try:
+    def run() -> T:
+        notice.set(_waiting)
+        credit.set(metered)
         return asyncio.run(work)
-    finally:
-        notice.reset(before)
+
+    return copy_context().run(run)
 
 
 @contextmanager

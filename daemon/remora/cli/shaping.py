@@ -15,14 +15,13 @@ from remora.cli.output import print_json, print_line, print_table, run_async, si
 from remora.cli.shaping_stats import stats
 from remora.cli.status import silence_lines
 from remora.config import Settings, parse_size, show_size
-from remora.model.words import several
 from remora.supervisor.shaping_changes import Change, named
 
 COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
 
 
-MOST_SHARES = 20
-"""At most this many groups are shown with their share."""
+MOST_LINES = 20
+"""So many groups of a scope are shown with their share at most, and so many hosts with their addresses."""
 
 NO_LIMIT = -1
 """A maximum of none."""
@@ -90,7 +89,7 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
             f"{each['name']} of {each['of']}, {state}; limit {show_size(each['limit'])} per second,"
             f" burst {show_size(each['burst'])}, {number} group{'' if number == 1 else 's'}, {size(each['lost'])} lost"
         )
-        for line in _shares(each):
+        for line in (*_shares(each), *_hosts(each)):
             print_line(line)
     for line in silence_lines(shown, "waits"):
         print_line(f"workers: {line}")
@@ -107,9 +106,24 @@ def _shares(scope: dict[str, Any]) -> list[str]:
     """What this host has of the limits that the hosts share, a line for each group, the largest shares first."""
     groups = [each for each in scope["groups"] if "share" in each]
     groups.sort(key=lambda each: (-each["share"], each["name"]))
-    lines = [f"  {each['name']}: this host's share is {show_size(each['share'])} per second" for each in groups]
-    more = [f"  and {several(len(lines) - MOST_SHARES, 'more group')} (--json)"] if len(lines) > MOST_SHARES else []
-    return lines[:MOST_SHARES] + more
+    return _first([f"  {each['name']}: this host's share is {show_size(each['share'])} per second" for each in groups])
+
+
+def _hosts(scope: dict[str, Any]) -> list[str]:
+    """Where the hosts are that destinations name, beside the networks of a scope; those that are in them first."""
+    hosts = sorted(scope.get("hosts", ()), key=lambda each: not each["inside"])
+    return _first(
+        [
+            f"  {each['name']} is {', '.join(each['addresses'])}: {'in' if each['inside'] else 'not in'} its networks"
+            for each in hosts
+        ]
+    )
+
+
+def _first(lines: list[str]) -> list[str]:
+    """As many lines as are read, and how many more there are."""
+    more = [f"  and {len(lines) - MOST_LINES} more (--json)"] if len(lines) > MOST_LINES else []
+    return lines[:MOST_LINES] + more
 
 
 def _row(scope: str, meter: dict[str, Any]) -> tuple[str, ...]:

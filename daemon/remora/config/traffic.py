@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ from remora.model.traffic import (
     check_scopes,
     limit_of,
 )
-from remora.policy.classes import BehindFrom, Rules, fits_destination
+from remora.policy.classes import BehindFrom, Rules, fits_destination, names_in, networks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,5 +202,13 @@ class ShapingSettings(Checked):
             for brokers in lists:
                 fitting = [each for each in brokers.split(",") if fits_destination(scope.match, each)]
                 if fitting and not fits_destination(scope.match, brokers):
-                    only = f"fits only {', '.join(fitting)} of {brokers}"
-                    yield f"shaping.scope.{scope.name}.match: {only}: that destination belongs to the next scope"
+                    yield f"shaping.scope.{scope.name}.match: {_divides(scope, brokers, fitting)}"
+
+
+def _divides(scope: ScopeSettings, brokers: str, fitting: Sequence[str]) -> str:
+    """What to say of a list of brokers of which a scope fits only these. No name is looked up for that."""
+    only = f"fits only {', '.join(fitting)} of {brokers}"
+    others = [each for each in brokers.split(",") if each not in fitting]
+    if networks_of(scope.match) and all(map(names_in, others)):
+        return f"{only} by name: whether the others lie in its networks, the daemon looks up when it delivers to them"
+    return f"{only}: that destination belongs to the next scope"

@@ -67,18 +67,29 @@ def _answer(question: Hashable, call: Callable[[], Any], asked: Future[Any]) -> 
         asked.set_result(result)
 
 
-async def resolve(host: str, timeout_s: float = PATIENCE_S) -> None:
-    """Return when a name can be looked up without waiting, as it was answered a moment ago.
+async def resolve(host: str, timeout_s: float = PATIENCE_S) -> tuple[str, ...]:
+    """The addresses of a name, in their order; those of an address are itself.
 
-    The look-up that connecting makes then is short; without this one, it would wait in the event loop's own few threads
-    for a resolver that hangs. Raises OSError where there is no such name, else EndpointUnavailable.
+    The look-up that connecting makes then is short, as it was answered a moment ago; without this one, it would wait in
+    the event loop's own few threads for a resolver that hangs. Raises OSError or UnicodeError where there is no such
+    name, else EndpointUnavailable.
     """
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        await run_blocking(
+        found = await run_blocking(
             ("name", host),
             lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM),
             f"{host}: its address",
             timeout_s,
         )
+        return tuple(sorted({str(each[4][0]) for each in found}))
+    return (host,)
+
+
+async def addresses_of(host: str) -> tuple[str, ...] | None:
+    """As `resolve`; None where there is no answer, of which the endpoint says why when it is opened."""
+    try:
+        return await resolve(host)
+    except (OSError, UnicodeError, EndpointUnavailable):
+        return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from types import MappingProxyType
 
 from remora.model.traffic import CONFIGURABLE, Principal, PrincipalKind, Scope, ScopeKind, TrafficClass
 
@@ -36,16 +37,45 @@ def is_like(pattern: str, key: str) -> bool:
     return True
 
 
-def fits_destination(patterns: Collection[str], destination: str) -> bool:
+Addresses = Mapping[str, tuple[str, ...]]
+"""The addresses of hosts, by name, as far as they are known."""
+
+NO_ADDRESSES: Addresses = MappingProxyType({})
+
+
+def fits_destination(patterns: Collection[str], destination: str, known: Addresses = NO_ADDRESSES) -> bool:
     """Whether a list of brokers is named, or each of them is like a pattern: with its port or without, or by its
-    address in a network such as 10.0.0.0/8. Where only some are, it does not fit."""
+    address in a network such as 10.0.0.0/8. Where only some are, it does not fit.
+
+    A broker that is named by a host's name is in the networks where each of the host's known addresses is.
+    """
     if destination in patterns:
         return True
+    networks = networks_of(patterns)
     return all(
-        fits(patterns, broker) or fits(patterns, host) or any(_is_in(each, host) for each in patterns if "/" in each)
+        fits(patterns, broker) or fits(patterns, host) or are_inside(networks, known.get(host, (host,)))
         for broker in destination.split(",")
         for host in (_host_of(broker),)
     )
+
+
+def networks_of(patterns: Iterable[str]) -> tuple[str, ...]:
+    """The networks among patterns of destinations."""
+    return tuple(each for each in patterns if "/" in each)
+
+
+def are_inside(networks: Sequence[str], addresses: Collection[str]) -> bool:
+    """Whether there are addresses and each lies in one of the networks: a connection may go to any of them."""
+    found = [ip_network(each, strict=False) for each in networks]
+    return bool(addresses) and all(
+        any(it in each for it in _meanings(address) for each in found) for address in addresses
+    )
+
+
+def names_in(destination: str) -> tuple[str, ...]:
+    """The hosts of a list of brokers that are names, and no addresses, each once."""
+    hosts = dict.fromkeys(map(_host_of, destination.split(",")))
+    return tuple(each for each in hosts if each and not _meanings(each))
 
 
 def _host_of(broker: str) -> str:
@@ -53,27 +83,32 @@ def _host_of(broker: str) -> str:
     return (name if colon and port.isdecimal() else broker).strip("[]")
 
 
-def _is_in(network: str, host: str) -> bool:
-    """Whether a host that is an address lies in a network. One that is a name does not: nothing is looked up."""
+def _meanings(text: str) -> tuple[IPv4Address | IPv6Address, ...]:
+    """An address, with the IPv4 one that it stands for as ::ffff:10.0.0.1 does; nothing where the text is none."""
     try:
-        return ip_address(host) in ip_network(network, strict=False)
+        address = ip_address(text)
     except ValueError:
-        return False
+        return ()
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (address,) if mapped is None else (address, mapped)
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Who sends to a topic by the tokens that may, and as whom its endpoint is opened by its certificate's subject."""
+    """Who sends to a topic by the tokens that may, as whom its endpoint is opened by its certificate's subject, and
+    where its brokers are by their addresses."""
 
     tokens: tuple[str, ...] = ()
     certificate: str = ""
+    addresses: Addresses = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Parties:
     """A topic's names, and who sends to it and receives from it. What is empty is not known, and fits nothing.
 
-    `tokens` are the names of all tokens that may send to it, `certificate` the subject as which its endpoint is opened.
+    `tokens` are the names of all tokens that may send to it, `certificate` the subject as which its endpoint is opened,
+    `addresses` those of the brokers that its destination names.
     """
 
     label: str
@@ -82,11 +117,12 @@ class Parties:
     owner: str = ""
     certificate: str = ""
     tokens: tuple[str, ...] = ()
+    addresses: Addresses = field(default_factory=dict)
 
     def are(self, principal: Principal, token: str) -> bool:
         """Whether a principal is one of these, where this token sends."""
         if principal.of is PrincipalKind.DESTINATION:
-            return bool(self.destination) and fits_destination(principal.match, self.destination)
+            return bool(self.destination) and self.receive_at(principal.match)
         names = {
             PrincipalKind.TOPIC: self.label,
             PrincipalKind.TENANT: self.tenant or NO_TENANT,
@@ -96,6 +132,10 @@ class Parties:
         }
         name = names[principal.of]
         return bool(name) and fits(principal.match, name)
+
+    def receive_at(self, patterns: Collection[str]) -> bool:
+        """Whether these patterns fit the destination."""
+        return fits_destination(patterns, self.destination, self.addresses)
 
 
 def highest_class(
@@ -154,11 +194,16 @@ def groups_of(scopes: Sequence[Scope], parties: Parties) -> tuple[str, ...]:
     }
     found: list[str] = []
     for kind, key in keys.items():
-        matches = fits_destination if kind is ScopeKind.DESTINATION else fits
-        scope = next((each for each in scopes if each.of is kind and (key is None or matches(each.match, key))), None)
+        scope = next((each for each in scopes if each.of is kind and _covers(each, key, parties)), None)
         if scope is not None:
             found.append(scope.name if key is None or not scope.each else f"{scope.name}/{key}")
     return tuple(found)
+
+
+def _covers(scope: Scope, key: str | None, parties: Parties) -> bool:
+    if scope.of is ScopeKind.DESTINATION:
+        return parties.receive_at(scope.match)
+    return key is None or fits(scope.match, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +216,13 @@ class Rules:
     behind: BehindFrom = BehindFrom()
     relief_at: float = 80
     without_relief: frozenset[str] = frozenset()
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether any pattern of destinations is a network, so that it matters which addresses hosts have."""
+        scopes = (each.match for each in self.scopes if each.of is ScopeKind.DESTINATION)
+        principals = (each.match for each in self.principals if each.of is PrincipalKind.DESTINATION)
+        return any(networks_of(each) for each in (*scopes, *principals))
 
     def highest_class(self, parties: Parties, asked: str) -> TrafficClass:
         """The highest class of a topic that asks for this one."""

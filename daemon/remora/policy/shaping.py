@@ -285,6 +285,20 @@ class Group:
             for level, capacity in zip(tier.levels, tier.capacities, strict=True)
         )
 
+    def taken_from(self, priority: str, nbytes: int) -> tuple[int, float | None]:
+        """Which member so many bytes are taken from by force, and in how many seconds there is credit again.
+
+        It is the member with the most. The seconds are by the guaranteed rate alone, for the levels of all members
+        together; None where they have no credit and that rate is 0. A group of nobody has no such member.
+        """
+        tier = self.tiers[priority]
+        levels = tier.levels
+        member, left = max(range(len(levels)), key=levels.__getitem__), sum(levels) - nbytes
+        if left > 0 or not self.enabled:
+            return member, 0.0
+        rate = tier.meter.guaranteed
+        return member, (1 - left) / rate if rate else None
+
     def tick(self, order: Sequence[int]) -> None:
         """Deal out one tick's credit, to the members in this order. A disabled group, or one of nobody, gets none."""
         if not (self.enabled and order):

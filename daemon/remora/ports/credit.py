@@ -41,6 +41,41 @@ class Budgets(Protocol):
         """A listing begins to wait in a group."""
 
 
+class StoreTraffic(Protocol):
+    """Meters what a process has its host's store do beside deliveries. Nothing of it is refused."""
+
+    def committed(self, nbytes: int) -> None:
+        """A commit of events sends so many bytes."""
+
+    def looked(self, nbytes: int) -> None:
+        """A look at a queue or at a list has read so many bytes."""
+
+    async def walked(self, nbytes: int) -> None:
+        """A walk over entries or letters has read so many bytes; returns when it may go on."""
+
+    async def redriven(self, nbytes: int) -> None:
+        """A re-drive has sent so many bytes and removes as many; returns when it may go on."""
+
+
+class NoStoreTraffic:
+    """For a process whose traffic with the store nobody meters."""
+
+    def committed(self, nbytes: int) -> None:
+        """Nothing happens."""
+
+    def looked(self, nbytes: int) -> None:
+        """Nothing happens."""
+
+    async def walked(self, nbytes: int) -> None:
+        """It may go on."""
+
+    async def redriven(self, nbytes: int) -> None:
+        """It may go on."""
+
+
+NO_TRAFFIC = NoStoreTraffic()
+
+
 class NoBudgets:
     """For a worker that shares no limit with others."""
 

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, samples
 from remora.config.settings import Settings
 from remora.config.traffic import ShapingSettings
 from remora.model.caller import NOBODY, Caller
+from remora.model.traffic import Priority
 
 MOST_LINE = 256 << 20
 """A line longer than this is a defect: the metrics of 500 topics take about 4 MB."""
@@ -96,18 +97,25 @@ class Dead(Message, frozen=True, kw_only=True):
     cookies: tuple[str, ...]
 
 
-AskedFor: TypeAlias = Literal["use", "status", "metrics", "flows"]
+class UseStore(Message, frozen=True, kw_only=True):
+    """A command on this host has used the store: that much is charged to this worker."""
+
+    priority: Priority
+    nbytes: int
+
+
+AskedFor: TypeAlias = Literal["use", "status", "metrics", "flows", "addresses"]
 
 
 class Ask(Message, frozen=True, kw_only=True):
-    """A question, which a `Reply` of the same number answers: with a `Use`, a status, or a list of `Family` or
-    of `CreditFlow`."""
+    """A question, which a `Reply` of the same number answers: with a `Use`, a status, a list of `Family` or of
+    `CreditFlow`, or addresses by the names of hosts."""
 
     number: int
     what: AskedFor
 
 
-ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Release | Dead | Ask
+ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Release | Dead | UseStore | Ask
 
 
 # ------------------------------------------------------------------------------------ to the supervisor

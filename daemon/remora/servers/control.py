@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,12 +30,14 @@ class Control:
 
     `drain` has this host give its queues away, or take part again. `release` ends the quarantine of a destination, or
     of all. `reshape` has traffic shaped otherwise from the next tick on, and gives a line for each value; it raises
-    ConfigError where nothing changes. `refused` gets a route, who asked for it, and why nothing changes.
+    ConfigError where nothing changes. `use_store` charges what a command did with the store, and says in how many
+    seconds that is paid back. `refused` gets a route, who asked for it, and why nothing changes.
     """
 
     drain: Callable[[bool, Caller], None]
     release: Callable[[str | None, Caller], None]
     reshape: Callable[[bytes, Caller], Sequence[str]]
+    use_store: Callable[[bytes], float | None]
     refused: Callable[[str, Caller, str], None]
 
 
@@ -43,8 +45,8 @@ class NotLetIn(Exception):
     """A caller who may change nothing, with the reason; only `routes_of` sees it."""
 
 
-Work = Callable[[AskedOver, Caller], Awaitable[Sequence[str]]]
-"""Makes a change; gives a line for each value of it that is shown."""
+Work = Callable[[AskedOver, Caller], Awaitable[Mapping[str, object]]]
+"""Makes a change; gives what is to be said of it, such as `lines`, one for each value that is shown."""
 
 Door = Callable[[AskedOver], Awaitable[Caller]]
 """Says who asks. Raises NotLetIn for those who may change nothing."""
@@ -53,33 +55,42 @@ Door = Callable[[AskedOver], Awaitable[Caller]]
 def routes_of(control: Control, door: Door) -> list[ServedPath]:
     """The routes that change something, for those whom the door lets in."""
 
-    async def drain(asked: AskedOver, caller: Caller) -> Sequence[str]:
+    async def drain(asked: AskedOver, caller: Caller) -> Mapping[str, object]:
         control.drain(True, caller)
-        return ()
+        return {}
 
-    async def undrain(asked: AskedOver, caller: Caller) -> Sequence[str]:
+    async def undrain(asked: AskedOver, caller: Caller) -> Mapping[str, object]:
         control.drain(False, caller)
-        return ()
+        return {}
 
-    async def release(asked: AskedOver, caller: Caller) -> Sequence[str]:
+    async def release(asked: AskedOver, caller: Caller) -> Mapping[str, object]:
         control.release(asked.parameter("destination"), caller)
-        return ()
+        return {}
 
-    async def reshape(asked: AskedOver, caller: Caller) -> Sequence[str]:
-        return control.reshape(await asked.body(), caller)
+    async def reshape(asked: AskedOver, caller: Caller) -> Mapping[str, object]:
+        return {"lines": list(control.reshape(await asked.body(), caller))}
 
-    changes = {"/-/drain": drain, "/-/undrain": undrain, "/-/release": release, "/-/shaping": reshape}
+    async def use_store(asked: AskedOver, caller: Caller) -> Mapping[str, object]:
+        return {"wait_s": control.use_store(await asked.body())}
+
+    changes = {
+        "/-/drain": drain,
+        "/-/undrain": undrain,
+        "/-/release": release,
+        "/-/shaping": reshape,
+        "/-/store": use_store,
+    }
 
     def guarded(change: Work) -> Answering:
         async def answer(asked: AskedOver) -> Response:
             try:
-                lines = await change(asked, await door(asked))
+                said = await change(asked, await door(asked))
             except NotLetIn as exc:
                 control.refused(asked.path, _who(asked), str(exc))
                 return json_answer(403, {"ok": False, "reasons": [str(exc)]})
             except ConfigError as exc:
                 return json_answer(422, {"ok": False, "problems": [(each.key, each.reason) for each in exc.problems]})
-            return json_answer(200, {"ok": True, "reasons": [], "lines": list(lines)})
+            return json_answer(200, {"ok": True, "reasons": [], "lines": [], **said})
 
         return answer
 

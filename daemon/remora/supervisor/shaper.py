@@ -96,6 +96,15 @@ class Shaper:
         tiers = self._dealt[group].group.tiers
         return {priority: tiers[priority].used for priority in PRIORITIES}
 
+    def taken_from(self, name: str, priority: str, nbytes: int) -> tuple[int, float | None] | None:
+        """The place of the worker that so many bytes of a group are charged to, and in how many seconds there is credit
+        again; see `Group.taken_from`. None where there is no such group, or no worker."""
+        dealt = self._dealt.get(name)
+        if dealt is None or not self._places:
+            return None
+        member, wait_s = dealt.group.taken_from(priority, nbytes)
+        return self._places[member], wait_s
+
     # --------------------------------------------------------------------------------------- changes
 
     @contextlib.contextmanager

@@ -14,15 +14,16 @@ from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
 from remora.model.errors import ConfigError
-from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
+from remora.model.traffic import BUCKETS, UNMETERED, Priority, burst_of, limit_of
 from remora.policy.cells import PRIORITIES
-from remora.policy.classes import scope_of
+from remora.policy.classes import NO_ADDRESSES, Addresses, are_inside, networks_of, scope_of
 from remora.policy.credit_flows import CreditFlow, merged_flows
 from remora.policy.rates import is_of_limit
 from remora.policy.scaling import FULL
 from remora.policy.shaping import Group
+from remora.process.pipe import UseStore
 from remora.supervisor.shaper import Shaper
-from remora.supervisor.shaping_changes import Change, differences, overridden, reshaped
+from remora.supervisor.shaping_changes import Change, StoreUse, differences, overridden, reshaped
 
 Waiting = Mapping[tuple[str, str], int]
 """How many listings wait for credit, by scope and priority."""
@@ -31,11 +32,13 @@ REPORT_S = 1.0
 
 
 class KnowsFlows(Protocol):
-    """Asks the workers who waits for credit, and what became of those who did."""
+    """Asks the workers who waits for credit, what became of those who did, and which addresses hosts have."""
 
     async def waiting_for_credit(self) -> Waiting: ...
 
     async def flows(self) -> Mapping[int, Sequence[CreditFlow] | None]: ...
+
+    async def addresses(self) -> Addresses: ...
 
 
 class HostShaping:
@@ -54,6 +57,8 @@ class HostShaping:
         self.in_force = settings
         self.on_change: Callable[[], None] = lambda: None
         """Lets the workers know what is in force."""
+        self.on_use: Callable[[int, UseStore], None] = lambda _, __: None
+        """Lets the worker at a place know what it is charged."""
         self._shaper = shaper
         self._file = settings
         self._limits = limits
@@ -94,15 +99,32 @@ class HostShaping:
         self.on_change()
         return lines
 
+    def use_store(self, body: bytes) -> float | None:
+        """Charge a `StoreUse`, given as JSON, to a worker; in how many seconds that is paid back, None where nobody
+        knows. Raises ConfigError for another body."""
+        try:
+            use = msgspec.json.decode(body, type=StoreUse)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise ConfigError("", f"this is no use of the store: {exc}") from exc
+        scope = next((each.name for each in self.in_force.scope if each.of == "store"), "")
+        found = self._shaper.taken_from(scope, use.priority, use.nbytes)
+        if found is None:
+            return 0.0
+        place, wait_s = found
+        if use.nbytes:
+            self.on_use(place, UseStore(priority=Priority(use.priority), nbytes=use.nbytes))
+        return wait_s
+
     async def show(self) -> dict[str, object]:
         """What is in force, with the credit and the counters of all workers."""
         waiting, flows = await asyncio.gather(self._asked.waiting_for_credit(), self._asked.flows())
         counted = [each for said in flows.values() for each in said or ()]
+        addresses = await self._asked.addresses() if self.in_force.rules.has_networks else NO_ADDRESSES
         return {
             "changed": self.in_force != self._file,
             "default_class": self.in_force.default_class,
             "remarks": self.remarks,
-            "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
+            "scopes": [self._scope(each, waiting) | _hosts(each, addresses) for each in self.in_force.scope],
             "flows": [each | self._moved(each) for each in merged_flows(counted)],
             "workers": [{"number": number, "answers": said is not None} for number, said in flows.items()],
             "ticks": self._shaper.ticks,
@@ -155,6 +177,19 @@ class HostShaping:
                 for name in groups
             ],
         }
+
+
+def _hosts(scope: ScopeSettings, addresses: Addresses) -> dict[str, object]:
+    """Which of the hosts that were looked up lie in the networks of a scope, where it has some."""
+    networks = networks_of(scope.match) if scope.of == "destination" else ()
+    if not networks:
+        return {}
+    return {
+        "hosts": [
+            {"name": name, "addresses": found, "inside": are_inside(networks, found)}
+            for name, found in addresses.items()
+        ]
+    }
 
 
 @dataclass(frozen=True, slots=True)

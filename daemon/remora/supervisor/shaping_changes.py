@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -39,6 +39,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max: int | None = None
     unlimited: bool = False
     burst: int | None = None
+
+
+class StoreUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a command did with the store, in bytes; its commits and its reads have a priority each."""
+
+    priority: Literal["background", "idle"]
+    nbytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
 def reshaped(settings: ShapingSettings, change: Change) -> tuple[ShapingSettings, list[str]]:

@@ -134,6 +134,7 @@ class Supervisor:
             self._telemetry,
         )
         self._shaping.on_change = self._shaper.on_new_groups = self._tell_shaping
+        self._shaping.on_use = lambda place, use: self._tell(use, self._slots[place : place + 1])
 
     @property
     def count(self) -> int:
@@ -187,7 +188,10 @@ class Supervisor:
             self._shaping.show,
             has_page=True,
         )
-        changes = Control(self._drain, self._release, self._shaping.change, self._telemetry.control_refused)
+        shaping = self._shaping
+        changes = Control(
+            self._drain, self._release, shaping.change, shaping.use_store, self._telemetry.control_refused
+        )
         by_token = TokenDoor(self._settings.admin.control_tokens, self._settings.control_socket)
 
         async def admin_pages() -> None:
@@ -356,9 +360,9 @@ class Supervisor:
         """Sends the workers the shaping settings and the groups."""
         self._tell(Groups(groups=self._shaper.slots, shaping=self._shaping.in_force))
 
-    def _tell(self, message: Message) -> None:
-        """Tell all workers that run."""
-        for slot in self._slots:
+    def _tell(self, message: Message, slots: Sequence[Slot] | None = None) -> None:
+        """Tell the workers that run in these places, or all of them."""
+        for slot in self._slots if slots is None else slots:
             if slot.child is not None and slot.child.code is None:
                 with self._alone.step(f"message to worker {slot.number}"):
                     slot.child.tell(message)

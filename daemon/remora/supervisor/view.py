@@ -107,6 +107,14 @@ class WorkersView:
         said = {child.number: self._read(child, body, list[CreditFlow]) for child, body in answers}
         return {each.number: said.get(each.number) for each in self.children}
 
+    async def addresses(self) -> dict[str, tuple[str, ...]]:
+        """The addresses of hosts, by name, as the workers have looked them up; all of them where workers differ."""
+        found: dict[str, set[str]] = {}
+        for child, body in await self._ask("addresses"):
+            for name, addresses in (self._read(child, body, dict[str, list[str]]) or {}).items():
+                found.setdefault(name, set()).update(addresses)
+        return {name: tuple(sorted(found[name])) for name in sorted(found)}
+
     async def metrics(self) -> list[Metric]:
         """One page for all workers. Of one that does not answer in time, what it said last is shown."""
         host, answers = await asyncio.gather(self._host(), self._ask("metrics"))

@@ -18,15 +18,15 @@ import msgspec
 from remora import __version__
 from remora.app import make_store, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
-from remora.endpoint_kinds import certificate_subject, open_endpoints
+from remora.endpoint_kinds import addresses_of, certificate_subject, open_endpoints
 from remora.engine.admission.gate import Gate
 from remora.engine.admission.shares import WorkerShares
+from remora.engine.admission.store_traffic import WorkerTraffic
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
-from remora.model.traffic import Priority
 from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
@@ -50,6 +50,7 @@ from remora.process.pipe import (
     Start,
     StopNow,
     ToWorker,
+    UseStore,
     WantGroup,
     families,
 )
@@ -126,7 +127,9 @@ class Process:
         self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._gate.introduce = self._introductions = HostIntroductions(
-            lambda location: asyncio.to_thread(certificate_subject, location, self._settings), self._gate.refresh
+            lambda location: asyncio.to_thread(certificate_subject, location, self._settings),
+            addresses_of,
+            self._gate.refresh,
         )
         self._store: ShardStore
         self._tracer = NO_TRACER
@@ -178,7 +181,7 @@ class Process:
                 tracer=self._tracer,
                 meter=telemetry,
                 on_seam=telemetry.spill_seam,
-                on_commit=lambda nbytes: self._gate.use_store(Priority.MAX, nbytes),
+                traffic=WorkerTraffic(self._gate),
             ) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
@@ -250,7 +253,7 @@ class Process:
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
                 tasks.create_task(self._report_levels(worker), name="levels"),
                 tasks.create_task(self._sweep.run(worker), name="sweep after dead owners"),
-                tasks.create_task(self._introductions.run(), name="client certificates"),
+                tasks.create_task(self._introductions.run(), name="introductions"),
             ]
             if self._settings.balance.by_load:
                 helpers.append(tasks.create_task(self._kept.run(), name="kept from running"))
@@ -313,8 +316,8 @@ class Process:
                 self._shape(shaping, groups)
             case Drain(on=on):
                 self._give_away(on)
-            case Release():
-                self._release(message)
+            case Release() | UseStore():
+                self._command(message)
             case Dead(cookies=cookies):
                 self._sweep.mark_dead(cookies)
             case Ask():
@@ -329,8 +332,11 @@ class Process:
         if self._worker is not None:
             self._worker.drain(on)
 
-    def _release(self, asked: Release) -> None:
-        if self._worker is not None:
+    def _command(self, asked: Release | UseStore) -> None:
+        """Do what a command of this host has asked the supervisor for."""
+        if isinstance(asked, UseStore):
+            self._gate.use_store(asked.priority, asked.nbytes)
+        elif self._worker is not None:
             self._worker.quarantines.release(asked.destination, asked.caller)
 
     def _shape(self, shaping: ShapingSettings, groups: Mapping[str, int]) -> None:
@@ -367,6 +373,8 @@ class Process:
                 return msgspec.json.encode(self._report.status(self._store if self._worker else None))
             case "flows":
                 return msgspec.json.encode(self._gate.flows)
+            case "addresses":
+                return msgspec.json.encode(self._introductions.addresses)
             case "metrics":
                 # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
                 return await asyncio.to_thread(lambda: msgspec.json.encode(families(self._telemetry.registry)))

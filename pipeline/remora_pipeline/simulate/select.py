@@ -18,7 +18,7 @@ from remora.model.traffic import (
 )
 from remora.policy.classes import BehindFrom, Parties, class_of, groups_of, highest_class
 from remora_pipeline.simulate.checks import at_least, not_negative, one_of
-from remora_pipeline.simulate.form import Optional, flag, listed, members, number, or_null, text, whole
+from remora_pipeline.simulate.form import Optional, flag, listed, members, named, number, or_null, text, whole
 from remora_pipeline.simulate.script import Form
 
 STATES = ("tail", "backlog", "unknown")
@@ -67,7 +67,10 @@ class SelectModel:
         one_of(given.state, STATES, "state")
         not_negative(full=given.full)  # null: unknown, and then no reason for relief
         label = f"{given.tenant}:{given.topic}" if given.tenant else given.topic
-        parties = Parties(label, given.tenant, given.destination, given.owner, given.certificate, tuple(given.tokens))
+        addresses = {name: tuple(each) for name, each in given.addresses.items()}
+        parties = Parties(
+            label, given.tenant, given.destination, given.owner, given.certificate, tuple(given.tokens), addresses
+        )
         chosen: TrafficClass = class_of(
             highest_class(parties, self._principals, self._default, given.asked),
             at_tail=given.state == "tail",
@@ -103,6 +106,7 @@ FORM = Form(
             owner=Optional(text, ""),
             certificate=Optional(text, ""),
             tokens=Optional(listed(text), []),
+            addresses=Optional(named(listed(text)), {}),
             asked=Optional(or_null(text), ""),
             state=Optional(text, "unknown"),
             full=Optional(or_null(number), None),

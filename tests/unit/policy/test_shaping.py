@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,35 @@ def meters(draw: st.DrawFn) -> dict[str, Meter]:
         guaranteed = draw(RATES) if most is None else draw(st.integers(0, most))
         found[bucket] = Meter(guaranteed, draw(st.integers(1 if guaranteed else 0, 200_000)), most)
     return found
+
+
+@pytest.mark.parametrize(
+    ("levels", "nbytes", "rate", "expected"),
+    [
+        ([100, 50], 10, 1000, (0, 0.0)),
+        ([50, 100], 149, 1000, (1, 0.0)),
+        ([50, 100], 150, 1000, (1, 0.001)),
+        ([50, 100], 1149, 1000, (1, 1.0)),
+        ([-500, 100], 0, 100, (1, 4.01)),
+        ([-500, -400], 0, 100, (1, 9.01)),
+        ([0, 0], 0, 0, (0, None)),
+        ([0, 1], 0, 0, (1, 0.0)),
+        ([5], 1, 0, (0, 0.0)),
+        ([5], 5, 0, (0, None)),
+    ],
+)
+def test_what_is_taken_by_force_is_paid_back_by_the_guarantee(
+    levels: list[int], nbytes: int, rate: int, expected: tuple[int, float | None]
+) -> None:
+    """The member with the most is charged; there is credit again when the guaranteed rate has filled up what all of
+    them are short of together, and nobody knows when without such a rate."""
+    group = Group({"idle": Meter(rate, 1000)}, len(levels), 10_000)
+    for member, level in enumerate(levels):
+        group.tiers["idle"].purses[member].set_level(level)
+
+    assert group.taken_from("idle", nbytes) == expected
+    group.configure(enabled=False)
+    assert group.taken_from("idle", nbytes)[1] == 0.0
 
 
 @dataclass

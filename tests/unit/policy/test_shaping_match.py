@@ -18,7 +18,16 @@ from remora.model.traffic import (
     check_principals,
     check_scopes,
 )
-from remora.policy.classes import BehindFrom, Parties, fits_destination, groups_of, highest_class, is_like
+from remora.policy.classes import (
+    BehindFrom,
+    Parties,
+    Rules,
+    fits_destination,
+    groups_of,
+    highest_class,
+    is_like,
+    names_in,
+)
 
 
 @given(st.text("ab*", max_size=6), st.text("ab", max_size=8))
@@ -56,6 +65,62 @@ def test_a_star_stands_for_any_text(pattern: str, key: str) -> None:
 def test_a_destination_fits_where_all_of_its_brokers_do(match: list[str], destination: str, expected: bool) -> None:
     """By name with or without the port, by domain, by an address in a network; a list also as a whole."""
     assert fits_destination(match, destination) is expected
+
+
+@pytest.mark.parametrize(
+    ("destination", "known", "expected"),
+    [
+        ("a:9092", {"a": ("10.1.2.3",)}, True),
+        ("a", {"a": ("10.1.2.3", "10.1.2.4")}, True),
+        ("a:9092", {}, False),
+        ("a:9092", {"a": ()}, False),
+        ("a:9092", {"a": ("11.1.2.3",)}, False),
+        ("a:9092", {"a": ("10.1.2.3", "11.1.2.3")}, False),
+        ("a:9092", {"a": ("10.1.2.3", "fd00::1")}, True),
+        ("a:9092", {"a": ("10.1.2.3", "2001:db8::1")}, False),
+        ("a:9092", {"a": ("fd00::1%eth0",)}, True),
+        ("a:9092", {"a": ("::ffff:10.1.2.3",)}, True),
+        ("a:9092", {"a": ("::ffff:11.1.2.3",)}, False),
+        ("[::ffff:10.1.2.3]:9092", {}, True),
+        ("a:9092,b:9093", {"a": ("10.1.2.3",), "b": ("fd00::1",)}, True),
+        ("a:9092,b:9093", {"a": ("10.1.2.3",)}, False),
+        ("a:9092,10.1.2.3:9092", {"a": ("10.1.2.4",)}, True),
+        ("a:9092,11.1.2.3:9092", {"a": ("10.1.2.4",)}, False),
+        ("a:9092,near-1:9092", {"a": ("10.1.2.4",)}, True),
+        ("near-1:9092", {"near-1": ("11.1.2.3",)}, True),
+    ],
+)
+def test_a_name_is_in_a_network_where_all_of_its_addresses_are(
+    destination: str, known: dict[str, tuple[str, ...]], expected: bool
+) -> None:
+    """Each address of each broker lies in one of the networks; a name without known addresses is in none."""
+    assert fits_destination(["10.0.0.0/8", "fd00::/8", "near-*"], destination, known) is expected
+
+
+def test_names_are_what_has_to_be_looked_up() -> None:
+    """Addresses need no look-up, with a port, in brackets or mapped; each name is looked up once."""
+    assert names_in("a:9092,10.1.2.3:9092,[fd00::1]:9092,b.example.com,a:9093,[::ffff:10.0.0.1]") == (
+        "a",
+        "b.example.com",
+    )
+    assert names_in("") == ()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "principals", "expected"),
+    [
+        ([Scope("n", ScopeKind.DESTINATION, ("a", "10.0.0.0/8"))], [], True),
+        ([Scope("n", ScopeKind.DESTINATION, ("a", "b-*"))], [], False),
+        ([Scope("n", ScopeKind.TOPIC, ("a/b",))], [], False),
+        ([], [Principal("p", ("fd00::/8",), TrafficClass.TAIL, PrincipalKind.DESTINATION)], True),
+        ([], [Principal("p", ("a/b",), TrafficClass.TAIL, PrincipalKind.CERTIFICATE)], False),
+    ],
+)
+def test_names_are_looked_up_for_networks_only(
+    scopes: list[Scope], principals: list[Principal], expected: bool
+) -> None:
+    """Addresses matter where a scope or a principal of destinations has a network."""
+    assert Rules(scopes=tuple(scopes), principals=tuple(principals)).has_networks is expected
 
 
 def test_a_destination_that_fits_in_part_belongs_to_the_next_scope() -> None:

@@ -71,6 +71,7 @@ class Changed:
     drained: list[tuple[bool, Caller]] = field(default_factory=list)
     released: list[tuple[str | None, Caller]] = field(default_factory=list)
     reshaped: list[Caller] = field(default_factory=list)
+    used: list[bytes] = field(default_factory=list)
     refused: list[tuple[str, Caller, str]] = field(default_factory=list)
 
     def reshape(self, body: bytes, caller: Caller) -> Sequence[str]:
@@ -79,12 +80,17 @@ class Changed:
         self.reshaped.append(caller)
         return ["changed"]
 
+    def use_store(self, body: bytes) -> float | None:
+        self.used.append(body)
+        return 0.25 if b"idle" in body else None
+
     @property
     def control(self) -> Control:
         return Control(
             lambda on, caller: self.drained.append((on, caller)),
             lambda destination, caller: self.released.append((destination, caller)),
             self.reshape,
+            self.use_store,
             lambda *refusal: self.refused.append(refusal),
         )
 
@@ -213,13 +219,14 @@ async def test_another_user_changes_nothing(folder: Path) -> None:
 
 @as_root
 async def test_a_member_of_the_daemons_group_changes_all_over_the_socket(folder: Path) -> None:
-    """The group may use the socket, is known to the daemon by the kernel's word, and gains nothing over TCP."""
+    """The group may use the socket, is known to the daemon by the kernel's word, and gains nothing over TCP. Who uses
+    the store is charged and not named."""
     async with site(folder) as there:
         answers = await asked_by(NOBODY, os.getegid(), there)
 
     assert set(answers["tcp"].values()) == {403}
     assert set(answers["socket"].values()) == {200}
-    assert len(there.changed.callers) == len(ROUTES)
+    assert len(there.changed.callers) == len(ROUTES) - len(there.changed.used) == len(ROUTES) - 1
     assert {each.uid for each in there.changed.callers} == {NOBODY}
     assert all(each.pid not in (None, 0, os.getpid()) for each in there.changed.callers)
 
@@ -377,7 +384,7 @@ async def test_a_file_of_tokens_that_cannot_be_read_ends_the_start(tmp_path: Pat
 
 
 async def test_commands_ask_over_the_socket(folder: Path) -> None:
-    """A drain, its end, a release and a change of shaping reach the daemon, which knows whose process asks."""
+    """A drain, its end, a release, a change of shaping and uses of the store reach the daemon, which knows who asks."""
     async with site(folder) as there:
         daemon = DaemonControl(there.settings)
         await daemon.drain(True)
@@ -385,12 +392,15 @@ async def test_commands_ask_over_the_socket(folder: Path) -> None:
         await daemon.release("kafka://b:9092,c:9092")
         await daemon.release(None)
         lines = await daemon.reshape(Change())
+        waits = [await daemon.use_store("idle", 5), await daemon.use_store("background", 7)]
         with pytest.raises(ConfigError, match="no such scope"):
             await daemon.reshape(Change(scope="x"))
 
     assert [on for on, _ in there.changed.drained] == [True, False]
     assert [each for each, _ in there.changed.released] == ["kafka://b:9092,c:9092", None]
     assert lines == ["changed"]
+    assert waits == [0.25, None]
+    assert there.changed.used == [b'{"priority":"idle","nbytes":5}', b'{"priority":"background","nbytes":7}']
     assert set(there.changed.callers) == {Caller(uid=os.geteuid(), pid=os.getpid())}
 
 

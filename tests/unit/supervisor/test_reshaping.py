@@ -23,6 +23,7 @@ from remora.policy.credit_flows import CreditFlow
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.shaping_changes import Change, reshaped
 from support.credit import Host, a_host, a_meter, shaping
+from support.scripted_daemon import SHAPING, answer, scripted_daemon
 
 MB = 10**6
 TWO = shaping(
@@ -149,6 +150,8 @@ class Desk:
         self.telemetry = Telemetry()
         self.shaping = HostShaping(self.host.shaper, settings, (), 1, self, self.telemetry)
         self.shaping.on_change = self._count
+        self.charged: list[tuple[int, str, int]] = []
+        self.shaping.on_use = lambda place, use: self.charged.append((place, use.priority, use.nbytes))
 
     async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
         return {("uplink", "client_low"): 2}
@@ -161,6 +164,9 @@ class Desk:
                 CreditFlow(group="uplink", priority="client_low", at_once=4, deferred=1, waited=1, waits={20: 1, 30: 2})
             ],
         }
+
+    async def addresses(self) -> dict[str, tuple[str, ...]]:
+        return {"a.example.com": ("10.1.2.3", "fd00::1"), "b.example.com": ("10.1.2.4", "192.0.2.1")}
 
     def _count(self) -> None:
         self.told += 1
@@ -190,6 +196,84 @@ async def test_what_became_of_requests_is_of_all_workers() -> None:
     assert (flow["donated_bytes"], flow["transferred_bytes"], flow["group_lost_bytes"]) == (0, 0, 0)
     assert (shown["ticks"], shown["late_ticks"]) == (0, 0)
     assert [(each["number"], each["answers"]) for each in shown["workers"]] == [(1, True), (2, False), (3, True)]
+
+
+async def test_hosts_are_shown_beside_the_networks_of_a_scope() -> None:
+    """A scope with networks has the hosts that were looked up, each with its addresses and whether all of these lie in
+    its networks; other scopes have none."""
+    site = ScopeSettings(name="site", of="destination", match=("10.0.0.0/8", "fd00::/8", "c"))
+    by_name = ScopeSettings(name="names", of="destination", match=("*.example.com",))
+
+    shown: dict[str, Any] = dict(await Desk(shaping(site, by_name)).shaping.show())
+
+    assert [each.get("hosts") for each in shown["scopes"]] == [
+        [
+            {"name": "a.example.com", "addresses": ("10.1.2.3", "fd00::1"), "inside": True},
+            {"name": "b.example.com", "addresses": ("10.1.2.4", "192.0.2.1"), "inside": False},
+        ],
+        None,
+    ]
+
+
+def test_a_line_for_each_host_beside_the_networks_of_a_scope() -> None:
+    """`remora shaping show` says which addresses a host has and whether they lie in the networks, those first that do;
+    after twenty it says how many more there are."""
+    hosts = [{"name": f"h{i}", "addresses": [f"10.0.0.{i}", "fd00::1"], "inside": i > 0} for i in range(22)]
+    scope = {"name": "site", "of": "destination", "enabled": True, "limit": 0, "burst": 0, "lost": 0, "meters": []}
+    body = answer({**SHAPING, "workers": [], "scopes": [{**scope, "groups": [], "hosts": hosts}]})
+    with scripted_daemon(answers={"GET /-/shaping": body}) as address:
+        done = CliRunner().invoke(group, ["shaping", "show", "--admin", address])
+
+    told = [each for each in done.output.splitlines() if each.startswith("  ")]
+    assert told[0] == "  h1 is 10.0.0.1, fd00::1: in its networks"
+    assert told[20:] == ["  and 2 more (--json)"]
+    with scripted_daemon(
+        answers={
+            "GET /-/shaping": answer(
+                {**SHAPING, "workers": [], "scopes": [{**scope, "groups": [], "hosts": hosts[:1]}]}
+            )
+        }
+    ) as address:
+        done = CliRunner().invoke(group, ["shaping", "show", "--admin", address])
+    assert "  h0 is 10.0.0.0, fd00::1: not in its networks" in done.output.splitlines()
+
+
+OF_STORE = ScopeSettings(
+    name="osds", of="store", enabled=True, meters=MetersSettings(idle=a_meter(MB, MB), background=a_meter(0, MB))
+)
+
+
+async def test_what_a_command_does_with_the_store_is_charged_to_a_worker() -> None:
+    """It is charged in its own class, and the answer says when that is paid back; a question charges nothing. For a
+    class without a guaranteed rate, and without credit, nobody knows when."""
+    desk = Desk(shaping(a_host(), OF_STORE))
+    desk.host.tick()
+
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":2010000}') == pytest.approx(2.0, abs=0.001)
+    assert desk.shaping.use_store(b'{"priority":"background","nbytes":1}') is None
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":0}') == 0.0
+    assert desk.charged == [(0, "idle", 2_010_000), (0, "background", 1)]
+
+
+async def test_uses_of_a_store_that_is_not_shaped_pass() -> None:
+    """Without a scope of the store nothing is charged, and nothing waits where that is disabled."""
+    desk = Desk(TWO)
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":5}') == 0.0
+    assert desk.charged == []
+
+    desk = Desk(shaping(replace(OF_STORE, enabled=False)))
+    assert desk.shaping.use_store(b'{"priority":"idle","nbytes":5000000}') == 0.0
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b'{"priority":"max","nbytes":1}', b'{"priority":"idle","nbytes":-1}', b'{"nbytes":1}']
+)
+async def test_a_use_that_is_none_is_refused(body: bytes) -> None:
+    """A command can charge neither the classes of deliveries nor less than nothing."""
+    desk = Desk(shaping(OF_STORE))
+    with pytest.raises(ConfigError, match="no use of the store"):
+        desk.shaping.use_store(body)
+    assert desk.charged == []
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[Mapping[str, object]]:

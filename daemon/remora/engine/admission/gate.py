@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from remora.codec.topic import TRAFFIC_CLASS, parse_args
@@ -21,7 +21,7 @@ from remora.model.topic import Target, Topic
 from remora.model.traffic import PrincipalKind, Priority, ScopeKind, TrafficClass
 from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
 from remora.policy.cells import MemberAccount
-from remora.policy.classes import Introduction, Parties, Rules, scope_of
+from remora.policy.classes import NO_ADDRESSES, Introduction, Parties, Rules, names_in, scope_of
 from remora.policy.credit_flows import CreditFlow, CreditFlows
 from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
@@ -33,10 +33,14 @@ _KINDS = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Which groups the pages of a topic pass, narrow to wide, and the highest class that they may have."""
+    """Which groups the pages of a topic pass, narrow to wide, and the highest class that they may have.
+
+    `addresses` are those of its brokers, by name, where they decide about its groups.
+    """
 
     groups: tuple[str, ...]
     highest: TrafficClass
+    addresses: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Pending:
     @property
     def reason(self) -> str:
         """Where it waits, for the status."""
-        return f"waits for {self.request.priority} of {self.group}"
+        return f"waits for {self.request.priority} of {self.group}{self.gate.shown_addresses(self)}"
 
     async def wait(self) -> None:
         """Return when it is granted. Cancelling this leaves the request in its place: `cancel` gives it up."""
@@ -125,7 +129,8 @@ class Gate:
     """See the module. It belongs to one worker and its event loop."""
 
     def __init__(self, telemetry: Telemetry, bank: Bank | None = None, budgets: Budgets | None = None) -> None:
-        self.introduce: Callable[[Topic], Introduction] = lambda _: Introduction()
+        self.introduce: Callable[[Topic, Sequence[str]], Introduction] = lambda _, __: Introduction()
+        """Who sends to a topic and receives from it, with the addresses of the hosts of these names."""
         self._telemetry = telemetry
         self._budgets: Budgets = budgets or NoBudgets()
         self._bank: Bank = bank or NoBank()
@@ -256,7 +261,8 @@ class Gate:
         self._accounts |= {each.group: self._bank.account(each.group) for each in self._limits.values()}
         for name, nbytes in self._unacked.items():
             self._bank.note_unacked(name, nbytes)
-        self.surveyed(self._fills)
+        for pending in list(self._pending.values()):
+            self._ask_again(pending)
         self._look_for_credit()
 
     def _is_known(self, group: str) -> bool:
@@ -267,18 +273,33 @@ class Gate:
         key = (topic.label, topic.owner, topic.target)
         way = self._ways.get(key)
         if way is None:
-            is_asked = any(each.of in _INTRODUCED for each in self._rules.principals)
-            known = self.introduce(topic) if is_asked else Introduction()
-            destination = topic.target.redacted.partition("://")[2]
-            parties = Parties(topic.label, topic.tenant, destination, topic.owner, known.certificate, known.tokens)
+            parties = self._parties_of(topic)
             highest = self._rules.highest_class(parties, parse_args(topic.target.args).get(TRAFFIC_CLASS, ""))
-            way = self._ways[key] = Way(self._rules.groups_of(parties), highest)
+            groups = self._rules.groups_of(parties)
+            decides = groups != self._rules.groups_of(replace(parties, addresses=NO_ADDRESSES))
+            shown = ", ".join(f"{name} is {' and '.join(found)}" for name, found in parties.addresses.items())
+            way = self._ways[key] = Way(groups, highest, shown if decides else "")
         return way
+
+    def _parties_of(self, topic: Topic) -> Parties:
+        destination = topic.target.redacted.partition("://")[2]
+        names = names_in(destination) if self._rules.has_networks else ()
+        is_asked = names or any(each.of in _INTRODUCED for each in self._rules.principals)
+        known = self.introduce(topic, names) if is_asked else Introduction()
+        return Parties(
+            topic.label, topic.tenant, destination, topic.owner, known.certificate, known.tokens, known.addresses
+        )
 
     def priority_of(self, topic: Topic, shard: Shard, *, at_tail: bool) -> Priority:
         """The priority of a shard of this topic; `at_tail` as in a Pending."""
         way, full = self.way_of(topic), self._fills.get(shard, EMPTY).percent
         return self._rules.class_of(way.highest, way.groups, at_tail=at_tail, full_percent=full).priority
+
+    def shown_addresses(self, pending: Pending) -> str:
+        """The addresses for which a request waits in its group, in brackets; nothing where names decide."""
+        is_there = self._kinds.get(scope_of(pending.group)) is ScopeKind.DESTINATION
+        addresses = self.way_of(pending.topic).addresses if is_there else ""
+        return f" ({addresses})" if addresses else ""
 
     def has_backlog(self, shard: Shard, page: Page, newest_age_s: float) -> bool:
         """Whether a page shows that its shard is catching up; what waits is known by the page and by the last survey,
@@ -314,11 +335,8 @@ class Gate:
         longer goes to the end of the other one."""
         self._fills = fills
         for each in list(self._pending.values()):
-            before = each.request
-            if self.priority_of(each.topic, each.shard, at_tail=each.at_tail) != before.priority:
-                self.cancel(each)
-                each.request = self.request(each.topic, each.shard, before.wanted, before.least, at_tail=each.at_tail)
-                self._enter(each)
+            if self.priority_of(each.topic, each.shard, at_tail=each.at_tail) != each.request.priority:
+                self._ask_again(each)
 
     def force(self, request: Demand) -> None:
         """Charge the bytes that are wanted without waiting, whatever the levels are."""
@@ -345,6 +363,15 @@ class Gate:
             self._line.cancel(pending.request)
         elif pending.grant is not None:
             pending.grant.close()
+
+    def _ask_again(self, pending: Pending) -> None:
+        """Let a request wait where its shard's pages pass by now, at the end; one that waits there already stays."""
+        before = pending.request
+        request = self.request(pending.topic, pending.shard, before.wanted, before.least, at_tail=pending.at_tail)
+        if (request.priority, groups_of(request)) != (before.priority, groups_of(before)):
+            self.cancel(pending)
+            pending.request = request
+            self._enter(pending)
 
     def _enter(self, pending: Pending) -> None:
         if self._line.ask(pending.request):

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 
 from remora.config.stores import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
+from remora.ports.credit import NO_TRAFFIC, StoreTraffic
 from remora.storage.librados import ObjectOperation
 from remora.storage.rados.client import check_client
 from remora.storage.rados.osds import Osds
@@ -27,11 +28,19 @@ class ClusterConnection:
     """Connects in the background, retries with back-off, and runs operations while there is a session.
 
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. `topics` says
-    whether radosgw's topics are read, too.
+    whether radosgw's topics are read, too. The parts of the store report to `traffic` what they do.
     """
 
-    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None], *, topics: bool) -> None:
+    def __init__(
+        self,
+        settings: RadosSettings,
+        on_state: Callable[[bool, str], None],
+        *,
+        topics: bool,
+        traffic: StoreTraffic = NO_TRAFFIC,
+    ) -> None:
         self._settings, self._reads_topics = settings, topics
+        self.traffic = traffic
         self._on_state = on_state
         self._session: ClusterSession | None = None
         self._problem: StoreError = StoreUnavailable("not connected to the cluster yet")

@@ -171,6 +171,7 @@ class RadosDeadLetters(RadosPart):
         for each in queues:
             oid = f"{REGISTRY}.{each}"
             keys = sorted({*await all_keys(self._connection, oid, self._own)} - {TOTALS}, key=_order)
+            self._connection.traffic.looked(sum(map(len, keys)))
             async for letter in self._pages(oid, keys):
                 yield letter
 
@@ -178,6 +179,7 @@ class RadosDeadLetters(RadosPart):
         """How many letters are stored of each queue: the keys of its object, without their values."""
         queues = await all_keys(self._connection, REGISTRY, self._own)
         keys = {each: await all_keys(self._connection, f"{REGISTRY}.{each}", self._own) for each in queues}
+        self._connection.traffic.looked(sum(len(key) for found in keys.values() for key in found))
         counts = {queue: len({*found} - {TOTALS}) for queue, found in keys.items()}
         return {queue: count for queue, count in counts.items() if count}
 
@@ -195,6 +197,7 @@ class RadosDeadLetters(RadosPart):
             await self._connection.run(operation, oid, f"reading {oid}", locator=self._own)
         except MissingError:
             return []
+        await self._connection.traffic.walked(sum(map(len, found.values.values())))
         return [_letter(oid, key, found.values[key]) for key in keys if key in found.values]
 
 

@@ -68,6 +68,7 @@ class UnlockedScan:
         request = encode_list(PAGE, str(start).encode())
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", request)
         await self._connection.run(operation, self._shard.queue, what, UNLOCKED, self._locator)
+        await self._connection.traffic.walked(len(reply.data))
         return decoded(decode_listing, reply.data, what)
 
 
@@ -99,6 +100,7 @@ class RadosInspection(RadosPart):
         sample = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_SAMPLE))
         xattrs = operation.xattrs()
         await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
+        self._connection.traffic.looked(len(content.data) + len(sample.data))
         head = decoded(decode_head, content.data, what)
         oldest = decoded(decode_listing, sample.data, what)
         reservations = decoded(lambda xattrs: open_reservations(head, xattrs), xattrs.values, what)

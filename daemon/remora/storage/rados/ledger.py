@@ -40,6 +40,7 @@ class RadosLedger(RadosPart):
             content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
             lock = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
             await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
+            self._connection.traffic.looked(len(content.data))
             stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
             holder = lock_holder(decoded(decode_lock_info, lock.data, what))
             if holder is None or not holder.lease_left_s or not holder.cookie.startswith(WORKER_COOKIE):
@@ -58,6 +59,7 @@ class RadosLedger(RadosPart):
         operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         await self._connection.run(operation, token.shard.queue, what, HELD, self._locator(token.shard))
+        self._connection.traffic.looked(len(content.data))
         stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
         reservations = decoded(lambda values: open_reservations(stored.head, values), xattrs.values, what)
         balance = _balance(token.shard, stored, _estimated(stored), is_leaving(xattrs.values))

@@ -99,6 +99,7 @@ class RadosMends(RadosPart):
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         refusals = HELD if token else QUEUE
         version = await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))
+        self._connection.traffic.looked(len(content.data))
         head = decoded(decode_head, content.data, what)
         reservations = decoded(lambda values: open_reservations(head, values), xattrs.values, what)
         return _Look(content.data, head, room_of(head, reservations), version)

@@ -90,8 +90,6 @@ class OwnQueues(RadosPart):
         """`committed` is called after each commit of entries with their queue."""
         super().__init__(connection)
         self._two_phase, self._old_heads, self._committed = two_phase, old_heads, committed
-        self.on_commit: Callable[[int], object] = lambda _: None
-        """Is told how many bytes a commit of events is about to send."""
 
     async def make(
         self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]], *, preparing: bool = False
@@ -183,7 +181,7 @@ class OwnQueues(RadosPart):
         Raises ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
         """
         request = encode_commit(reservation, payloads)
-        self.on_commit(len(request))
+        self._connection.traffic.committed(len(request))
         operation = of_topic(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
         await self._end(operation, shard, f"committing to {shard}")
         self._committed(shard)
@@ -194,7 +192,7 @@ class OwnQueues(RadosPart):
         """As `commit`, and mark this part of an intent as done; raises MismatchError also when it is done already."""
         mark = _DONE + part
         request = encode_commit(reservation, payloads)
-        self.on_commit(len(request))
+        self._connection.traffic.committed(len(request))
         operation = of_topic(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", request).set_omap({mark: b"1"})
         await self._end(operation, shard, f"committing to {shard}")

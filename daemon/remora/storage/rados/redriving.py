@@ -180,6 +180,7 @@ class RadosLetters(RadosDeadLetters):
         except StoreError:
             await self._two_phase.abort(shard, reservation)
             raise
+        await self._connection.traffic.redriven(sum(map(len, payloads)))
         return True
 
     # --- the letters -----------------------------------------------------------------------------------

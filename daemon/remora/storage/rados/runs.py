@@ -36,6 +36,7 @@ from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpilledRun, SpillUsage
 from remora.policy.reservations import Sightings
+from remora.ports.credit import StoreTraffic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import INCARNATION, RadosPart, all_values, decoded
@@ -184,6 +185,7 @@ class Runs(RadosPart):
     async def _all(self) -> Mapping[str, RunOwner]:
         """The list of all runs, with whose they are."""
         found = await all_values(self._connection, RUNS, self._own)
+        self._connection.traffic.looked(sum(len(name) + len(raw) for name, raw in found.items()))
         return {name: decoded(lambda raw: decode_owner(name, raw), raw, RUNS) for name, raw in found.items()}  # noqa: B023 - called at once
 
     async def _on_list(self, operation: WriteOp) -> None:
@@ -265,6 +267,7 @@ class SpilledView:
     runs: Sequence[SpilledRun]
     incarnation: str
     reader: Runs
+    traffic: StoreTraffic
 
     async def entries(self, after: Position) -> AsyncIterator[tuple[str, bytes]]:
         """Position and raw bytes of each spilled entry from a position on. Raises StoreDamaged also for a run that was
@@ -278,6 +281,7 @@ class SpilledView:
             first = bisect_left(page.positions, start, key=lambda each: Position.parse(each.decode("ascii")))
             for i in range(first, len(page.entries)):
                 yield page.positions[i].decode("ascii"), page.entries[i]
+            await self.traffic.walked(run.stored_bytes)
 
 
 async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Locator, reader: Runs) -> SpilledView:
@@ -287,7 +291,7 @@ async def spilled_view(connection: ClusterConnection, shard: Shard, locator: Loc
         lambda: ReadOp().assert_exists(), lambda each: connection.run(each, shard.queue, what, QUEUE, locator), what
     )
     incarnation = found.xattrs.get(INCARNATION, b"").decode("ascii", "replace")
-    return SpilledView(found.stored, found.runs, incarnation, reader)
+    return SpilledView(found.stored, found.runs, incarnation, reader, connection.traffic)
 
 
 async def oldest_spilled(view: SpilledView) -> bytes | None:

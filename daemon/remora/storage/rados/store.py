@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from remora.config.stores import RadosSettings
+from remora.ports.credit import NO_TRAFFIC, StoreTraffic
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
@@ -44,7 +45,7 @@ class RadosStore:
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes. A reservation that
     keeps others from being made is given up when it has been seen for `reservation_age_s`. Spilled entries go to
     `spill_pool`, else to the queues' pool; workers of any host have read what is released `guard_s` after it was
-    written. `on_seam`: see `ports.spill`. `on_commit` is told how many bytes each commit of events sends to an OSD.
+    written. `on_seam`: see `ports.spill`. `traffic` meters what is done beside deliveries.
     """
 
     def __init__(  # noqa: PLR0913 - each is an option's, or an observer
@@ -58,9 +59,9 @@ class RadosStore:
         spill_pool: str = "",
         guard_s: float = 5.0,
         on_seam: OnSeam = seam_unseen,
-        on_commit: Callable[[int], object] = lambda _: None,
+        traffic: StoreTraffic = NO_TRAFFIC,
     ) -> None:
-        self._connection = ClusterConnection(settings, on_state, topics=True)
+        self._connection = ClusterConnection(settings, on_state, topics=True, traffic=traffic)
         connection = self._connection
         self.arrivals, self.notifications = RadosArrivals(), RadosNotifications(connection)
         self._doorbells = doorbells = Doorbells(connection, self.arrivals.tell)
@@ -72,7 +73,6 @@ class RadosStore:
             RadosAttempts(connection),
         )
         own_queues = OwnQueues(connection, self.two_phase, old_heads, doorbells.ring)
-        own_queues.on_commit = on_commit
         runs = Runs(connection, spill_pool)
         self.inspection = RadosInspection(connection, runs)
         self.holds = HoldsObject(connection, registry, doorbells.ring_topics)
