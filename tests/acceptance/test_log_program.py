@@ -26,7 +26,7 @@ async def test_the_program_of_the_page_survives_a_kill(folder: Path) -> None:
         f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{folder}/queues"\nfiles = 1\n'
         f'[sequencer]\nlisten = "unix:{folder}/one.sock"\nadmin_listen = "unix:{folder}/admin.sock"\n'
     )
-    assert command(folder, "log", "create", "orders").returncode == 0
+    assert (await asyncio.to_thread(command, folder, "log", "create", "orders")).code == 0
     environment = os.environ | {"REMORA_CONFIG": str(folder / "remora.toml")}
     async with a_server(folder) as server:
         program = await asyncio.create_subprocess_exec(

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ import aiohttp
 import pytest
 
 from devkit.clusters.certificates import certificate
-from devkit.processes.daemon import Sections, rados_section, write_config
+from devkit.processes.daemon import Ended, Sections, rados_section, write_config
 from devkit.processes.processes import freeze
 from devkit.waits import PATIENT_S
 from remora.client import SequencerClient, SequencerUnavailable
@@ -45,7 +44,7 @@ def folder() -> Iterator[Path]:
         configure(path, LONG_S)
         for log in ("ids", "orders"):
             kind = "counter" if log == "ids" else "log"
-            assert command(path, "log", "create", log, "--kind", kind).returncode == 0
+            assert command(path, "log", "create", log, "--kind", kind).code == 0
         yield path
 
 
@@ -150,7 +149,7 @@ async def test_entries_and_seals_by_command(folder: Path) -> None:
 
         def run(*words: str, data: bytes = b"") -> tuple[int, bytes]:
             done = command(folder, "log", *words, data=data)
-            return done.returncode, done.stdout
+            return done.code, done.out
 
         assert await asyncio.to_thread(run, "append", "orders", data=b"first") == (0, b"1\n")
         assert await asyncio.to_thread(run, "read", "orders", "1") == (0, b"first")
@@ -165,15 +164,13 @@ async def test_entries_and_seals_by_command(folder: Path) -> None:
         stale = await asyncio.to_thread(
             command, folder, "log", "append", "orders", "--position", "9", "--epoch", "1", data=b"x"
         )
-        assert (stale.returncode, b"stale epoch" in stale.stderr) == (Exit.FAILURE, True)
+        assert (stale.code, "stale epoch" in stale.err) == (Exit.FAILURE, True)
         assert (await asyncio.to_thread(run, "next", "orders", "-n", "2"))[0] == 0
 
 
 async def of_ids(folder: Path) -> dict[str, Any]:
     """What `remora log show` says of a log."""
-    found: dict[str, Any] = json.loads(
-        (await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).stdout
-    )
+    found: dict[str, Any] = (await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).json
     return found
 
 
@@ -256,7 +253,7 @@ def test_an_address_that_cannot_be_is_refused_by_name(folder: Path, listen: str,
     """With the exit code of a configuration that is refused."""
     done = command(folder, "sequencer", "--listen", listen)
 
-    assert (done.returncode, key in done.stderr.decode()) == (Exit.CONFIG, True)
+    assert (done.code, key in done.err) == (Exit.CONFIG, True)
 
 
 @pytest.mark.parametrize("name", ["one", "tcp:127.0.0.1:0"], ids=["unix", "tcp"])
@@ -331,7 +328,7 @@ def in_rados(folder: Path, settings: RadosSettings) -> Path:
     write_config(folder / "remora.toml", sections)
     for log in ("ids", "orders"):
         kind = "counter" if log == "ids" else "log"
-        assert command(folder, "log", "create", log, "--kind", kind, "--width", "4").returncode == 0
+        assert command(folder, "log", "create", log, "--kind", kind, "--width", "4").code == 0
     return folder
 
 
@@ -343,7 +340,7 @@ async def test_logs_in_rados_outlive_a_kill(in_rados: Path) -> None:
     ids, orders = (LogName(b"default.rgw.log", name) for name in (b"ids", b"orders"))
     async with a_server(in_rados, "one") as server, server.client() as client:
         token = await client.next(orders)
-        assert (await asyncio.to_thread(append, in_rados, token.position, token.epoch)).stdout == b"1\n"
+        assert (await asyncio.to_thread(append, in_rados, token.position, token.epoch)).out == b"1\n"
         late, first = await client.next(orders), await client.next(ids)
         await server.ended(signal.SIGKILL)
 
@@ -352,14 +349,14 @@ async def test_logs_in_rados_outlive_a_kill(in_rados: Path) -> None:
         assert await client.next(ids) == (2, (1 << 20) + first.position)
 
     refused = await asyncio.to_thread(append, in_rados, late.position, late.epoch)
-    assert (refused.returncode, b"stale epoch" in refused.stderr) == (Exit.FAILURE, True)
+    assert (refused.code, "stale epoch" in refused.err) == (Exit.FAILURE, True)
     read = await asyncio.to_thread(command, in_rados, "log", "read", "orders", "1")
-    assert (read.returncode, read.stdout) == (0, b"first")
+    assert (read.code, read.out) == (0, b"first")
     shown = await asyncio.to_thread(command, in_rados, "log", "list")
-    assert b"default.rgw.log/orders  log  epoch 2" in shown.stdout
+    assert b"default.rgw.log/orders  log  epoch 2" in shown.out
 
 
-def append(folder: Path, position: int, epoch: int) -> subprocess.CompletedProcess[bytes]:
+def append(folder: Path, position: int, epoch: int) -> Ended:
     """Write at a position with its token, by command."""
     words = ["log", "append", "orders", "--position", str(position), "--epoch", str(epoch)]
     return command(folder, *words, data=b"first")

@@ -11,17 +11,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from devkit.processes.daemon import Ended, remora
 from devkit.waits import PATIENT_S
 from remora.client import SequencerClient
 
 
-def command(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run a command of remora's with the folder's configuration."""
-    environment = os.environ | {"REMORA_CONFIG": str(folder / "remora.toml")}
-    return subprocess.run(
-        [sys.executable, "-m", "remora", *words], env=environment, input=data, capture_output=True, check=False,
-        timeout=PATIENT_S,
-    )  # fmt: skip
+def command(folder: Path, *words: str, data: bytes = b"") -> Ended:
+    """Run a command of remora's with the folder's configuration, where no loop runs."""
+    with asyncio.Runner() as runner:
+        return runner.run(remora(*words, "-c", folder / "remora.toml", stdin=data))
 
 
 class Server:

@@ -126,3 +126,9 @@ def test_status_loads_no_store_endpoint_or_metrics() -> None:
     heavy = {"aiokafka", "pamqp", "prometheus_client", "sqlite3", "rich", "opentelemetry", "remora.app", "uvloop"}
 
     assert heavy & set(loaded("status", "--help")) == set()
+
+
+@pytest.mark.parametrize("command", ["topic", "explain", "ledger", "dlq"])
+def test_a_command_that_has_no_daemon_to_ask_loads_no_client_of_http(command: str) -> None:
+    """Commands that read a store load aiohttp, a quarter of their start, only where they ask a daemon."""
+    assert "aiohttp" not in loaded(command, "--help")

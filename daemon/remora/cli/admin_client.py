@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from remora.config import AdminSettings, Settings, UnixAddress
@@ -92,7 +91,7 @@ class DaemonControl:
         if self.token_file is not None:
             return _to_read(self.settings.admin)
         path = self.settings.control_socket
-        return _Way(aiohttp.UnixConnector(path=path), "http://localhost", f"unix:{path} (admin.control_socket)")
+        return _Way("http://localhost", f"unix:{path} (admin.control_socket)", path)
 
 
 ANSWER_S = 10.0
@@ -126,21 +125,20 @@ _AS_LOOPBACK: Mapping[str, str] = {"Host": "localhost"}
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a daemon is reached: by a connection, under a URL, and how that is shown."""
+    """How a daemon is reached: under a URL, on a Unix socket where it has a path, and how that is shown."""
 
-    connector: aiohttp.BaseConnector = field(repr=False)
     url: str
     shown: str
+    socket: str | None = None
 
 
 def _to_read(admin: AdminSettings) -> _Way:
     address = admin.address
     if isinstance(address, UnixAddress):
-        shown = f"unix:{address.path} (admin.listen)"
-        return _Way(aiohttp.UnixConnector(path=address.path), "http://localhost", shown)
+        return _Way("http://localhost", f"unix:{address.path} (admin.listen)", address.path)
     host = f"[{address.host}]" if ":" in address.host else address.host
     shown = f"{address.host}:{address.port} (admin.listen)"
-    return _Way(aiohttp.TCPConnector(), f"http://{host}:{address.port}", shown)
+    return _Way(f"http://{host}:{address.port}", shown)
 
 
 async def _read(way: _Way, path: str, keys: Set[str]) -> dict[str, Any]:
@@ -176,9 +174,12 @@ async def _ask(
     headers: Mapping[str, str] = _AS_LOOPBACK,
 ) -> tuple[int, bytes]:
     """The answer's status and body. Raises Unanswered where the question was sent, or may have been."""
+    import aiohttp  # a quarter of the start of a command that may have nothing to ask
+
+    connector = aiohttp.UnixConnector(path=way.socket) if way.socket else aiohttp.TCPConnector()
     try:
         async with (
-            aiohttp.ClientSession(connector=way.connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
             session.request(method, way.url + path, params=query, data=body, headers=headers) as response,
         ):
             return response.status, await response.read()
