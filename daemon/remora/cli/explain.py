@@ -28,7 +28,6 @@ from remora.cli.explained import (
     as_json_queue,
     event_lines,
     queue_lines,
-    slow_of,
     topic_lines,
     view_queue,
 )
@@ -38,6 +37,7 @@ from remora.cli.rows import Row, UnknownTopic, balances, complain, hold_of, look
 from remora.cli.status import silence_lines
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
+from remora.metrics.stages import slow_lines
 from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.shard import Shard
@@ -104,7 +104,8 @@ def explain(settings: Settings, asked: Asked, as_json: bool) -> None:
     with told(after_s=SILENT_S) as tell:
         tell(f"looking for {asked.what} in queues and dead letters" + (" and in Kafka" if asked.bootstrap else ""))
         answer, damaged = run_async(look())
-    answer.slow = slow_of(answer.queues, answer.stages, settings.store.kind)
+    schemes = (each.row.topic.target.scheme for each in answer.queues if each.row.topic)
+    answer.slow = slow_lines(answer.stages, {settings.store.kind, *schemes}) if answer.queues else []
     if as_json:
         print_json(_as_json(answer))
     else:

@@ -12,7 +12,6 @@ from typing import Any
 from remora.cli.output import size
 from remora.cli.rows import Row
 from remora.cli.status import some
-from remora.metrics.stages import slow_lines
 from remora.model.ledger import Balance, Tally
 from remora.model.member import WorkerCookie, is_workers
 from remora.model.shard import LockHolder, ShardStats
@@ -252,12 +251,6 @@ def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     counts = {"dead lettered": removed.dead_lettered, "expired": removed.expired}
     said = ", ".join(f"{what} {count}" for what, count in counts.items() if count)
     return [f"  given up since its ledger began: {said}", f"    try: remora dlq list --topic {shlex.quote(name)}"]
-
-
-def slow_of(views: Sequence[QueueView], stages: Sequence[dict[str, Any]], store: str) -> list[str]:
-    """A sentence for each stage that is slow at the store of this kind, or at an endpoint of these queues."""
-    targets = (each.row.topic.target for each in views if each.row.topic)
-    return slow_lines(stages, {store, *(each.scheme for each in targets)}) if views else []
 
 
 def event_lines(place: EventPlace, views: Sequence[QueueView]) -> list[str]:

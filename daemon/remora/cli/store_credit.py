@@ -33,9 +33,8 @@ async def metered(settings: Settings) -> AsyncIterator[StoreTraffic]:
     if scope is None:
         yield NO_TRAFFIC
         return
-    traffic = CommandTraffic(settings, scope)
-    yield traffic
-    await traffic.finish()
+    async with CommandTraffic(settings, scope) as traffic:
+        yield traffic
 
 
 class CommandTraffic:
@@ -46,6 +45,14 @@ class CommandTraffic:
         self._scope = scope
         self._read = 0
         self._answers = True
+
+    async def __aenter__(self) -> CommandTraffic:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Charges what was read since the last portion."""
+        if self._read and kind is None:
+            await self._ask(_SCANS, self._taken())
 
     def committed(self, nbytes: int) -> None:
         """Commands commit by re-drives alone."""
@@ -63,11 +70,6 @@ class CommandTraffic:
     async def redriven(self, nbytes: int) -> None:
         """A re-drive has sent so many bytes and removes as many; returns when it may go on."""
         await self._take(_REDRIVES, 2 * nbytes)
-
-    async def finish(self) -> None:
-        """Charge what was read since the last portion."""
-        if self._read:
-            await self._ask(_SCANS, self._taken())
 
     def _taken(self) -> int:
         nbytes, self._read = self._read, 0

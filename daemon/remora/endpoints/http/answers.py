@@ -148,11 +148,6 @@ class AnswerHead(NamedTuple):
     is_chunked: bool
     may_stay: bool
 
-    @property
-    def is_interim(self) -> bool:
-        """Whether another head follows. Behind 101 comes none: nobody here has asked for another protocol."""
-        return 100 <= self.status < 200 and self.status != 101
-
 
 BEGIN = b"HTTP/"
 """How an answer begins."""
@@ -352,7 +347,7 @@ class AnswerReader:
             raw = raw[end.end() :]
             self._raw_head, self._searched = b"", 0
             self._may_stay = self._may_stay and head.may_stay
-            if not head.is_interim:
+            if not 100 <= head.status < 200 or head.status == 101:  # behind 101 comes no other: nobody here asks for it
                 return head, raw
             self._interim += 1
             if self._interim > MOST_INTERIM:
