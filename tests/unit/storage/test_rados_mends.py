@@ -17,6 +17,7 @@ from remora.codec.queue_ops import encode_abort, encode_reserve
 from remora.model.entry import Time
 from remora.model.errors import QueueFull, StoreError, StoreUnavailable
 from remora.model.shard import LockToken, Shard
+from remora.ports.credit import NO_TRAFFIC
 from remora.storage.librados import operations
 from remora.storage.librados.operations import ObjectBytes, ObjectOperation, WriteOp, Xattrs
 from remora.storage.rados import old_heads as old_heads_module
@@ -47,6 +48,7 @@ class Osd:
         self.writes: list[list[Step]] = []
         self.reads = 0
         self.session = SimpleNamespace(placement=SimpleNamespace(notif="pool", own="own"))
+        self.traffic = NO_TRAFFIC
         self._steps: list[Step] = []
 
     def __getattr__(self, name: str) -> Callable[..., int]:

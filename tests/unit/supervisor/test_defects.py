@@ -50,6 +50,7 @@ adaptive = true
 [[shaping.scope]]
 name = "brokers"
 of = "destination"
+match = ["kafka*", "10.0.0.0/8"]
 enabled = true
 across = "cluster"
 {METERS}
