@@ -5,20 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-import msgspec
-
 from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.record import Attempt
 from remora.model.shard import LockToken
-from remora.storage.sqlite.part import SqlitePart, held_row, parsed
+from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.queue_rows import held_row, parsed
+from remora.storage.sqlite.write_batch import forget_attempts
 
 _NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
 _NOTED = "SELECT noted FROM attempts WHERE queue = ?"
-_FORGET = """
-DELETE FROM attempts WHERE queue IN (
-    SELECT queue FROM json_each(?) AS new JOIN attempts ON queue = CAST(new.key AS INTEGER) WHERE last < new.value
-)
-"""
 
 
 class SqliteAttempts(SqlitePart):
@@ -52,9 +47,3 @@ class SqliteAttempts(SqlitePart):
     @property
     def _me(self) -> str:
         return self._files.owner.entity
-
-
-def forget_attempts(connection: sqlite3.Connection, ends: Mapping[int, int]) -> None:
-    """Within a transaction that removes the entries before these positions, by queue, forget the attempts of a queue if
-    those were all."""
-    connection.execute(_FORGET, (msgspec.json.encode(ends).decode(),))

@@ -19,8 +19,9 @@ from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, LayoutColumn
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.holds import HOLD, stored_hold
-from remora.storage.sqlite.part import SqlitePart, queue_row
+from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.queue import read_page
+from remora.storage.sqlite.queue_rows import queue_row
 from remora.storage.sqlite.soundness import number_fact, typed
 
 _log = logging.getLogger(__name__)

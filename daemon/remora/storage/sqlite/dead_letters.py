@@ -19,7 +19,8 @@ from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic, own_topic_name
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.ingest import check_open
-from remora.storage.sqlite.part import SqlitePart, held_row
+from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.queue_rows import held_row
 from remora.storage.sqlite.soundness import changed_letter, letter_checksum
 from remora.storage.sqlite.write_batch import RoomNeed, WriteBatch
 

@@ -15,8 +15,9 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.file import File
-from remora.storage.sqlite.part import SqlitePart, holder_of, queue_row
+from remora.storage.sqlite.part import SqlitePart, holder_of
 from remora.storage.sqlite.queue import read_page
+from remora.storage.sqlite.queue_rows import queue_row
 from remora.storage.sqlite.schema import POSITION_BITS
 from remora.storage.sqlite.soundness import changed
 

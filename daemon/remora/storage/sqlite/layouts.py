@@ -18,7 +18,7 @@ from remora.model.shard import Origin
 from remora.model.topic import shard_of
 from remora.policy.layouts import step, still_held, waits_for
 from remora.storage.sqlite.attributes import LayoutColumns
-from remora.storage.sqlite.part import QueueRow, marker
+from remora.storage.sqlite.queue_rows import QueueRow, marker
 from remora.storage.sqlite.schema import AWAITED, HELD_BACK, LAST_QUEUE_ID, NO_HANDOVER, PLACES
 
 MOST_NAMED = 64

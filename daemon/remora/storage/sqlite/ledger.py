@@ -17,8 +17,9 @@ from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.file import File
-from remora.storage.sqlite.part import QueueRow, SqlitePart
+from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.queue import present
+from remora.storage.sqlite.queue_rows import QueueRow
 
 _PAGE = 4096
 

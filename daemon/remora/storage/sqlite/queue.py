@@ -15,7 +15,8 @@ from remora.storage.sqlite.file import File
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import GroupCommit
 from remora.storage.sqlite.ingest import expire as expire_events
-from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
+from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.queue_rows import QueueRow, held_row, marker, parsed
 from remora.storage.sqlite.removals import Removal
 from remora.storage.sqlite.schema import rowid
 from remora.storage.sqlite.soundness import changed

@@ -10,7 +10,7 @@ from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Cause, Tally
 from remora.model.shard import LockToken
 from remora.storage.sqlite import layouts, recent
-from remora.storage.sqlite.part import QueueRow, held_row
+from remora.storage.sqlite.queue_rows import QueueRow, held_row
 from remora.storage.sqlite.schema import AWAITED, ENTRY_OVERHEAD, rowid
 from remora.storage.sqlite.write_batch import WriteBatch
 

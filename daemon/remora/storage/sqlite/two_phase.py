@@ -11,7 +11,8 @@ from remora.model.errors import QueueFull, StoreError, TopicMoved
 from remora.model.shard import Shard
 from remora.storage.sqlite import recent
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.part import QueueRow, SqlitePart, queue_row
+from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.queue_rows import QueueRow, queue_row
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
 
 _HAS_ROOM = """

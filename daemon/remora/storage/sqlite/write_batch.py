@@ -8,7 +8,7 @@ all queues of a topic comes as one row, entries go in by hundreds, and all queue
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -23,7 +23,6 @@ from remora.model.topic import Topic, number_of, own_topic_name
 from remora.model.words import several
 from remora.policy.group_commit import settles_at_once
 from remora.storage.sqlite import recent
-from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.rows import insert
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
@@ -65,6 +64,12 @@ UPDATE queues SET head = json_extract(new.value, '$[0]'), used_bytes = used_byte
     expired = expired + json_extract(new.value, '$[4]'), dropped = dropped + json_extract(new.value, '$[5]'),
     removed_elsewhere = removed_elsewhere + json_extract(new.value, '$[6]')
 FROM json_each(?) AS new WHERE queues.id = CAST(new.key AS INTEGER)
+"""
+
+_FORGET_ATTEMPTS = """
+DELETE FROM attempts WHERE queue IN (
+    SELECT queue FROM json_each(?) AS new JOIN attempts ON queue = CAST(new.key AS INTEGER) WHERE last < new.value
+)
 """
 _RECALL = "SELECT digest, events FROM once WHERE topic = ? AND key = ?"
 _FORGET = f"""
@@ -313,6 +318,12 @@ def _figures(queue: QueueUpdate) -> tuple[int, ...]:
         queue.reserved_bytes,
         queue.settled,
     )
+
+
+def forget_attempts(connection: sqlite3.Connection, ends: Mapping[int, int]) -> None:
+    """Within a transaction that removes the entries before these positions, by queue, forget the attempts of a queue if
+    those were all."""
+    connection.execute(_FORGET_ATTEMPTS, (_json(ends),))
 
 
 def _json(value: object) -> str:
