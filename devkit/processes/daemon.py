@@ -105,7 +105,7 @@ def complaints(err: str) -> list[str]:
 
 async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[str] = REMORA) -> Ended:
     """Run a command of `remora` to its end, whatever becomes of it."""
-    if command is REMORA and forked.is_possible():
+    if command is REMORA and "run" not in arguments[:2] and forked.is_possible():  # `run` begins its own program anew
         async with asyncio.timeout(2 * PATIENT_S):
             code, out, err = await forked.run([*map(str, arguments)], stdin)
         return Ended(code, out, err.decode(errors="replace"))
