@@ -61,7 +61,8 @@ def unlock(patch: pytest.MonkeyPatch, *owners: Owner, believed_front: int | None
             found = held_row(connection, replace(token, cookie=row[1]), row[0])
             return found if believed_front is None else found._replace(head=believed_front)
 
-    patch.setattr("remora.storage.sqlite.queue.held_row", unchecked)
+    for module in ("queue", "removals"):
+        patch.setattr(f"remora.storage.sqlite.{module}.held_row", unchecked)
 
 
 async def take_over(scene: Scene, frozen: Owner, other: Owner) -> None:
