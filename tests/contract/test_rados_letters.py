@@ -8,11 +8,11 @@ from devkit.clusters.ceph import Gateway, reached
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Tally
-from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore
 from remora.storage.rados.dead_letters import RadosDeadLetters, _HeldLetters
+from support.letters import letters_of
 
 pytestmark = pytest.mark.ceph
 
@@ -26,14 +26,6 @@ async def filled(store: RadosStore, gateway: Gateway, count: int) -> LockToken:
     token = await store.locks.acquire(SHARD, "w", 90)
     assert isinstance(token, LockToken)
     return token
-
-
-def letters_of(token: LockToken, page: Page) -> list[DeadLetter]:
-    positions = [each.decode() for each in page.positions]
-    return [
-        DeadLetter("q", token.incarnation, positions[i], positions[i + 1], "expired", "", 0, 1.0, 2.0, raw)
-        for i, raw in enumerate(page.entries)
-    ]
 
 
 async def announced(store: RadosStore) -> list[str]:

@@ -13,6 +13,7 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import LockToken
 from remora.storage.rados import RadosStore
+from support.letters import letters_of
 from support.store_traffic import CountedTraffic
 from support.stores import own_topic
 
@@ -33,21 +34,7 @@ async def filled(store: RadosStore, events: int) -> LockToken:
 async def parked(store: RadosStore, token: LockToken, count: int) -> list[DeadLetter]:
     """Letters of all entries of a queue, which have left it."""
     page = await store.queue.read(token, b"", count)
-    letters = [
-        DeadLetter(
-            queue=token.shard.queue,
-            incarnation=token.incarnation,
-            position=page.positions[i].decode(),
-            next_position=page.positions[i + 1].decode(),
-            cause="expired",
-            reason="too old",
-            attempts=0,
-            first_seen=1.0,
-            parked_at=2.0,
-            raw=raw,
-        )
-        for i, raw in enumerate(page.entries)
-    ]
+    letters = letters_of(token, page)
     await store.letters.store(token, *letters)
     await store.queue.remove(token, page.positions[-1], count, Tally(expired=count))
     return letters

@@ -15,29 +15,11 @@ from remora.engine.redriving import carry_out, plan
 from remora.model.errors import QueueFull, ShardGone, TopicClosed, TopicUnknown
 from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Tally
-from remora.model.record import DeadLetter, LetterTotals, Page, Redrive
-from remora.model.shard import LockToken, Shard
+from remora.model.record import DeadLetter, LetterTotals, Redrive
+from remora.model.shard import Shard
 from remora.model.topic import Topic
+from support.letters import letters_of
 from support.stores import Bench
-
-
-def letters_of(token: LockToken, page: Page) -> list[DeadLetter]:
-    """A letter for each of these entries."""
-    return [
-        DeadLetter(
-            queue=token.shard.queue,
-            incarnation=token.incarnation,
-            position=page.positions[i].decode(),
-            next_position=page.positions[i + 1].decode(),
-            cause="expired",
-            reason="too old",
-            attempts=0,
-            first_seen=1.0,
-            parked_at=2.0,
-            raw=raw,
-        )
-        for i, raw in enumerate(page.entries)
-    ]
 
 
 async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
