@@ -1,4 +1,4 @@
-"""Credit for what a command does with a store on RADOS, of which the daemon of its host has a scope.
+"""Credit for what a command does with a store on RADOS, where the host's daemon shapes traffic with its store.
 
 A command uses the store first and asks then, in portions: what it took is charged by force, and it waits until that is
 paid back. So a command that reads little waits for nothing, and one that waits holds no credit.
@@ -29,8 +29,7 @@ _SCANS, _REDRIVES = TrafficClass.IDLE.priority, TrafficClass.REPLAY.priority
 @asynccontextmanager
 async def metered(settings: Settings) -> AsyncIterator[StoreTraffic]:
     """Meters a command's traffic where a scope of the store is configured, and its user may ask the daemon."""
-    scope = next((each.name for each in settings.shaping.scope if each.of == "store"), None)
-    if scope is None:
+    if (scope := settings.shaping.of_store) is None:
         yield NO_TRAFFIC
         return
     async with CommandTraffic(settings, scope) as traffic:

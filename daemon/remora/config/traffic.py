@@ -174,6 +174,11 @@ class ShapingSettings(Checked):
             yield from raised(functools.partial(check_principals, [each.principal], "shaping.principal"))
 
     @property
+    def of_store(self) -> str | None:
+        """The name of the scope of the store, if there is one."""
+        return next((each.name for each in self.scope if each.of == "store"), None)
+
+    @property
     def rules(self) -> Rules:
         """Which class and which groups a shard has by these settings."""
         return Rules(
@@ -206,7 +211,7 @@ class ShapingSettings(Checked):
 
 
 def _divides(scope: ScopeSettings, brokers: str, fitting: Sequence[str]) -> str:
-    """What to say of a list of brokers of which a scope fits only these. No name is looked up for that."""
+    """Says that a scope fits only these of a list of brokers. Looks no name up."""
     only = f"fits only {', '.join(fitting)} of {brokers}"
     others = [each for each in brokers.split(",") if each not in fitting]
     if networks_of(scope.match) and all(map(names_in, others)):

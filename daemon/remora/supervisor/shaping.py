@@ -106,8 +106,7 @@ class HostShaping:
             use = msgspec.json.decode(body, type=StoreUse)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise ConfigError("", f"this is no use of the store: {exc}") from exc
-        scope = next((each.name for each in self.in_force.scope if each.of == "store"), "")
-        found = self._shaper.taken_from(scope, use.priority, use.nbytes)
+        found = self._shaper.taken_from(self.in_force.of_store or "", use.priority, use.nbytes)
         if found is None:
             return 0.0
         place, wait_s = found
