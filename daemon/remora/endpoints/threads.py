@@ -88,7 +88,7 @@ async def resolve(host: str, timeout_s: float = PATIENCE_S) -> tuple[str, ...]:
 
 
 async def addresses_of(host: str) -> tuple[str, ...] | None:
-    """As `resolve`; None where there is no answer, of which the endpoint says why when it is opened."""
+    """Returns what `resolve` does, or None without an answer: the endpoint says why when it is opened."""
     try:
         return await resolve(host)
     except (OSError, UnicodeError, EndpointUnavailable):

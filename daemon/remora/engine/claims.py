@@ -162,7 +162,7 @@ class MoveRefused(RemoraError):
 
 
 def worker_named(rows: list[Member], name: str) -> Member:
-    """The worker with this cookie or id, of which the beginning is enough. Raises MoveRefused."""
+    """Returns the worker whose cookie or id begins like this. Raises MoveRefused."""
     found = [each for each in rows if name in (each.cookie, _id(each))]
     found = found or [each for each in rows if _id(each).startswith(name)]
     if not found:

@@ -26,7 +26,7 @@ CHEAP_POLL_S = 0.0001
 
 READ_EVERY_S, READS_AT_ONCE = 0.5, 4
 """In the long run a worker reads once in this time, and so many times at once: on RADOS one change of shards rings that
-often. A worker that hears of changes all the time reads four times as often, by default, as one that waits its turn."""
+often. By default a worker that is told of changes all the time reads four times as often as one that waits its turn."""
 
 
 class CellRate:

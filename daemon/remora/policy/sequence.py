@@ -3,8 +3,8 @@
 Nothing of a counter outlives its epoch: a log that was lost is registered anew. The result of a registration counts
 only for the attempt that it belongs to, so a slow one that was overtaken changes nothing.
 
-A client may ask for any number of logs that do not exist, each of which costs a look into the store. With a share for
-each, the logs of others find room, and their looks wait behind a few of its own only.
+A client may ask for logs that do not exist, and each such request reads the store. With a share for each client, the
+logs of others find room, and their looks wait behind a few of its own only.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class LogShares:
         return True
 
     def drop(self, log: LogName) -> None:
-        """Count a log no more; means nothing for one that is not counted."""
+        """Stop counting a log. One that is not counted stays so."""
         client = self._clients.pop(log, None)
         if client is None:
             return

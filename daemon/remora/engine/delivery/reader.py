@@ -22,8 +22,8 @@ from remora.policy.stages import EventStage
 from remora.ports.tracing import PageTimes
 
 REST_S = 5.0
-"""For so long a session still reads whose shard is given back, to leave nothing behind that the next owner would send
-again; it may wait for room or credit meanwhile, which may never come."""
+"""How long a session goes on reading when its shard is given back, so that the next owner sends nothing again. It may
+wait for room or credit that never comes."""
 
 
 class Reader:

@@ -40,7 +40,7 @@ class RadosCatalog(RadosPart):
     def __init__(
         self, connection: ClusterConnection, registry: Registry, runs: Runs, changed: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` waits until this process hears that topics have changed."""
+        """`changed` returns when a notice says that topics have changed."""
         super().__init__(connection)
         self._changed = changed
         self._runs = runs

@@ -174,7 +174,7 @@ _GRACE_S = 3.0
 """How long the process that commits an intent is left alone with it."""
 
 _NEVER_CREATED_S = 900.0
-"""An intent that is missing for so long was never created: the process that added its entry has stopped."""
+"""After this time a missing intent counts as never created: the process that added its entry has stopped."""
 
 
 class _Due(NamedTuple):

@@ -42,9 +42,8 @@ class Removal:
         if self.end - self.count != queue.head:
             where = f"its front is at {queue.head} by now"
             raise StoreUnavailable(f"{shard} is not removed up to {self.end}: {where}")
-        counts = [
-            count for cause, count in self.tally.items() if cause is not Cause.EXPORTED
-        ]  # nothing is spilled here
+        # Nothing is spilled here, and so nothing is exported.
+        counts = [count for cause, count in self.tally.items() if cause is not Cause.EXPORTED]
         batch.fronts[queue.id] = (self.end, _taken_out(connection, queue, self.end), *counts)
         if self.end < queue.tail or queue.handover != AWAITED:
             return ()

@@ -154,7 +154,7 @@ class Watch:
         self._task = asyncio.create_task(self._run(), name="watch the store")
 
     async def close(self) -> None:
-        """Look no more. The files are still open, where they were."""
+        """Stop looking. The files stay open where they were."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
