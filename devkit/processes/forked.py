@@ -2,6 +2,9 @@
 
 A command is a process of its own, with its own arguments, environment, folder, input and output, and runs the program
 from its first line.
+
+multiprocessing's fork server imports modules before it forks, too. It hands over neither standard input nor outputs nor
+an environment, and its children end in its own code, with exit codes of its own for exceptions.
 """
 
 from __future__ import annotations
