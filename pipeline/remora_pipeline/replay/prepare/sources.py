@@ -100,7 +100,8 @@ def _within(folder: Path) -> Iterator[Path]:
 def _each_once(files: Sequence[SourceFile]) -> list[SourceFile]:
     """The files, where one that is another one's too has that for its trouble: its events would be there twice.
 
-    A file that was named goes before those of folders. Raises ReplayRefused for one that is named twice.
+    A file that was named goes before those of folders, and is left out of its own folder. Raises ReplayRefused for one
+    that is named twice.
     """
     firsts: dict[tuple[int, int], int] = {}
     found: dict[int, SourceFile] = {}
@@ -110,12 +111,16 @@ def _each_once(files: Sequence[SourceFile]) -> list[SourceFile]:
             continue
         stat = file.path.stat()
         first = firsts.setdefault((stat.st_dev, stat.st_ino), place)
-        if first != place:
-            trouble = f"is the same file as {shown(files[first].path)}"
-            if not file.is_of_folder:
-                raise ReplayRefused(f"{shown(file.path)}: {trouble}")
+        if first == place:
+            continue
+        trouble = f"is the same file as {shown(files[first].path)}"
+        if not file.is_of_folder:
+            raise ReplayRefused(f"{shown(file.path)}: {trouble}")
+        if file.path == files[first].path:
+            del found[place]
+        else:
             found[place] = replace(file, trouble=trouble)
-    return [found[place] for place in range(len(files))]
+    return [found[place] for place in sorted(found)]
 
 
 def _file_of_folder(path: Path) -> SourceFile:
