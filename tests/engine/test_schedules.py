@@ -57,6 +57,8 @@ class World:
         self.most_bytes = 2000
         self.poisoned = False
         self.is_away = self.has_letter_topic = False
+        self.unaware: set[int] = set()
+        self.parked_before: set[bytes] = set()
         self.draw()
         self.store.before = self.store.after = self._store
         self.endpoint.fate, self.endpoint.verdict = self._fate, self._verdict
@@ -88,6 +90,12 @@ class World:
     def calm(self) -> None:
         """All goes well from now on."""
         self.clock_ahead_s, self.has_letter_topic, self.poisoned = 0.0, True, False
+
+    def break_lock(self) -> None:
+        """Take the lock away. Its holder learns that at its next call of the store, and pushes what it has read."""
+        self.queue.holder = None
+        self.unaware = {id(route) for route in self.endpoint.routes}
+        self.parked_before = self._parked()
 
     def append(self, count: int) -> None:
         """Commit entries: most of them good, some large, some poison for the endpoint, some garbage."""
@@ -123,14 +131,14 @@ class World:
         return None
 
     def _fate(self, route: FakeRoute, batch: Batch) -> Fate:
-        self.judge(batch.records)
+        self.judge(batch.records, self.parked_before if id(route) in self.unaware else self._parked())
         error = self._error(batch.records)
         arrives = self.rng.choice([None, 0, len(batch.records) // 2]) if error else None
         return Fate(self.rng.choice([0.001, 0.1, 2.0]), 0 if isinstance(error, EntryRefused) else arrives, error)
 
     def _verdict(self, route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
         records = sorted((record for each in batches for record in each.records), key=_number)
-        self.judge(records)
+        self.judge(records, self._parked())
         error = self._error(records)
         if self._hits(0.05):
             self.endpoint.epochs[route.shard] += 1
@@ -139,14 +147,18 @@ class World:
 
     # ------------------------------------------------------------------------------------- the judgement
 
-    def judge(self, records: Sequence[Record]) -> None:
-        """What is being sent has no letter, and all that stood before it of its key has arrived or has one."""
-        parked = {each.position.encode() for each in self.store.parked.values()}
+    def _parked(self) -> set[bytes]:
+        return {each.position.encode() for each in self.store.parked.values()}
+
+    def judge(self, records: Sequence[Record], forbidden: set[bytes]) -> None:
+        """What is being sent has no letter that is `forbidden`, and all that stood before it of its key has arrived or
+        has a letter."""
+        parked = self._parked()
         settled = {_number(record) for _, record in self.endpoint.arrived}
         settled |= {i for i in range(len(self.keys)) if self.queue.marker(i) in parked}
         for record in records:
             number = _number(record)
-            assert record.position not in parked, f"{number} is sent though it has a letter"
+            assert record.position not in forbidden, f"{number} is sent though it has a letter"
             open_ = [i for i in range(number) if self.keys[i] in (None, record.key) and i not in settled]
             assert not open_, f"{number} is sent before {open_} are settled"
             settled.add(number)
@@ -202,7 +214,7 @@ def test_no_change_of_limits_or_owners_undoes_a_decision(seed: int, is_exact: bo
                     await asyncio.sleep(rng.uniform(0.2, 8))
                     world.draw()
                     if rng.random() < 0.3:
-                        world.queue.holder = None
+                        world.break_lock()
                     world.append(rng.randrange(8))
                     if rng.random() < 0.3:
                         with suppress(RemoraError):  # the store fails the command, too
