@@ -86,7 +86,7 @@ class _Clients:
         entries = load.Load(0, Target("kafka://nobody", "", "bench"), payload_bytes, objects=CLIENTS)
         made = load.bodies(list(entries.entries(0, self.events)))
         self._bodies = [
-            [b"\n".join(own[first : first + batch]) for first in range(0, len(own), batch)]
+            [b"".join(body + b"\n" for body in own[first : first + batch]) for first in range(0, len(own), batch)]
             for own in (made[client::CLIENTS] for client in range(CLIENTS))
         ]
         self._server, self._kind = server, {"Content-Type": content_type(batch)}

@@ -4,7 +4,7 @@ Each server shares one processor with its load. The loads are different programs
 own in C), so what is compared is a server's processor time for a request; the rate for each second of processor time of
 both stands beside it. Redis once keeps nothing, and once syncs each write (`appendfsync always`). Windows that others
 disturbed count as in `sequencer`. In a last turn of each the server gets SIGKILL in the middle, and what it hands out
-before and after is compared; see `devkit/bench/against_redis_killed.py`.
+before and after, of a counter, is compared; see `devkit/bench/against_redis_killed.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ from devkit.bench.sigkill import PATIENCE_S
 from devkit.processes.ports import free_port
 from devkit.processes.processes import children_cpu_s
 from remora.client import SequencerClient, SequencerUnavailable
-from remora.model.log import LogName
+from remora.model.log import LogKind, LogName
 
 REDIS, REMORA = "redis", "remora sequencer"
 LOAD = Load(8, 16)
@@ -89,7 +88,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "version": _version(),
         "rows": rows,
         "ratio": {"wanted": WANTED, "value": value},
-        "after_sigkill": {server: asdict(found) for server, found in after.items()},
+        "after_sigkill": {server: found.figures for server, found in after.items()},
     }
 
 
@@ -143,7 +142,7 @@ def _killed(folder: Path) -> dict[str, HandedOut]:
         port = free_port()
         found[name] = killed(partial(_redis_killable, folder / name, name, port), partial(_redis_client, port))
     address = ":".join(free_address())
-    configuration = configuration_in(folder, REMORA.replace(" ", "-"))
+    configuration = configuration_in(folder, "counter", kind=LogKind.COUNTER)
     found[REMORA] = killed(partial(_sequencer_killable, configuration, address), partial(_sequencer_client, address))
     return found
 

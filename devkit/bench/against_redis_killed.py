@@ -43,6 +43,11 @@ class HandedOut:
         self._seen.add(number)
         self.highest = max(self.highest, number)
 
+    @property
+    def figures(self) -> dict[str, int]:
+        """What is told of them."""
+        return {"numbers": self.numbers, "copies": self.copies, "out_of_order": self.out_of_order}
+
 
 def killed(
     running: Callable[[], AbstractContextManager[Callable[[], object]]],

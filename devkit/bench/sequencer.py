@@ -40,7 +40,7 @@ from devkit.bench.clusters import BenchError
 from devkit.paths import ROOT
 from remora.client import SequencerClient
 from remora.codec.speedups import IMPLEMENTATION
-from remora.model.log import LogName
+from remora.model.log import LogKind, LogName
 
 TITLE = "sequencer: positions a second, beside a naive server and the ceiling"
 
@@ -277,12 +277,12 @@ def remora_on(folder: Path, core: str, logs: int, workers: int = 1) -> Iterator[
         yield Server(core, f"{host}:{port}", pid, [f"{POOL}/{name}:{epochs[name]}" for name in names])
 
 
-def configuration_in(folder: Path, name: str, workers: int = 1) -> Path:
-    """The file of a configuration with a store of this name."""
+def configuration_in(folder: Path, name: str, workers: int = 1, kind: LogKind = LogKind.LOG) -> Path:
+    """The file of a configuration with a store of this name, where logs of this kind are made on request."""
     file = folder / f"{name}.toml"
     file.write_text(
         f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{folder}/{name}"\nfiles = 1\n'
-        f'[sequencer]\ncreate = "log"\nworkers = {workers}\n'
+        f'[sequencer]\ncreate = "{kind}"\nworkers = {workers}\n'
     )
     return file
 
