@@ -74,7 +74,8 @@ def killed(of: Load, server: Server, payload_bytes: int) -> Killed:
     if found.events != clients.events:
         raise BenchError(f"{server.name}: {found.events:,} of {clients.events:,} events are there after a SIGKILL")
     repeated, inversions = clients.repeated, found.inversions or 0
-    return Killed(str(of), server.name, server.keys, found.events, repeated, found.copies, inversions)
+    what = f"batches of {of.batch}" if of.batch > 1 else "single events"
+    return Killed(what, server.name, server.keys, found.events, repeated, found.copies, inversions)
 
 
 class _Clients:
@@ -102,9 +103,11 @@ class _Clients:
         path = self._server.paths[client % len(self._server.paths)]
         for number, body in enumerate(self._bodies[client]):
             headers = self._kind | ({"Idempotency-Key": f"{client}-{number}"} if self._server.keys else {})
+            tries = 1
             while not await _is_stored(session, path, body, headers):
-                self.repeated += 1
+                tries += 1
                 await asyncio.sleep(AGAIN_S)
+            self.repeated += tries > 1
             self._answers += 1
             if self._answers == self._half:
                 half()
@@ -126,7 +129,7 @@ async def _is_stored(session: aiohttp.ClientSession, path: str, body: bytes, hea
 
 def print_killed(rows: Sequence[Killed]) -> None:
     """As a table of Markdown."""
-    print("| load | server | repeats | after a SIGKILL: events | sent again | copies | out of order |")
+    print("| load | server | repeats | after a SIGKILL: events | requests sent again | copies | out of order |")
     print("|---|---|---|---|---|---|---|")
     for each in rows:
         print(
