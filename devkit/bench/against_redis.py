@@ -81,14 +81,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     rows = {name: summary(each, "one") for name, each in windows.items()}
     value = rows[next(iter(KEPT))]["server_ns"] / rows[REMORA]["server_ns"]
     _print(rows, value)
-    for server, found in after.items():
-        print(f"after a SIGKILL: {server:26} {found.numbers:,} numbers, {found.copies:,} copies, "
+    for name, found in after.items():
+        print(f"after a SIGKILL: {name:26} {found.numbers:,} numbers, {found.copies:,} copies, "
               f"{found.out_of_order:,} others out of order")  # fmt: skip
     return {
         "version": _version(),
         "rows": rows,
         "ratio": {"wanted": WANTED, "value": value},
-        "after_sigkill": {server: found.figures for server, found in after.items()},
+        "after_sigkill": {name: found.figures for name, found in after.items()},
     }
 
 

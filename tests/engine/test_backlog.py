@@ -84,7 +84,7 @@ async def test_the_series_of_very_many_topics_begin_in_several_turns_of_the_even
         store.metadata[f"t{number}"] = a_topic(f"t{number}")
     turns = [0]
 
-    def found(_: str) -> None:
+    def found(topic: str) -> None:
         if not turns[-1]:
             loop.call_soon(turns.append, 0)
         turns[-1] += 1
