@@ -269,11 +269,12 @@ class _Comparison:
         """The turns of each sender, and what stood in its topic after a SIGKILL."""
         file = self._write_file()
         turns: dict[str, list[Sent]] = {sender: [] for sender in (*self._peer.senders, *self._shapes)}
-        for _ in range(self._options.rounds):
-            for sender in self._peer.senders:
+        for number in range(self._options.rounds):
+            order = -1 if number % 2 else 1  # whoever comes first finds a broker that is busy with who came before
+            for sender in self._peer.senders[::order]:
                 turns[sender].append(await self._turn_of_peer(sender, file))
                 _print_turn(sender, turns[sender][-1])
-            for sender, shape in self._shapes.items():
+            for sender, shape in list(self._shapes.items())[::order]:
                 async with backlog(self._clusters, self._folder, self._options.entries, shape) as stored:
                     turns[sender].append(await self._remora(stored))
                     self._check(sender, await self._errand(stored.name, file).arrivals())

@@ -12,27 +12,32 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import json
 import shutil
 import statistics
 import subprocess
 import tempfile
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from devkit.bench import disk, programs
+from devkit.bench.against_http_killed import Killed, Server, killed, print_killed
 from devkit.bench.clusters import BenchError
 from devkit.bench.embedded import NOBODY, Embedded
 from devkit.bench.events import Bodies, Documents, content_type, write_wrk_script
 from devkit.bench.ingest import Load
+from devkit.bench.load import bodies
 from devkit.bench.wrk import Answered, wrk
 from devkit.clusters.state import cache_home
 from devkit.processes.ports import free_port
 from devkit.processes.processes import children_cpu_s, memory_bytes, spent
+from remora.model.topic import Topic
 
 STREAMS, REMORA = "durable-streams", "remora"
 VERSION = "0.1.5"
@@ -86,9 +91,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     turns[str(load)][server].append(turn)
                     _print_turn(load, server, turn)
                     shutil.rmtree(place)
+    with tempfile.TemporaryDirectory(prefix="remora-bench-") as name:
+        after = list(_killed(program, Path(name), options))
     rows = [row(load, server, found) for load, servers in turns.items() for server, found in servers.items()]
     reached = goals(rows)
     _print_table(rows, reached)
+    print_killed(after)
     return {
         "version": VERSION,
         "disk_syncs_per_s": syncs_per_s,
@@ -96,6 +104,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                   for load, servers in turns.items()},
         "rows": list(map(asdict, rows)),
         "goals": reached,
+        "after_sigkill": list(map(asdict, after)),
     }  # fmt: skip
 
 
@@ -122,25 +131,29 @@ def streams_program() -> Path:
     return program
 
 
+STREAM_PATHS = [f"/bench-{number}" for number in range(SHARDS)]
+
+
 def _streams(program: Path, place: Path, load: Load, options: argparse.Namespace) -> Turn:
-    with _streams_running(program, place) as (pid, url):
-        paths = [f"/bench-{number}" for number in range(SHARDS)]
-        for path in paths:
-            _asked("PUT", url + path, load)
-        found, turn = _measured(pid, url, paths, place, load, options)
-        stored_bytes = sum(int(_asked("HEAD", url + path, load).rpartition("_")[2]) for path in paths)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with _streams_running(program, place, port, load) as process:
+        found, turn = _measured(process.pid, url, STREAM_PATHS, place, load, options)
+        stored_bytes = sum(int(_asked("HEAD", url + path, load).rpartition("_")[2]) for path in STREAM_PATHS)
     _check(load, found, stored_bytes / _request_bytes(load, options.payload))
     return turn
 
 
 @contextmanager
-def _streams_running(program: Path, place: Path) -> Iterator[tuple[int, str]]:
-    port, log = free_port(), place / "log"
+def _streams_running(program: Path, place: Path, port: int, load: Load) -> Iterator[subprocess.Popen[bytes]]:
+    """The server with its streams, which are made unless they are there."""
+    url, log = f"http://127.0.0.1:{port}", place / "log"
     argv = [str(program), "--port", str(port), "--data-dir", str(place / "data"), "--durability", "wal"]
-    url = f"http://127.0.0.1:{port}"
     with programs.running(argv, log) as process:
         programs.answering(lambda: urllib.request.urlopen(f"{url}/health", timeout=10).close(), STREAMS, log)
-        yield process.pid, url
+        for path in STREAM_PATHS:
+            _asked("PUT", url + path, load)
+        yield process
 
 
 def _asked(method: str, url: str, load: Load) -> str:
@@ -158,15 +171,27 @@ def _request_bytes(load: Load, record_bytes: int) -> int:
 
 
 def _remora(place: Path, load: Load, options: argparse.Namespace) -> Turn:
-    more = f"\n[supervisor]\nworkers = {options.workers}\n"
-    embedded = Embedded(place, queue_bytes=1 << 30, ingest=f"127.0.0.1:{free_port()}", more=more)
-    (topic,) = asyncio.run(embedded.make_topics(["bench"], NOBODY, SHARDS))
-    with programs.remora_on(embedded) as process:
-        asyncio.run(programs.listening(process, embedded))
+    embedded, topic = _made(place, options)
+    with _remora_running(embedded) as process:
         paths = [f"/v1/topics/{topic.name}/events"] * SHARDS
         found, turn = _measured(process.pid, f"http://{embedded.ingest}", paths, place, load, options)
     _check(load, found, asyncio.run(embedded.entries(topic)) / load.batch)
     return turn
+
+
+def _made(place: Path, options: argparse.Namespace) -> tuple[Embedded, Topic]:
+    """A store with a topic, and a daemon's configuration."""
+    more = f"\n[supervisor]\nworkers = {options.workers}\n"
+    embedded = Embedded(place, queue_bytes=1 << 30, ingest=f"127.0.0.1:{free_port()}", more=more)
+    (topic,) = asyncio.run(embedded.make_topics(["bench"], NOBODY, SHARDS))
+    return embedded, topic
+
+
+@contextmanager
+def _remora_running(embedded: Embedded) -> Iterator[subprocess.Popen[bytes]]:
+    with programs.remora_on(embedded) as process:
+        asyncio.run(programs.listening(process, embedded))
+        yield process
 
 
 def _measured(
@@ -195,6 +220,71 @@ def _check(load: Load, found: Answered, there: float) -> None:
     """Raise BenchError unless whole requests are there, those answered for; wrk leaves the last ones unanswered."""
     if there % 1 or not found.requests <= there <= found.requests + load.connections:
         raise BenchError(f"{load}: {found.requests:,} requests were answered for, and {there:,.2f} are there")
+
+
+# --------------------------------------------------------------------------------------------- a SIGKILL
+
+
+def _killed(program: Path, folder: Path, options: argparse.Namespace) -> Iterator[Killed]:
+    """What stands in each server after a SIGKILL, with each load."""
+    for load in LOADS:
+        for make in (partial(_streams_killed, program), partial(_remora_killed, False), partial(_remora_killed, True)):
+            place = folder / uuid.uuid4().hex[:8]
+            place.mkdir()
+            yield killed(load, make(place, load, options), options.payload)
+            shutil.rmtree(place)
+
+
+@contextmanager
+def _killable(running: AbstractContextManager[subprocess.Popen[bytes]]) -> Iterator[Callable[[], None]]:
+    with running as process:
+        yield partial(programs.kill, process)
+
+
+def _streams_killed(program: Path, place: Path, load: Load, _: argparse.Namespace) -> Server:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    return Server(
+        name=STREAMS,
+        url=url,
+        paths=STREAM_PATHS,
+        running=lambda: _killable(_streams_running(program, place, port, load)),
+        keys=False,
+        stored=lambda: [_bodies(_all_of(url + path), load) for path in STREAM_PATHS],
+    )
+
+
+def _all_of(url: str) -> Iterator[bytes]:
+    """The parts of a stream, each of whole messages."""
+    offset, is_all = "-1", None
+    while not is_all:
+        with urllib.request.urlopen(f"{url}?offset={offset}", timeout=60) as answer:
+            offset, is_all = answer.headers["Stream-Next-Offset"], answer.headers["Stream-Up-To-Date"]
+            yield answer.read()
+
+
+def _bodies(parts: Iterable[bytes], load: Load) -> list[bytes]:
+    """A stream's events: it is read as one array of documents, or as the lines that were sent."""
+    if load.batch > 1:
+        return b"".join(parts).splitlines()
+    return [json.dumps(each, separators=(",", ":")).encode() for part in parts for each in json.loads(part)]
+
+
+def _remora_killed(keys: bool, place: Path, _: Load, options: argparse.Namespace) -> Server:
+    embedded, topic = _made(place, options)
+
+    async def stored() -> list[list[bytes]]:
+        async with embedded.store() as store:
+            return [bodies([raw async for _, raw in store.inspection.dump(shard)]) for shard in topic.all_shards()]
+
+    return Server(
+        name=REMORA,
+        url=f"http://{embedded.ingest}",
+        paths=[f"/v1/topics/{topic.name}/events"],
+        running=lambda: _killable(_remora_running(embedded)),
+        keys=keys,
+        stored=lambda: asyncio.run(stored()),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ figures

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from remora.bounded import all_of
 from remora.config import RadosSettings, SqliteSettings, show_size
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
@@ -113,7 +114,7 @@ class Embedded:
             for name in names
         ]
         async with self.store() as store:
-            return [await store.own_topics.create(each) for each in wanted]
+            return await all_of(wanted, store.own_topics.create)
 
     @property
     def command(self) -> Sequence[str]:

@@ -40,7 +40,7 @@ from devkit.bench.clusters import BenchError
 from devkit.paths import ROOT
 from remora.client import SequencerClient
 from remora.codec.speedups import IMPLEMENTATION
-from remora.model.log import LogName
+from remora.model.log import LogKind, LogName
 
 TITLE = "sequencer: positions a second, beside a naive server and the ceiling"
 
@@ -269,7 +269,7 @@ def _naive() -> Iterator[Server]:
 def remora_on(folder: Path, core: str, logs: int, workers: int = 1) -> Iterator[Server]:
     """`remora sequencer` on a store of its own, with this core, and its logs registered."""
     host, port = free_address()
-    configuration = _configuration(folder, f"{core}-{workers}", workers)
+    configuration = configuration_in(folder, f"{core}-{workers}", workers)
     names = [f"bench-{number}" for number in range(logs)]
     pure = {"REMORA_PURE_PYTHON": "1"} if core == "python" else {}
     with sequencer_running(configuration, f"{host}:{port}", **pure) as pid:
@@ -277,11 +277,12 @@ def remora_on(folder: Path, core: str, logs: int, workers: int = 1) -> Iterator[
         yield Server(core, f"{host}:{port}", pid, [f"{POOL}/{name}:{epochs[name]}" for name in names])
 
 
-def _configuration(folder: Path, name: str, workers: int = 1) -> Path:
+def configuration_in(folder: Path, name: str, workers: int = 1, kind: LogKind = LogKind.LOG) -> Path:
+    """The file of a configuration with a store of this name, where logs of this kind are made on request."""
     file = folder / f"{name}.toml"
     file.write_text(
         f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{folder}/{name}"\nfiles = 1\n'
-        f'[sequencer]\ncreate = "log"\nworkers = {workers}\n'
+        f'[sequencer]\ncreate = "{kind}"\nworkers = {workers}\n'
     )
     return file
 
@@ -473,7 +474,7 @@ def _traced(strace: str, pid: int) -> Iterator[Any]:
 
 def _recoveries(folder: Path, times: int) -> list[float]:
     """Seconds from the kill of a server to the first position of another one of the host that runs beside it."""
-    configuration = _configuration(folder, "recovery")
+    configuration = configuration_in(folder, "recovery")
     return [asyncio.run(_recovery(folder, configuration)) for _ in range(times)]
 
 

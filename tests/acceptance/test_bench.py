@@ -312,6 +312,10 @@ def test_durable_streams_is_measured_beside_the_daemon(tmp_path: Path) -> None:
         assert 0 < row["p50_s"] <= row["p99_s"]
         assert row["peak_rss_bytes"] > 1_000_000
     assert [goal["value"] > 0 for goal in found["goals"].values()] == [True, True]
+    for row in found["after_sigkill"]:
+        assert row["events"] > 0
+        assert row["inversions"] == 0
+        assert row["copies"] <= (0 if row["keys"] else row["events"] / 2)
 
 
 def test_redis_is_measured_beside_the_sequencer(tmp_path: Path) -> None:
@@ -322,6 +326,9 @@ def test_redis_is_measured_beside_the_sequencer(tmp_path: Path) -> None:
     assert list(found["rows"]) == ["redis, nothing kept", "redis, each write synced", "remora sequencer"]
     assert all(row["rate"] > 0 and row["server_ns"] > 0 for row in found["rows"].values())
     assert found["ratio"]["value"] > 0
+    nothing_kept, _, sequencer = found["after_sigkill"].values()
+    assert nothing_kept["copies"] > 0
+    assert (sequencer["copies"], sequencer["out_of_order"]) == (0, 0)
 
 
 @pytest.mark.kafka

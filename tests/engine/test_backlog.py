@@ -10,7 +10,7 @@ from devkit.clock import in_virtual_time
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, a_worker, running
-from remora.engine.backlog import Backlog
+from remora.engine.backlog import PORTION, Backlog
 from remora.metrics import Telemetry
 from remora.model.record import CAUSES
 from remora.model.shard import Shard, ShardStats
@@ -73,3 +73,26 @@ async def test_the_series_of_a_topic_begin_when_it_is_found() -> None:
         await asyncio.sleep(60)
         assert counted() == {None}
         task.cancel()
+
+
+@in_virtual_time
+async def test_the_series_of_very_many_topics_begin_in_several_turns_of_the_event_loop() -> None:
+    """Heartbeats have their turn meanwhile: on a busy machine a worker would be taken for one that hangs."""
+    store, telemetry, loop = FakeStore(tells=True), Telemetry(), asyncio.get_running_loop()
+    for number in range(2 * PORTION + 1):
+        store.make(f"t{number}")
+        store.metadata[f"t{number}"] = a_topic(f"t{number}")
+    turns = [0]
+
+    def found(topic: str) -> None:
+        if not turns[-1]:
+            loop.call_soon(turns.append, 0)
+        turns[-1] += 1
+
+    telemetry.topic_found = found  # type: ignore[method-assign]
+
+    async with running(a_worker(store, FakeEndpoint(), telemetry=telemetry)):
+        await asyncio.sleep(10)
+
+    assert sum(turns) == 2 * PORTION + 1
+    assert max(turns) <= PORTION

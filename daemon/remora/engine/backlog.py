@@ -23,6 +23,9 @@ from remora.ports.delivery import DeliveryStore
 
 BACKLOG_INTERVAL_S = 15.0
 
+PORTION = 1000
+"""Shards whose topics are looked up in one turn of the event loop: of very many it would take seconds."""
+
 
 @dataclass(slots=True)
 class Backlog:
@@ -106,7 +109,7 @@ class BacklogMonitor:
                 async with asyncio.timeout(BACKLOG_INTERVAL_S):
                     while True:
                         await self._catalogue.next_reading()
-                        self._begin({self.label(shard) for shard in self._ownership.shards})
+                        await self._begin_all()
 
     async def poll(self) -> None:
         """Poll once. What cannot be looked at now is shown as it was."""
@@ -153,6 +156,13 @@ class BacklogMonitor:
             self._telemetry.spilled(topic, backlog.spilled_entries, backlog.spilled_bytes)
         self._clear(shards, backlogs.keys())
         return {each.shard: each.room for each in found if each.capacity_bytes}
+
+    async def _begin_all(self) -> None:
+        """Have the series of all topics begin. Heartbeats and all else have their turn between two portions."""
+        shards = self._ownership.shards
+        for first in range(0, len(shards), PORTION):
+            self._begin({self.label(shard) for shard in shards[first : first + PORTION]})
+            await asyncio.sleep(0)
 
     def _begin(self, held: Set[str]) -> None:
         """Have the series of topics begin whose queues this worker holds by now."""

@@ -10,7 +10,6 @@ from remora.config.workers import OwnershipSettings
 from remora.engine.lease import Lease, is_lost, renew_all
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
-from remora.model.shard import LockToken
 from remora.ports.delivery import DeliveryStore
 
 
@@ -32,8 +31,9 @@ class LeaseRenewer:
         self._store = store
         self._telemetry = telemetry
         self._settings = settings
-        self._renewing: set[LockToken] = set()
-        self._expire_at: dict[LockToken, float] = {}
+        self._renewing: set[Lease] = set()
+        self._expire_at: dict[Lease, float] = {}
+        """By the lease itself: hashing the names in its token takes most of the time where there are very many."""
         self.beat_at = self._next_at = asyncio.get_running_loop().time()
 
     @property
@@ -49,20 +49,22 @@ class LeaseRenewer:
     def due(self, leases: Iterable[Lease], now: float) -> DueLeases:
         """What is due of all leases. What is renewed or expired meanwhile is due a whole interval after that."""
         renew, expire, expire_at = [], [], {}
-        expiry_s = self._settings.reservation_interval_s
-        next_at = now + min(self._settings.times.renew_s, expiry_s)
+        expiry_s, renew_s = self._settings.reservation_interval_s, self._settings.times.renew_s
+        next_at, known = now + min(renew_s, expiry_s), self._expire_at.get
         for each in leases:
-            if each.term.renew_at > now:
-                next_at = min(next_at, each.term.renew_at)
-            elif each.token not in self._renewing:
+            renew_at = each.term.renew_at
+            if renew_at > now:
+                next_at = min(next_at, renew_at)
+            elif each not in self._renewing:
                 renew.append(each)
-            at = self._expire_at.get(each.token, each.term.renew_at - self._settings.times.renew_s + expiry_s)
+            if (at := known(each)) is None:
+                at = renew_at - renew_s + expiry_s
             if at <= now:
                 at = now + expiry_s
                 expire.append(each)
-            expire_at[each.token] = at
+            expire_at[each] = at
             next_at = min(next_at, at)
-        self._renewing.update(each.token for each in renew)
+        self._renewing.update(renew)
         self._expire_at, self._next_at = expire_at, next_at
         return DueLeases(renew, expire)
 
@@ -72,7 +74,7 @@ class LeaseRenewer:
         try:
             failed = await renew_all(self._store.locks, leases, self._settings.times, started)
         finally:
-            self._renewing.difference_update(each.token for each in leases)
+            self._renewing.difference_update(leases)
         for lease, why in failed:
             if not is_lost(why):
                 self._next_at = min(self._next_at, lease.term.renew_at)
