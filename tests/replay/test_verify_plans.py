@@ -48,7 +48,8 @@ def _beside_kept(plan: str) -> Iterator[str]:
 
 def without_rows(spark: SparkSession, schema: StructType | str) -> DataFrame:
     """A table of which Spark does not know that it is empty."""
-    return spark.createDataFrame(spark.sparkContext.parallelize([], 2), schema)
+    nothing: list[tuple[object, ...]] = []
+    return spark.createDataFrame(spark.sparkContext.parallelize(nothing, 2), schema)
 
 
 @pytest.fixture
