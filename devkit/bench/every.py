@@ -48,6 +48,7 @@ RUNS: dict[str, list[str]] = {
     "fleet": ["fleet", "--seeds", "1"],
     "consume": ["consume"],
     "reconcile": ["reconcile", "--objects", "1000000"],
+    "lake": ["lake", "--events", "200000"],
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from remora.cli import group
+from remora_pipeline.cli import replay_prepare
 from remora_pipeline.replay.pipeline import inventory, reconcile
 from remora_pipeline.replay.pipeline.directory import LandedDirectory
 from remora_pipeline.replay.pipeline.iceberg import inventory as lake_inventory
@@ -16,6 +18,7 @@ from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
 from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan
 from remora_pipeline.replay.session import AGAIN
 from replay.lakes import event, files, lake, table
+from replay.sample import SAMPLE
 
 
 class Asked(Exception):
@@ -43,9 +46,14 @@ def of_bucket(folder: Path) -> None:
     reconcile.reconcile(plan)
 
 
+def of_log(folder: Path) -> None:
+    """A trace that is made of a log."""
+    group(["replay", "prepare", str(SAMPLE), "--out", str(folder / "trace")], standalone_mode=False)
+
+
 @pytest.mark.parametrize(
     ("place", "job"),
-    [(inventory, of_folder), (lake_inventory, of_lake), (reconcile, of_bucket)],
+    [(inventory, of_folder), (lake_inventory, of_lake), (reconcile, of_bucket), (replay_prepare, of_log)],
     ids=lambda each: each.__name__,
 )
 def test_a_task_is_tried_again(
