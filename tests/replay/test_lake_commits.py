@@ -159,6 +159,13 @@ def test_what_is_no_place_for_tables_is_refused(tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
         assert uri in str(told.value)
 
+    note = tmp_path / "note"
+    note.write_bytes(b"x")
+    for file, why in ((note, "the file is no database of SQLite"), (tmp_path / "none.db", "there is no such file")):
+        with pytest.raises(ReplayRefused, match=why):
+            LakeAddress(f"jdbc:sqlite:{file}", "remora").connected(makes=False)
+    assert (note.read_bytes(), (tmp_path / "none.db").exists()) == (b"x", False)
+
     address = lake(tmp_path)
     catalog = address.connected()
     catalog.create_namespace("remora")

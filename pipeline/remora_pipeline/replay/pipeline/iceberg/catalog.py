@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -24,6 +25,11 @@ from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 FORMS = "https://HOST/... (REST), jdbc:postgresql://HOST/DATABASE or jdbc:sqlite:FILE"
 """The catalogs that there are."""
 
+_SQLITE = "jdbc:sqlite:"
+
+_MAGIC = b"SQLite format 3\0"
+"""How each database of SQLite begins that is not empty: https://www.sqlite.org/fileformat2.html."""
+
 _FORM = "remora.table"
 """The table's property that says which table of remora's it is."""
 
@@ -37,11 +43,15 @@ class LakeAddress:
     warehouse: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def connected(self) -> Catalog:
-        """The catalog. Raises ReplayRefused for an address of no known form."""
+    def connected(self, *, makes: bool = True) -> Catalog:
+        """The catalog. Raises ReplayRefused for an address of no known form, for a file that is no database of SQLite,
+        and for one that is not there unless this `makes` it.
+        """
         known = dict(self.properties) | ({"warehouse": self.warehouse} if self.warehouse else {})
         name = known.pop("catalog-name", "remora")
         with told_as(self.uri):
+            if self.uri.startswith(_SQLITE):
+                _check_file(self.uri, makes=makes)
             return load_catalog(name, **(known | _address(self.uri)))
 
     def named(self, table: str) -> str:
@@ -55,11 +65,23 @@ def _address(uri: str) -> dict[str, str]:
         return {"type": "rest", "uri": uri}
     if uri.startswith("jdbc:postgresql://"):
         return {"type": "sql", "uri": f"postgresql+{rest.replace('postgresql:', 'psycopg2:', 1)}"}
-    if uri.startswith("jdbc:sqlite:"):
-        return {"type": "sql", "uri": f"sqlite:///{rest.removeprefix('sqlite:')}"}
+    if uri.startswith(_SQLITE):
+        return {"type": "sql", "uri": f"sqlite:///{uri.removeprefix(_SQLITE)}"}
     if scheme in ("file", "hdfs", "s3", "s3a") or uri.startswith("/"):
         raise ReplayRefused(f"{uri}: a catalog of folders (Hadoop's) cannot commit safely; it must be {FORMS}")
     raise ReplayRefused(f"{uri}: is no catalog; it must be {FORMS}")
+
+
+def _check_file(uri: str, *, makes: bool) -> None:
+    """SQLite takes a short file of somebody else's for an empty database, and overwrites it."""
+    file = Path(uri.removeprefix(_SQLITE))
+    if not file.exists():
+        if not makes:
+            raise ReplayRefused(f"{uri}: there is no such file; a landing makes it")
+    elif file.stat().st_size:
+        with file.open("rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
+                raise ReplayRefused(f"{uri}: the file is no database of SQLite")
 
 
 @contextmanager

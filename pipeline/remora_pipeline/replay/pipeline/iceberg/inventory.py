@@ -81,7 +81,7 @@ def take_in_lake(
 
     Raises ReplayRefused where nothing has landed, or another process makes the inventory.
     """
-    catalog = lake.connected()
+    catalog = lake.connected(makes=False)
     journal = existing(catalog, lake, EVENTS)
     if journal is None or (head := journal.current_snapshot()) is None:
         raise ReplayRefused(f"{lake.named(EVENTS)}: nothing has landed there")

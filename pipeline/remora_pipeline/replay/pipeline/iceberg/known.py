@@ -35,7 +35,7 @@ class BucketTables:
 
 def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant: str) -> BucketTables:
     """What is known of a bucket by now. Raises ReplayRefused where there is no inventory."""
-    catalog = lake.connected()
+    catalog = lake.connected(makes=False)
     inventory, journal = (existing(catalog, lake, name) for name in (INVENTORY, EVENTS))
     if inventory is None or journal is None:
         raise ReplayRefused(f"{lake.named(INVENTORY)}: there is none; `remora pipeline inventory` makes it")

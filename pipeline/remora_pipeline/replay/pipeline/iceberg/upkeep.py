@@ -55,7 +55,7 @@ class Upkeep:
 
 def maintain(plan: UpkeepPlan, tell: Callable[[str], None] = lambda _: None) -> list[Upkeep]:
     """Maintain the tables that there are. Raises ReplayRefused where there are none."""
-    catalog = plan.lake.connected()
+    catalog = plan.lake.connected(makes=False)
     tables = [(name, table) for name in (EVENTS, ASIDE, INVENTORY) if (table := existing(catalog, plan.lake, name))]
     if not tables:
         raise ReplayRefused(f"{plan.lake.namespace}: there are no tables of remora's in this namespace")
