@@ -10,6 +10,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from remora.codec.event_copies import TopicMatches
 from remora.model.notification import Happening
 
 cdef enum:
@@ -338,7 +339,7 @@ cdef class Finder:
         cdef list found = []
         cdef set of_bucket = None
         for event in events:
-            entry = (<tuple>event)[2]
+            entry = (<tuple>event)[1]
             take_apart(entry, &parts)
             if bucket is None or not same(&parts.bucket, &bucket_before):
                 bucket_before, table, before, of_bucket = parts.bucket, None, None, None
@@ -376,19 +377,22 @@ cdef inline bint same(Text* a, Text* b) noexcept nogil:
 # ------------------------------------------------------------------------------------------------ copies
 
 
-def distribute(events, places, list sends, by_topic):
+def distribute(events, places, list sends, dict by_topic):
     """`event_copies.distribute`."""
     cdef Py_ssize_t total = 0
-    cdef tuple send
+    cdef tuple send, matches
     for event, some in zip(events, places):
-        key, entry = (<tuple>event)[1], (<tuple>event)[2]
+        key, entry = (<tuple>event)[0], (<tuple>event)[1]
         for place in <tuple>some:
             send = sends[place]
             for topic in <tuple>send[1]:
-                matches = by_topic[topic]
-                (<list>(<tuple>matches)[0]).append(key)
-                (<list>(<tuple>matches)[1]).append(entry)
-                (<list>(<tuple>matches)[2]).append(send[0])
+                matches = <tuple>by_topic.get(topic)
+                if matches is None:
+                    matches = <tuple>TopicMatches([], [], [])
+                    by_topic[topic] = matches
+                (<list>matches[0]).append(key)
+                (<list>matches[1]).append(entry)
+                (<list>matches[2]).append(send[0])
                 total += PyBytes_GET_SIZE(<bytes>entry)
     return total
 
