@@ -29,11 +29,12 @@ from devkit.bench.events import Bodies
 from devkit.processes.ports import free_port
 from devkit.processes.processes import spent
 from remora.codec.event_copies import NO_TARGET
-from remora.codec.s3_events import KeyedPart, encode, place
+from remora.codec.s3_events import KeyedPart, encode
 from remora.codec.speedups import IMPLEMENTATION
 from remora.config import RadosSettings
 from remora.model.entry import Time
 from remora.model.notification import EventFilter, Notification
+from remora.model.topic import Topic
 from remora.servers.ingest.distribution import Matching, copies_for
 from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.tokens import ANYBODY
@@ -116,11 +117,12 @@ def _body(batch: int, record_bytes: int) -> bytes:
 def _cost(notifications: Sequence[Notification], body: bytes, batch: int) -> Cost:
     topic, matcher = own_topic("t", NOBODY, 11), RequestMatcher(notifications)
 
-    def by_name() -> None:
-        list(place(body, topic, ndjson=True, most=batch, created=_CREATED, seed=b"seed"))
+    def encoded(target: Topic = NO_TARGET) -> list[KeyedPart]:
+        return list(encode(body, target, ndjson=True, most=batch, created=_CREATED, seed=b"seed"))
 
-    def encoded() -> list[KeyedPart]:
-        return list(encode(body, NO_TARGET, ndjson=True, most=batch, created=_CREATED, seed=b"seed"))
+    def by_name() -> None:
+        for part in encoded(topic):
+            part.routed(topic.shards)
 
     def matched(found: Sequence[KeyedPart]) -> Matching:
         matching = Matching(matcher, ANYBODY, 1 << 30)

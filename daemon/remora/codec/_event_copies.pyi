@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from remora.codec.event_copies import Sends, TopicMatches
 
 class Finder:
-    def __init__(self, candidates: Callable[[bytes, bytes], Sequence[object]]) -> None: ...
+    def __init__(self, candidates: Callable[[bytes, bytes], Sequence[object]], notifications: int) -> None: ...
     def places(
         self,
         events: Sequence[tuple[bytes, bytes]],

@@ -59,12 +59,16 @@ class KeyedPart(NamedTuple):
     dropped: int = 0
     tests: int = 0
 
+    def routed(self, shards: int) -> list[RoutedEvent]:
+        """The events, each in one of so many shards."""
+        keys, entries = zip(*self.events, strict=True) if self.events else ((), ())
+        return routed(keys, entries, shards)
+
 
 def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[EventPart]:
     """`encode` them, and choose their shards."""
-    for keyed, dropped, tests in encode(body, topic, ndjson=ndjson, most=most, created=created, seed=seed):
-        keys, entries = zip(*keyed, strict=True) if keyed else ((), ())
-        yield EventPart(routed(keys, entries, topic.shards), dropped, tests)
+    for part in encode(body, topic, ndjson=ndjson, most=most, created=created, seed=seed):
+        yield EventPart(part.routed(topic.shards), part.dropped, part.tests)
 
 
 def encode(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[KeyedPart]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from remora.codec import seaweedfs
-from remora.codec.s3_events import EventPart, place
+from remora.codec.s3_events import KeyedPart, encode
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
@@ -396,16 +396,15 @@ class Api:
         events: list[RoutedEvent] = []
         dropped, tests, context = 0, 0, body.context
 
-        def take(part: EventPart) -> None:
+        def take(part: KeyedPart) -> None:
             nonlocal events, dropped, tests
-            events += (
-                [each._replace(payload=each.payload + context) for each in part.events] if context else part.events
-            )
+            found = part.routed(topic.shards)
+            events += [each._replace(payload=each.payload + context) for each in found] if context else found
             dropped += part.dropped
             tests += part.tests
 
         most = self._settings.max_events
-        await taken(place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=now(), seed=seed), take)
+        await taken(encode(body.raw, topic, ndjson=body.is_ndjson, most=most, created=now(), seed=seed), take)
         if tests:
             self._desk.telemetry.ingest_tested(topic.name, tests)
         return events, dropped

@@ -60,9 +60,10 @@ class Matching:
         self._allowed: set[bytes] = set()
         self._left = most_bytes
 
-    async def take_all(self, body: Body, seed: bytes, most: int) -> None:
+    def take_all(self, body: Body, seed: bytes, most: int) -> Awaitable[None]:
         """Match the events of a body, of which there may be so many. Raises MalformedEvent, and what `take` raises."""
-        await taken(encode(body.raw, NO_TARGET, ndjson=body.is_ndjson, most=most, created=now(), seed=seed), self.take)
+        parts = encode(body.raw, NO_TARGET, ndjson=body.is_ndjson, most=most, created=now(), seed=seed)
+        return taken(parts, self.take)
 
     def take(self, part: KeyedPart) -> None:
         """Match some events. Raises RefusedRequest for a bucket that the sender has no right to, and for too many

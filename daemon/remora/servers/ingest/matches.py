@@ -23,7 +23,7 @@ class RequestMatcher(Matcher):
     def __init__(self, notifications: Sequence[Notification]) -> None:
         super().__init__(notifications)
         self.sends: Sends = [(each.id.encode(), each.topics) for each in notifications]
-        self._finder = speedups.MatchFinder(self.candidates) if speedups.MatchFinder else None
+        self._finder = speedups.MatchFinder(self.candidates, len(self.notifications)) if speedups.MatchFinder else None
 
     def places(
         self, events: Sequence[Keyed], sent: dict[bytes, set[int]], filtered: dict[bytes, bytes]
