@@ -29,7 +29,7 @@ from devkit.bench.events import Bodies
 from devkit.processes.ports import free_port
 from devkit.processes.processes import spent
 from remora.codec.event_copies import NO_TARGET
-from remora.codec.s3_events import EventPart, place
+from remora.codec.s3_events import KeyedPart, encode
 from remora.codec.speedups import IMPLEMENTATION
 from remora.config import RadosSettings
 from remora.model.entry import Time
@@ -117,26 +117,28 @@ def _body(batch: int, record_bytes: int) -> bytes:
 def _cost(notifications: Sequence[Notification], body: bytes, batch: int) -> Cost:
     topic, matcher = own_topic("t", NOBODY, 11), RequestMatcher(notifications)
 
-    def parts(target: Topic) -> list[EventPart]:
-        return list(place(body, target, ndjson=True, most=batch, created=_CREATED, seed=b"seed"))
+    def encoded(target: Topic = NO_TARGET) -> list[KeyedPart]:
+        return list(encode(body, target, ndjson=True, most=batch, created=_CREATED, seed=b"seed"))
 
-    def matched(found: Sequence[EventPart]) -> Matching:
+    def by_name() -> None:
+        for part in encoded(topic):
+            part.routed(topic.shards)
+
+    def matched(found: Sequence[KeyedPart]) -> Matching:
         matching = Matching(matcher, ANYBODY, 1 << 30)
         for part in found:
             matching.take(part)
         return matching
 
     def distributed() -> None:
-        for each in matched(parts(NO_TARGET)).by_topic.values():
+        for each in matched(encoded()).by_topic.values():
             copies_for(topic, each, _CREATED, b"")
 
-    taken = parts(NO_TARGET)
+    taken = encoded()
     if matched(taken).unmatched:
         raise BenchError("an event matches no notification")
-    by_name, without, matching = _least_us(
-        [lambda: parts(topic), distributed, lambda: matched(taken)], max(200, 20_000 // batch)
-    )
-    return Cost(by_name / batch, (without - by_name) / batch, matching / batch)
+    named, without, matching = _least_us([by_name, distributed, lambda: matched(taken)], max(200, 20_000 // batch))
+    return Cost(named / batch, (without - named) / batch, matching / batch)
 
 
 def _least_us(works: Sequence[Callable[[], object]], times: int) -> list[float]:

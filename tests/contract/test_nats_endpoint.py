@@ -226,6 +226,24 @@ async def test_a_stream_that_goes_away(nats_server: Nats, endpoint: NatsEndpoint
     assert "there is no such stream" in await failure(endpoint, to, EndpointMisconfigured)
 
 
+async def test_a_stream_that_is_made_again(nats_server: Nats, endpoint: NatsEndpoint) -> None:
+    """A route outlives the stream: the one that is made in its place takes what was refused and what follows, once, and
+    looks for none of the ids that only the former one knew."""
+    stream = await nats_server.stream()
+    to = target(nats_server, stream)
+    records = [each._replace(created_ns=time.time_ns()) for each in make_records(0, 4)]
+    async with endpoint.route(SHARD, INCARNATION, to) as route:
+        await push_all(route, records[:2])
+        await nats_server.delete(stream)
+        with pytest.raises(EndpointUnavailable):
+            await push_all(route, records[2:])
+        await nats_server.stream(stream)
+        await push_all(route, records[2:])
+        await push_all(route, records[1:])
+
+    assert sorted(numbers(await nats_server.read(stream))) == [1, 2, 3]
+
+
 async def test_a_stream_with_other_subjects(nats_server: Nats, endpoint: NatsEndpoint) -> None:
     """A stream that does not take all subjects of the topic is a matter of configuration."""
     stream = await nats_server.stream(subjects=[f"{time.time_ns()}.only"])

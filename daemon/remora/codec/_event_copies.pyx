@@ -10,6 +10,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from remora.codec.event_copies import TopicMatches
 from remora.model.notification import Happening
 
 cdef enum:
@@ -284,7 +285,8 @@ cdef class Table:
         found, event = [], None
         while at >= 0:
             branch = self.by_prefix.values[at]
-            event = tried(branch.bare, parts, entry, event, found)
+            if branch.bare:
+                event = tried(branch.bare, parts, entry, event, found)
             if branch.by_suffix is not None:
                 end = branch.by_suffix.longest(&parts.key)
                 while end >= 0:
@@ -320,10 +322,12 @@ cdef class Finder:
 
     cdef object candidates
     cdef dict tables
+    cdef list told  # of each notification the last run of events of one bucket in which its place was added
 
-    def __init__(self, candidates):
+    def __init__(self, candidates, int notifications):
         self.candidates = candidates
         self.tables = {}
+        self.told = [None] * notifications
 
     def places(self, events, dict sent, dict filtered):
         """The places of the notifications that each event matches.
@@ -337,11 +341,13 @@ cdef class Finder:
         cdef tuple places, before = None
         cdef list found = []
         cdef set of_bucket = None
+        cdef list told = self.told
+        cdef object run = None
         for event in events:
-            entry = (<tuple>event)[2]
+            entry = (<tuple>event)[1]
             take_apart(entry, &parts)
             if bucket is None or not same(&parts.bucket, &bucket_before):
-                bucket_before, table, before, of_bucket = parts.bucket, None, None, None
+                bucket_before, table, before, of_bucket, run = parts.bucket, None, None, None, object()
                 bucket = bytes_of(&parts.bucket)
             if table is None or not same(&parts.name, &name_before):
                 name_before = parts.name
@@ -357,7 +363,9 @@ cdef class Finder:
                     if of_bucket is None:
                         of_bucket = sent[bucket] = set()
                 for each in places:
-                    of_bucket.add(each)
+                    if told[<Py_ssize_t>each] is not run:
+                        told[<Py_ssize_t>each] = run
+                        of_bucket.add(each)
         return found
 
     cdef Table table(self, bytes bucket, bytes name):
@@ -376,19 +384,22 @@ cdef inline bint same(Text* a, Text* b) noexcept nogil:
 # ------------------------------------------------------------------------------------------------ copies
 
 
-def distribute(events, places, list sends, by_topic):
+def distribute(events, places, list sends, dict by_topic):
     """`event_copies.distribute`."""
     cdef Py_ssize_t total = 0
-    cdef tuple send
+    cdef tuple send, matches
     for event, some in zip(events, places):
-        key, entry = (<tuple>event)[1], (<tuple>event)[2]
+        key, entry = (<tuple>event)[0], (<tuple>event)[1]
         for place in <tuple>some:
             send = sends[place]
             for topic in <tuple>send[1]:
-                matches = by_topic[topic]
-                (<list>(<tuple>matches)[0]).append(key)
-                (<list>(<tuple>matches)[1]).append(entry)
-                (<list>(<tuple>matches)[2]).append(send[0])
+                matches = <tuple>by_topic.get(topic)
+                if matches is None:
+                    matches = <tuple>TopicMatches([], [], [])
+                    by_topic[topic] = matches
+                (<list>matches[0]).append(key)
+                (<list>matches[1]).append(entry)
+                (<list>matches[2]).append(send[0])
                 total += PyBytes_GET_SIZE(<bytes>entry)
     return total
 

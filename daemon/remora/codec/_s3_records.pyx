@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`s3_records.read` with the entry's encoding, and `shard_hash.shards`, once more for a C compiler: from a body's bytes
-to entries in one pass, without an object for anything but the entry and its key.
+"""`s3_records.read` with the entry's encoding, `shard_hash.shards` and `json_pieces.repeated_name`, once more for a C
+compiler: from a body's bytes to entries in one pass, without an object for anything but the entry and its key.
 
 It takes what nearly all senders write, in whatever order its members stand: names and texts without escapes, no null,
 no member twice, and whatever it does not know, which is counted. For anything else it returns None, so that the plain
@@ -14,7 +14,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, strlen
 
+from json import loads
+
 from remora.codec import s3_records
+from remora.codec.json_pieces import dotted
 from remora.codec.rendering_plain import sorted_metadata, sorted_tags
 
 cdef enum:
@@ -709,6 +712,57 @@ cdef bint _is_utf8(bytes body):
     except UnicodeDecodeError:
         return False
     return True
+
+
+# ------------------------------------------------------------------------------------------------- names
+
+
+def repeated_name(bytes body):
+    """`json_pieces.repeated_name`."""
+    cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(body)
+    cdef const uint8_t* end = p + PyBytes_GET_SIZE(body)
+    cdef const uint8_t* start
+    cdef list names = [], path = []
+    cdef set of_object = None  # the innermost that is open; None in a list
+    cdef bint is_name = False, is_escaped
+    while p < end:
+        if p[0] == 0x22:
+            start, is_escaped = p, False
+            p += 1
+            while p < end and p[0] != 0x22:
+                if p[0] == 0x5C:
+                    is_escaped = True
+                    p += 1
+                p += 1
+            if p >= end:
+                break
+            if is_name and of_object is not None:
+                name = PyBytes_FromStringAndSize(<const char*>start + 1, p - start - 1)
+                name = loads(b'"%b"' % name) if is_escaped else (<bytes>name).decode()
+                path[len(path) - 1] = name
+                if name in of_object:
+                    return dotted(path)
+                of_object.add(name)
+                is_name = False
+        elif p[0] == 0x7B:
+            of_object, is_name = set(), True
+            names.append(of_object)
+            path.append("")
+        elif p[0] == 0x5B:
+            of_object, is_name = None, False
+            names.append(None)
+            path.append(0)
+        elif p[0] == 0x7D or p[0] == 0x5D:
+            names.pop()
+            path.pop()
+            of_object, is_name = names[len(names) - 1] if names else None, False
+        elif p[0] == 0x2C:
+            if of_object is None:
+                path[len(path) - 1] += 1
+            else:
+                is_name = True
+        p += 1
+    return None
 
 
 # ------------------------------------------------------------------------------------------------ shards

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from remora.model.ingest import RoutedEvent
 from remora.model.notification import Happening, Notification
 from remora.model.topic import Target, Topic
 
@@ -52,15 +51,21 @@ def happening_of(entry: bytes) -> Happening:
 
 
 def distribute(
-    events: Sequence[RoutedEvent], places: Sequence[Sequence[int]], sends: Sends, by_topic: Mapping[str, TopicMatches]
+    events: Sequence[tuple[bytes, bytes]],
+    places: Sequence[Sequence[int]],
+    sends: Sends,
+    by_topic: dict[str, TopicMatches],
 ) -> int:
-    """Add events to what the topics get to which the notifications at these places send them; the bytes of all."""
+    """Add events, each a key and an entry, to what the topics get to which the notifications at these places send
+    them; the bytes of all."""
     total = 0
-    for (_, key, entry), some in zip(events, places, strict=True):
+    for (key, entry), some in zip(events, places, strict=True):
         for place in some:
             notification, topics = sends[place]
             for topic in topics:
-                keys, entries, notifications = by_topic[topic]
+                if (matches := by_topic.get(topic)) is None:
+                    matches = by_topic[topic] = TopicMatches([], [], [])
+                keys, entries, notifications = matches
                 keys.append(key)
                 entries.append(entry)
                 notifications.append(notification)

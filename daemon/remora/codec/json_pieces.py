@@ -7,6 +7,9 @@ it has more than `MOST_VALUES` values or `MOST_BYTES` bytes.
 
 Both ways take the same texts and say the same of others: what `json` takes and says. A name that stands twice in an
 object makes it a `Repeating`.
+
+Other parsers take the last value of such a name, while a proxy or a person may read the first. What they have parsed is
+looked over by `repeated_name`, which `_s3_records.pyx` has once more.
 """
 
 from __future__ import annotations
@@ -67,6 +70,49 @@ def _not_json(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_not_json)
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},:]', re.DOTALL)
+
+
+def repeated_name(text: bytes) -> str | None:
+    """Where the first name stands that stands twice in its object, such as `events[3].bucket`; None where none does.
+
+    For what was read by a parser that takes the last value of such a name: the text is JSON.
+    """
+    names: list[set[str] | None] = []  # of each object that is open, None for a list
+    path: list[str | int] = []
+    is_name = False
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case b"{":
+                names.append(set())
+                path.append("")
+                is_name = True
+            case b"[":
+                names.append(None)
+                path.append(0)
+                is_name = False
+            case b"}" | b"]":
+                names.pop()
+                path.pop()
+                is_name = False
+            case b"," if isinstance(at := path[-1], int):
+                path[-1] = at + 1
+            case b",":
+                is_name = True
+            case mark if is_name and (of_object := names[-1]) is not None:
+                path[-1] = name = str(json.loads(mark))
+                if name in of_object:
+                    return dotted(path)
+                of_object.add(name)
+                is_name = False
+    return None
+
+
+def dotted(path: list[str | int]) -> str:
+    """Names and indexes as messages have them."""
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path).removeprefix(".")
 
 
 def is_short(text: bytes, window: int = WINDOW) -> bool:

@@ -21,7 +21,7 @@ from remora.codec.json_pieces import (
     not_json,
     parse,
 )
-from remora.codec.s3_records import Found, MalformedEvent, Unconfirmed, kind_of
+from remora.codec.s3_records import TWICE, Found, MalformedEvent, Unconfirmed, kind_of
 
 MOST_MEMBERS = 1024
 """Members of a long document, beside Records."""
@@ -124,7 +124,7 @@ def _refuse_document(value: object, line: int | None) -> NoReturn:
 def _records(document: dict[str, object], first: int, line: int | None, size: int) -> Iterator[Found]:
     records = document["Records"]
     if isinstance(document, Repeating):
-        raise MalformedEvent(None, line, document.name, "stands twice in its object")
+        raise MalformedEvent(None, line, document.name, TWICE)
     if not isinstance(records, list):
         raise MalformedEvent(None, line, "Records", f"expected a list, not {kind_of(records)}")
     if not records:
@@ -150,7 +150,7 @@ def _message_of(value: object, line: int | None) -> str | None:
     if kind != "Notification" and kind not in _HANDSHAKES:
         return None
     if isinstance(value, Repeating):
-        raise MalformedEvent(None, line, value.name, "stands twice in its object")
+        raise MalformedEvent(None, line, value.name, TWICE)
     if kind in _HANDSHAKES:
         url = value.get("SubscribeURL")
         hint = f"; {url} confirms the subscription" if isinstance(url, str) and _CONFIRMS.fullmatch(url) else ""
@@ -225,7 +225,7 @@ def _in_object(cursor: JsonCursor, record: int, line: int | None, *, is_within: 
     while more:
         name = yield from cursor.name()
         if name in names:
-            raise MalformedEvent(None, line, name, "stands twice in its object")
+            raise MalformedEvent(None, line, name, TWICE)
         names.add(name)
         if len(names) > MOST_MEMBERS:
             raise _NoDocument(None, line, "", f"has more than {MOST_MEMBERS} members")

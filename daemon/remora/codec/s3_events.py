@@ -29,7 +29,10 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 
-__all__ = ["MOST_BUCKET", "MOST_KEY", "EventPart", "MalformedEvent", "TooManyEvents", "Unconfirmed", "place"]
+__all__ = [
+    "MOST_BUCKET", "MOST_KEY", "EventPart", "Keyed", "KeyedPart", "MalformedEvent", "TooManyEvents", "Unconfirmed",
+    "encode", "place",
+]  # fmt: skip
 
 _STEP_BYTES = 128 << 10  # of records in the compiled way that make one part, which is below a millisecond
 _MOST_COMPILED = 4 * _STEP_BYTES  # all of them may be pairs
@@ -49,16 +52,27 @@ class EventPart(NamedTuple):
     tests: int = 0
 
 
-class _Step(NamedTuple):
-    """A part on its way."""
+class KeyedPart(NamedTuple):
+    """The same of events that no shard was chosen for."""
 
-    keyed: list[Keyed]
+    events: list[Keyed]
     dropped: int = 0
     tests: int = 0
 
+    def routed(self, shards: int) -> list[RoutedEvent]:
+        """The events, each in one of so many shards."""
+        keys, entries = zip(*self.events, strict=True) if self.events else ((), ())
+        return routed(keys, entries, shards)
+
 
 def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[EventPart]:
-    """Encode the records of a body as entries of a topic, and choose their shards.
+    """`encode` them, and choose their shards."""
+    for part in encode(body, topic, ndjson=ndjson, most=most, created=created, seed=seed):
+        yield EventPart(part.routed(topic.shards), part.dropped, part.tests)
+
+
+def encode(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[KeyedPart]:
+    """Encode the records of a body as entries of a topic.
 
     The body is `{"Records":[...]}`, or with `ndjson` lines of which each is a record or such a document. Each part
     takes some milliseconds at most, so that a loop can do other things in between, and may be empty; only when the last
@@ -71,12 +85,11 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
     encoder = _Encoder(topic, created, seed)
     count = tests = 0
     for step in _from_lines(body, encoder) if ndjson else _from_document(body, encoder):
-        count += len(step.keyed)
+        count += len(step.events)
         tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        keys, entries = zip(*step.keyed, strict=True) if step.keyed else ((), ())
-        yield EventPart(routed(keys, entries, topic.shards), step.dropped, step.tests)
+        yield step
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
 
@@ -90,18 +103,18 @@ def routed(keys: Sequence[bytes], entries: Sequence[bytes], shards: int) -> list
     return list(map(_new_routed_event, zip(speedups.shards(keys, shards), keys, entries, strict=True)))
 
 
-def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
+def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[KeyedPart]:
     """The events of a body of lines."""
     record, line, start = 0, 1, 0
     while start < len(body):  # the lines of a part are counted only where another part comes behind it
         end = body.find(b"\n", start + _STEP_BYTES) + 1 if len(body) - start > _STEP_BYTES else 0
         text = body[start : end or len(body)]
         if step := encoder.compiled_lines(text, record):
-            record += len(step.keyed)
+            record += len(step.events)
             yield step
         else:
             for step in encoder.plain(s3_bodies.in_lines(text.split(b"\n"), record, line)):
-                record += len(step.keyed)
+                record += len(step.events)
                 yield step
         start += len(text)
         if start < len(body):
@@ -111,7 +124,7 @@ def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
 _HEAD, _NEXT, _TAIL = b'{"Records":[', b'},{"eventVersion":', b"]}"
 
 
-def _from_document(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
+def _from_document(body: bytes, encoder: _Encoder) -> Iterator[KeyedPart]:
     """The events of a document."""
     done = start = 0
     while True:
@@ -124,7 +137,7 @@ def _from_document(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
         yield step
         if not end:
             return
-        done, start = done + len(step.keyed), end + 1
+        done, start = done + len(step.events), end + 1
     yield from encoder.plain(s3_bodies.in_document(body, done, start))
 
 
@@ -142,7 +155,7 @@ class _Encoder:
         if speedups.RecordEncoder:
             self._compiled = speedups.RecordEncoder(created, seed, self._opaque, self._tail, self._literal_keys)
 
-    def plain(self, found: s3_bodies.Records) -> Iterator[_Step]:
+    def plain(self, found: s3_bodies.Records) -> Iterator[KeyedPart]:
         """The entries of records, and how many of their members were dropped. Raises MalformedEvent."""
         keyed: list[Keyed] = []
         dropped = tests = size = 0
@@ -154,9 +167,9 @@ class _Encoder:
             elif each is not None:
                 tests += 1
             if each is None or size >= _PLAIN_BYTES or len(keyed) == _STEP_RECORDS:
-                yield _Step(keyed, dropped, tests)
+                yield KeyedPart(keyed, dropped, tests)
                 keyed, dropped, tests, size = [], 0, 0, 0
-        yield _Step(keyed, dropped, tests)
+        yield KeyedPart(keyed, dropped, tests)
 
     def _entry(self, e: S3Event) -> bytes:
         head = _strings(e.event_version, e.event_source, e.aws_region)
@@ -171,20 +184,20 @@ class _Encoder:
         length = len(event)
         return b"".join((_HEADERS.pack(3, 1, 6 + length + len(self._tail), 4, 1, length), event, self._tail))
 
-    def compiled_lines(self, text: bytes, record: int) -> _Step | None:
+    def compiled_lines(self, text: bytes, record: int) -> KeyedPart | None:
         """The entries of lines, of which the first has this record; None where one of them has to go the plain way."""
         if self._compiled and len(text) <= _MOST_COMPILED and (found := self._compiled.lines(text, record)):
-            return _Step(*found)
+            return KeyedPart(*found)
         return None
 
-    def compiled_document(self, text: bytes, record: int, *, is_whole: bool) -> _Step | None:
+    def compiled_document(self, text: bytes, record: int, *, is_whole: bool) -> KeyedPart | None:
         """The entries of a document, or of some of its records in the form of one."""
         if (
             self._compiled
             and len(text) <= _MOST_COMPILED
             and (found := self._compiled.document(text, record, is_whole))
         ):
-            return _Step(*found)
+            return KeyedPart(*found)
         return None
 
 

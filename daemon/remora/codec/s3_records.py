@@ -46,6 +46,9 @@ MOST_PAIRS = 256
 
 _MOST_SHOWN = 200
 
+TWICE = "stands twice in its object"
+"""Why a name is refused that says two things."""
+
 
 class MalformedEvent(RemoraError, ValueError):
     """Records that cannot be stored: which one, where in it, and why.
@@ -55,13 +58,17 @@ class MalformedEvent(RemoraError, ValueError):
     """
 
     def __init__(self, record: int | None, line: int | None, field: str, reason: str) -> None:
-        if len(field) > _MOST_SHOWN or not field.isprintable():  # the sender's own names can be a part of it
-            field = ascii(field[:_MOST_SHOWN])[1:-1]
+        field = shown_field(field)
         place = [] if record is None else [f"record {record}"]
         place += [] if line is None else [f"line {line}"]
         place += [field] if field else []
         super().__init__(": ".join([*place, reason]))
         self.record, self.line, self.field, self.reason = record, line, field, reason
+
+
+def shown_field(field: str) -> str:
+    """A field's path as messages have it: the sender's own names can be a part of it."""
+    return field if len(field) <= _MOST_SHOWN and field.isprintable() else ascii(field[:_MOST_SHOWN])[1:-1]
 
 
 class TooManyEvents(MalformedEvent):
@@ -107,7 +114,7 @@ class MemberReader:
         if not isinstance(value, dict):
             found.refuse(path, f"expected an object, not {kind_of(value)}")
         if isinstance(value, Repeating):
-            found.refuse(self._name(value.name), "stands twice in its object")
+            found.refuse(self._name(value.name), TWICE)
         self._members: dict[str, object] = value
 
     @property

@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from remora.codec.s3_records import MalformedEvent
+from remora.codec.s3_records import TWICE, MalformedEvent
+from remora.codec.speedups import repeated_name
 
 _BUCKETS = "/buckets/"
 _MARKER = "Seaweed-X-Amz-Delete-Marker"
@@ -112,6 +113,8 @@ def records_of(body: bytes) -> bytes:
         raise MalformedEvent(None, None, path.strip("`").removeprefix("$."), reason) from exc
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise MalformedEvent(None, None, "", f"not valid JSON: {exc}") from exc
+    if (name := repeated_name(body)) is not None:
+        raise MalformedEvent(None, None, name, TWICE)
     found = list(_records(posting))
     return msgspec.json.encode({"Records": found}) if found else b""
 

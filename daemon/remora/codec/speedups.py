@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from remora.codec import checksums as checksums_
-from remora.codec import columns, event_copies, kafka_records, murmur2, sequencer, shard_hash
+from remora.codec import columns, event_copies, json_pieces, kafka_records, murmur2, sequencer, shard_hash
 from remora.model.record import Record
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ joined: Callable[[Iterable[Sequence[Record]]], Sequence[Record]] = columns.joine
 checksums: Callable[[Sequence[bytes], int], list[int]] = checksums_.checksums
 mismatches: Callable[[Sequence[tuple[bytes, int | None]], int], list[int]] = checksums_.mismatches
 shards: Callable[[Sequence[bytes], int], Sequence[int]] = shard_hash.shards
+repeated_name: Callable[[bytes], str | None] = json_pieces.repeated_name
 RecordEncoder: type[Encoder] | None = None
 """None where nothing was compiled: then `s3_records` reads all records."""
 
@@ -69,6 +70,7 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         traced, joined = _compiled.traced, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
         shards, RecordEncoder = _s3_records.shards, _s3_records.Encoder
+        repeated_name = _s3_records.repeated_name
         MatchFinder, distribute, copies = _event_copies.Finder, _event_copies.distribute, _event_copies.copies
         SequencerCore, SequencerCells = _sequencer.Core, _sequencer.Cells
         Sequence.register(_compiled.Records)

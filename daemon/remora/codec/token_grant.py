@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from dataclasses import dataclass, field
 from urllib.parse import quote_plus, urlencode
+
+from remora.codec.json_pieces import NotJson, Repeating, parse
 
 MECHANISM = "OAUTHBEARER"
 
@@ -47,6 +48,8 @@ def read_grant(body: bytes) -> TokenGrant:
     found = _object(body)
     if found is None:
         raise GrantRefused("its answer is no JSON object")
+    if isinstance(found, Repeating):
+        raise GrantRefused("its answer has a name that stands twice")
     kind, token, lasts = found.get("token_type"), found.get("access_token"), found.get("expires_in")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise GrantRefused("its answer has no access_token that a header could carry")
@@ -78,7 +81,7 @@ def error_code(body: bytes, member: str = "error") -> str:
 
 def _object(text: bytes) -> dict[str, object] | None:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse(text)
+    except NotJson:
         return None
     return found if isinstance(found, dict) else None

@@ -6,10 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from remora.codec.json_pieces import repeated_name
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
@@ -29,6 +30,8 @@ Waiting = Mapping[tuple[str, str], int]
 """How many listings wait for credit, by scope and priority."""
 
 REPORT_S = 1.0
+
+T = TypeVar("T")
 
 
 class KnowsFlows(Protocol):
@@ -84,10 +87,7 @@ class HostShaping:
 
     def change(self, body: bytes, caller: Caller = NOBODY) -> list[str]:
         """Make a `Change`, given as JSON; a line for each value. Raises ConfigError, and then changes nothing."""
-        try:
-            change = msgspec.json.decode(body, type=Change)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise ConfigError("", f"this is no change of shaping: {exc}") from exc
+        change = _read(body, Change, "change of shaping")
         if change.reset:
             settings, lines = self._file, ["shaping is what the configuration file says"]
         else:
@@ -102,10 +102,7 @@ class HostShaping:
     def use_store(self, body: bytes) -> float | None:
         """Charge a `StoreUse`, given as JSON, to a worker; in how many seconds that is paid back, None where nobody
         knows. Raises ConfigError for another body."""
-        try:
-            use = msgspec.json.decode(body, type=StoreUse)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise ConfigError("", f"this is no use of the store: {exc}") from exc
+        use = _read(body, StoreUse, "use of the store")
         found = self._shaper.taken_from(self.in_force.of_store or "", use.priority, use.nbytes)
         if found is None:
             return 0.0
@@ -176,6 +173,16 @@ class HostShaping:
                 for name in groups
             ],
         }
+
+
+def _read(body: bytes, form: type[T], what: str) -> T:
+    try:
+        found = msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError("", f"this is no {what}: {exc}") from exc
+    if (name := repeated_name(body)) is not None:
+        raise ConfigError("", f"this is no {what}: {name} stands twice in its object")
+    return found
 
 
 def _hosts(scope: ScopeSettings, addresses: Addresses) -> dict[str, object]:

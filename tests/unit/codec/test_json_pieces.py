@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import s3_bodies
+from remora.codec import s3_bodies, speedups
 from remora.codec.json_pieces import (
     MOST_BYTES,
     MOST_VALUES,
     WINDOW,
     JsonCursor,
     NotJson,
+    Repeating,
     Steps,
     TooLarge,
     is_short,
     not_json,
+    parse,
+    repeated_name,
 )
 from remora.codec.s3_events import MalformedEvent, place
 from remora.codec.s3_records import Found
@@ -231,3 +235,75 @@ def test_empty_lines_are_passed_over_in_steps() -> None:
 
     assert len(parts) > 10
     assert sum(len(part.events) for part in parts) == 1
+
+
+# ------------------------------------------------------------------------------------ names that stand twice
+
+either_way = pytest.mark.parametrize(
+    "find", [repeated_name, speedups.repeated_name], ids=["plain", speedups.IMPLEMENTATION]
+)
+
+
+def written(value: Any, draw: Callable[[int], int]) -> str:
+    """JSON in which objects may say a name twice, and write it with escapes and with blanks around."""
+    match value:
+        case dict():
+            members = [(name, written(each, draw)) for name, each in value.items()]
+            if members and draw(4) == 0:
+                members.append(members[draw(len(members))])
+            blank = " " * draw(2)
+            return "{" + ",".join(f"{blank}{_name(name, draw)}{blank}:{text}" for name, text in members) + blank + "}"
+        case list():
+            return "[" + ",".join(written(each, draw) for each in value) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=draw(2) == 0)
+
+
+def _name(name: str, draw: Callable[[int], int]) -> str:
+    if name and name.isascii() and name.isalnum() and draw(3) == 0:
+        return f'"\\u{ord(name[0]):04x}{name[1:]}"'
+    return json.dumps(name, ensure_ascii=draw(2) == 0)
+
+
+def says_twice(value: object) -> bool:
+    """Whether an object within a value says a name twice, by the parser that keeps what it read."""
+    match value:
+        case Repeating():
+            return True
+        case dict():
+            return any(says_twice(each) for each in value.values())
+        case list():
+            return any(says_twice(each) for each in value)
+        case _:
+            return False
+
+
+@given(values, st.data())
+def test_names_that_stand_twice_are_found(value: object, data: st.DataObject) -> None:
+    """Both ways find the same name, and one just where the parser of records sees one."""
+    text = written(value, lambda most: data.draw(st.integers(0, most - 1))).encode()
+
+    assert repeated_name(text) == speedups.repeated_name(text)
+    assert (repeated_name(text) is not None) == says_twice(parse(text))
+
+
+@either_way
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"{}", None),
+        (b'"a"', None),
+        (b'{"a":1,"b":{"a":1},"c":[{"a":1},{"a":1}]}', None),
+        (b'{"a":"\\"a\\":1,","b":"{\\\\"}', None),
+        (b'{"a":1,"a":1}', "a"),
+        (b'{"a":{"b":[1,{},{"c":1,"d":2,"c":3}]}}', "a.b[2].c"),
+        (b'[[],[1,2],{"x":[{"y":1}],"x":2}]', "[2].x"),
+        (rb'{"a":1,"\u0061":1}', "a"),
+        (b'{"":1,"":1}', ""),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_name_that_stands_twice(
+    find: Callable[[bytes], str | None], text: bytes, expected: str | None
+) -> None:
+    """A name is shown with the names and indexes that lead to it."""
+    assert find(text) == expected

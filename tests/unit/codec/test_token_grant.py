@@ -50,9 +50,10 @@ def test_a_grant(lasts: object) -> None:
         (b'{"access_token": "a", "expires_in": 0}', "expires_in"),
         (b'{"access_token": "a", "expires_in": -5}', "expires_in"),
         (b'{"access_token": "a", "expires_in": true}', "expires_in"),
-        (b'{"access_token": "a", "expires_in": NaN}', "expires_in"),
+        (b'{"access_token": "a", "expires_in": NaN}', "no JSON object"),
         (b'{"access_token": "a", "expires_in": "soon"}', "expires_in"),
         (b'{"access_token": "a", "token_type": "mac", "expires_in": 1}', "another type"),
+        (b'{"access_token": "a", "access_token": "b", "expires_in": 1}', "stands twice"),
     ],
 )
 def test_no_grant(body: bytes, why: str) -> None:

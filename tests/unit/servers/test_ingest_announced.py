@@ -290,3 +290,17 @@ async def test_malformed_events_to_come(tmp_path: Path, event: dict[str, Any], f
 
     assert (answer.status, answer.json["code"], answer.json["record"]) == (422, "MalformedEvent", 1)
     assert field in answer.json["detail"]
+
+
+@pytest.mark.parametrize("twice", ["size", "metadata", "metadata.a"])
+async def test_an_event_to_come_says_nothing_twice(tmp_path: Path, twice: str) -> None:
+    """A name that stands twice in an announced event, or in its metadata, is 422 with its place, and takes no room."""
+    member = '"metadata":{"a":"x","a":"y"}' if twice == "metadata.a" else f'"{twice}":null,"{twice}":null'
+    first, second = '{"bucket":"photos","object":"a.jpg"}', '{"bucket":"photos","object":"b.jpg",'
+    body = f'{{"events":[{first},{second}{member}}}]}}'
+    async with place(tmp_path, THUMBNAILS) as at:
+        answer = await at.site.ask("POST", RESERVATIONS, body.encode())
+
+        assert (answer.status, answer.json["record"], answer.json["field"]) == (422, 1, twice)
+        assert "stands twice" in answer.json["detail"]
+        assert await room(at) == {}

@@ -411,6 +411,9 @@ async def test_a_commit_and_an_abort_reach_their_reservation(site: Site, store: 
         (b'{"events":[{"bucket":"b","object":"%b"}]}' % (b"x" * 1025), 0, "object"),
         (b'{"events":[{"bucket":"b","object":"\xff"}]}', None, None),
         (b"[" * 100_000, None, None),
+        (b'{"events":[{"bucket":"b","object":"a"}],"events":[{"bucket":"b","object":"c"}]}', None, "events"),
+        (b'{"events":[{"bucket":"b","object":"a"},{"bucket":"b","object":"a","object":"c"}]}', 1, "object"),
+        (rb'{"events":[{"bucket":"b","object":"a","b\u0075cket":"b"}]}', 0, "bucket"),
     ],
 )
 async def test_a_malformed_reservation_is_refused_with_its_place(

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from remora.model.notification import EventFilter, Notification
 from remora.servers import tokens
 from support.notified import THUMBNAILS, place
@@ -56,6 +58,25 @@ async def test_refusals(tmp_path: Path) -> None:
         lines = await at.site.ask("POST", SEAWEEDFS, CREATION, {"Content-Type": "application/x-ndjson"})
         assert lines.status == 415
         assert (await at.site.ask("POST", "/v1/events", b"")).code == "MalformedEvent"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('"key": ', '"key": "/buckets/other/plain", "key": ', "key"),
+        ('"new_entry": ', '"new_entry": null, "new_entry": ', "message.new_entry"),
+        ('"file_size": ', '"file_size": 1, "file_size": ', "message.new_entry.attributes.file_size"),
+    ],
+)
+async def test_a_name_that_stands_twice(tmp_path: Path, old: str, new: str, field: str) -> None:
+    """A posting that says something twice is 422 with the place, since a proxy may have read the other one."""
+    body = json.dumps(CREATION)
+    assert body.count(old) == 1
+    async with place(tmp_path, ALL) as at:
+        answer = await at.site.ask("POST", SEAWEEDFS, body.replace(old, new).encode())
+
+        assert (answer.status, answer.code, answer.json["field"]) == (422, "MalformedEvent", field)
+        assert await at.keys("other") == {}
 
 
 async def test_a_token_of_buckets(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 
 from remora.codec import event_copies, speedups
 from remora.codec.event_copies import NO_TARGET, TopicMatches
-from remora.codec.s3_events import place
+from remora.codec.s3_events import Keyed, encode
 from remora.model.entry import Time
-from remora.model.ingest import RoutedEvent
 from remora.model.notification import EventFilter, Happening, Notification
 from remora.servers.ingest.matches import RequestMatcher
 from unit.policy.test_matcher import definitions, events
@@ -23,12 +21,12 @@ from unit.policy.test_matcher import definitions, events
 pytestmark = pytest.mark.skipif(speedups.MatchFinder is None, reason="nothing was compiled")
 
 
-def entries_of(happened: Sequence[Happening]) -> list[RoutedEvent]:
+def entries_of(happened: Sequence[Happening]) -> list[Keyed]:
     """The events of a request, as they are encoded for no topic."""
     body = "\n".join(json.dumps(_record(each)) for each in happened).encode()
     return [
         event
-        for part in place(body, NO_TARGET, ndjson=True, most=len(happened), created=Time(1, 2), seed=b"seed")
+        for part in encode(body, NO_TARGET, ndjson=True, most=len(happened), created=Time(1, 2), seed=b"seed")
         for event in part.events
     ]
 
@@ -45,15 +43,15 @@ def _record(event: Happening) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def outcome(notifications: Sequence[Notification], found: Sequence[RoutedEvent]) -> object:
+def outcome(notifications: Sequence[Notification], found: Sequence[Keyed]) -> object:
     """All that a request's events come to, by the way that `speedups` offers."""
     matcher = RequestMatcher(notifications)
     sent: dict[bytes, set[int]] = {}
     filtered: dict[bytes, bytes] = {}
-    by_topic: defaultdict[str, TopicMatches] = defaultdict(lambda: TopicMatches([], [], []))
+    by_topic: dict[str, TopicMatches] = {}
     places = matcher.places(found, sent, filtered)
     total = speedups.distribute(found, places, matcher.sends, by_topic)
-    return list(map(tuple, places)), sent, filtered, total, dict(by_topic)
+    return list(map(tuple, places)), sent, filtered, total, by_topic
 
 
 def agree(notifications: Sequence[Notification], happened: Sequence[Happening]) -> object:

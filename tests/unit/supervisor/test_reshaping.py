@@ -266,7 +266,14 @@ async def test_uses_of_a_store_that_is_not_shaped_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b'{"priority":"max","nbytes":1}', b'{"priority":"idle","nbytes":-1}', b'{"nbytes":1}']
+    "body",
+    [
+        b"",
+        b'{"priority":"max","nbytes":1}',
+        b'{"priority":"idle","nbytes":-1}',
+        b'{"nbytes":1}',
+        b'{"priority":"idle","nbytes":1,"nbytes":9}',
+    ],
 )
 async def test_a_use_that_is_none_is_refused(body: bytes) -> None:
     """A command can charge neither the classes of deliveries nor less than nothing."""

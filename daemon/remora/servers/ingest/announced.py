@@ -10,18 +10,18 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from remora.codec.event_copies import NO_TARGET, Announcement, decode_announcement, encode_announcement
-from remora.codec.s3_events import EventPart
+from remora.codec.event_copies import Announcement, decode_announcement, encode_announcement
+from remora.codec.s3_events import Keyed, KeyedPart
 from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
-from remora.model.ingest import ReservedRoom, RoutedEvent
+from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
 from remora.policy.matcher import Matcher
 from remora.policy.rates import Cost
 from remora.ports.producer import Announcing
 from remora.servers.http.begun import in_task
-from remora.servers.ingest.body import Body, now, placed
+from remora.servers.ingest.body import Body, now
 from remora.servers.ingest.desk import Desk, while_moving
 from remora.servers.ingest.distribution import MOST_COPIES, Charges, Matching, by_definitions, copies_for
 from remora.servers.ingest.limits import Receipt
@@ -108,7 +108,7 @@ class AnnouncedEvents:
 
     async def _commit(self, reservation: str, kept: Announcement, body: Body, digest: bytes) -> FannedOut:
         found = _MatchingAnnounced(kept, self._sender, self._most_bytes)
-        await placed(body, NO_TARGET, reservation.encode(), self._desk.settings.max_events, found.take)
+        await found.take_all(body, reservation.encode(), self._desk.settings.max_events)
         if found.number < len(kept.events):
             raise ReservationMismatch(f"room was reserved for {len(kept.events)} events, not for {found.number}")
         created, copies = now(), list[TopicCopies]()
@@ -175,20 +175,20 @@ class _MatchingAnnounced(Matching):
         self._rooms = {name: {tuple(each) for each in of} for name, of in kept.rooms.items()}
         self.number = 0
 
-    def take(self, part: EventPart) -> None:
+    def take(self, part: KeyedPart) -> None:
         """Match some events. Raises ReservationMismatch for others than were announced."""
-        for number, event in enumerate(part.events, self.number):
+        for number, (key, _) in enumerate(part.events, self.number):
             if number >= len(self._kept.events):
                 raise ReservationMismatch(f"room was reserved for {number} events, and there are more")
-            if (wanted := self._kept.events[number][0]) != event.key:
-                reserved, given = (each.decode(errors="replace") for each in (wanted, event.key))
+            if (wanted := self._kept.events[number][0]) != key:
+                reserved, given = (each.decode(errors="replace") for each in (wanted, key))
                 raise ReservationMismatch(
                     f"event {number} is of {given!r}, but room was reserved for one of {reserved!r}"
                 )
         super().take(part)
         self.number += len(part.events)
 
-    def _send(self, events: Sequence[RoutedEvent], places: Sequence[Sequence[int]]) -> None:
+    def _send(self, events: Sequence[Keyed], places: Sequence[Sequence[int]]) -> None:
         for number, some in enumerate(places, self.number):
             for place in some:
                 notification = self._kept.notifications[place]

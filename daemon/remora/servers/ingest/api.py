@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from remora.codec import seaweedfs
-from remora.codec.s3_events import EventPart
+from remora.codec.s3_events import KeyedPart, encode
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
@@ -35,7 +35,7 @@ from remora.servers.ingest.answers import (
     openapi_document,
     stored_response,
 )
-from remora.servers.ingest.body import Body, placed, read_body
+from remora.servers.ingest.body import Body, now, read_body, taken
 from remora.servers.ingest.body_budget import Share
 from remora.servers.ingest.desk import Desk, admit, check_any, check_publishing, while_moving
 from remora.servers.ingest.distribution import Distribution
@@ -394,18 +394,17 @@ class Api:
     async def _placed(self, body: Body, topic: Topic, seed: bytes) -> tuple[list[RoutedEvent], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
         events: list[RoutedEvent] = []
-        dropped = tests = 0
-        context = body.context
+        dropped, tests, context = 0, 0, body.context
 
-        def take(part: EventPart) -> None:
+        def take(part: KeyedPart) -> None:
             nonlocal events, dropped, tests
-            events += (
-                [each._replace(payload=each.payload + context) for each in part.events] if context else part.events
-            )
+            found = part.routed(topic.shards)
+            events += [each._replace(payload=each.payload + context) for each in found] if context else found
             dropped += part.dropped
             tests += part.tests
 
-        await placed(body, topic, seed, self._settings.max_events, take)
+        most = self._settings.max_events
+        await taken(encode(body.raw, topic, ndjson=body.is_ndjson, most=most, created=now(), seed=seed), take)
         if tests:
             self._desk.telemetry.ingest_tested(topic.name, tests)
         return events, dropped

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from remora.codec.s3_events import EventPart, place
 from remora.model.entry import Time
-from remora.model.topic import Topic
 from remora.servers.http.begun import in_task
 from remora.servers.http.request import BodyBroken, BodyStream, Request
 from remora.servers.http.response import CONTINUE
@@ -24,6 +22,8 @@ from remora.servers.ingest.problems import (
     WRONG_TYPE,
     RefusedRequest,
 )
+
+T = TypeVar("T")
 
 _OTHER_NAMES = MappingProxyType({"": "identity", "x-gzip": "gzip"})  # RFC 9110, 5.6.1 and 8.4.1
 _QUOTED = " or ".join(f'"{each}"' for each in DECODERS)
@@ -122,13 +122,10 @@ class Body(NamedTuple):
     context: bytes
 
 
-async def placed(body: Body, topic: Topic, seed: bytes, most: int, take: Callable[[EventPart], None]) -> None:
-    """Have each part of a body taken, encoded for a topic, with a turn for others in between.
-
-    Raises MalformedEvent, and what `take` raises.
-    """
+async def taken(parts: Iterable[T], take: Callable[[T], None]) -> None:
+    """Have each part of a body taken, with a turn for others in between. Raises what parts and `take` raise."""
     begun = False
-    for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=now(), seed=seed):
+    for part in parts:
         if begun:
             await in_task()
             await asyncio.sleep(0)

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from remora.codec import speedups
 from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
-from remora.codec.s3_events import EventPart, behind_event, routed
+from remora.codec.s3_events import Keyed, KeyedPart, behind_event, encode, routed
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut, TopicCopies
-from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
+from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import NONE
 from remora.ports.producer import FanningOut
 from remora.servers.http.begun import Callback, in_task
-from remora.servers.ingest.body import Body, now, placed
+from remora.servers.ingest.body import Body, now, taken
 from remora.servers.ingest.desk import Desk, while_moving
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.matches import RequestMatcher
@@ -51,7 +50,7 @@ class Matching:
     )  # fmt: skip
 
     def __init__(self, matcher: RequestMatcher, sender: SenderGrant, most_bytes: int) -> None:
-        self.by_topic: defaultdict[str, TopicMatches] = defaultdict(lambda: TopicMatches([], [], []))
+        self.by_topic: dict[str, TopicMatches] = {}
         self.accepted = self.unmatched = self.dropped = self.tests = 0
         self.unmatched_bucket = self.refused_bucket = ""
         self.sent: dict[bytes, set[int]] = {}
@@ -61,24 +60,29 @@ class Matching:
         self._allowed: set[bytes] = set()
         self._left = most_bytes
 
-    def take(self, part: EventPart) -> None:
+    def take_all(self, body: Body, seed: bytes, most: int) -> Awaitable[None]:
+        """Match the events of a body, of which there may be so many. Raises MalformedEvent, and what `take` raises."""
+        parts = encode(body.raw, NO_TARGET, ndjson=body.is_ndjson, most=most, created=now(), seed=seed)
+        return taken(parts, self.take)
+
+    def take(self, part: KeyedPart) -> None:
         """Match some events. Raises RefusedRequest for a bucket that the sender has no right to, and for too many
         copies."""
         places = self._matcher.places(part.events, self.sent, self.filtered)
-        self._check_rights()
-        if unmatched := places.count(NONE):
+        if self._sender is not ANYBODY:
+            self._check_rights()
+        self.accepted += len(places)
+        if self.filtered and (unmatched := places.count(NONE)):
             last = len(places) - 1 - places[::-1].index(NONE)
-            self.unmatched_bucket = _shown(happening_of(part.events[last].payload).bucket)
-        self.unmatched += unmatched
-        self.accepted += len(places) - unmatched
+            self.unmatched_bucket = _shown(happening_of(part.events[last][1]).bucket)
+            self.unmatched += unmatched
+            self.accepted -= unmatched
         self.dropped += part.dropped
         self.tests += part.tests
         self._send(part.events, places)
 
     def _check_rights(self) -> None:
         """Refuse events of buckets that the sender may not send, and keep back what such events match."""
-        if self._sender is ANYBODY:
-            return
         for bucket in (*self.sent, *self.filtered):
             if bucket in self._allowed:
                 continue
@@ -88,7 +92,7 @@ class Matching:
                 raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {name}")
             self._allowed.add(bucket)
 
-    def _send(self, events: Sequence[RoutedEvent], places: Sequence[Sequence[int]]) -> None:
+    def _send(self, events: Sequence[Keyed], places: Sequence[Sequence[int]]) -> None:
         self._left -= speedups.distribute(events, places, self._matcher.sends, self.by_topic)
         if self._left < 0:
             raise RefusedRequest(TOO_LARGE, "the copies that notifications make of these events are too large together")
@@ -141,7 +145,7 @@ class Distribution:
         settings = self._desk.settings
         found = Matching(matcher, self._sender, MOST_COPIES * settings.max_request_bytes)
         try:
-            await placed(body, NO_TARGET, seed, settings.max_events, found.take)
+            await found.take_all(body, seed, settings.max_events)
         finally:
             self._tell(found, matcher)
         if found.unmatched and settings.unmatched == "refuse":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from remora.codec import speedups
 from remora.codec.event_copies import Sends, happening_of
-from remora.model.ingest import RoutedEvent
+from remora.codec.s3_events import Keyed
 from remora.model.notification import Definitions, Notification
 from remora.policy.matcher import Matcher
 from remora.ports.administration import Notifications
@@ -23,10 +23,10 @@ class RequestMatcher(Matcher):
     def __init__(self, notifications: Sequence[Notification]) -> None:
         super().__init__(notifications)
         self.sends: Sends = [(each.id.encode(), each.topics) for each in notifications]
-        self._finder = speedups.MatchFinder(self.candidates) if speedups.MatchFinder else None
+        self._finder = speedups.MatchFinder(self.candidates, len(self.notifications)) if speedups.MatchFinder else None
 
     def places(
-        self, events: Sequence[RoutedEvent], sent: dict[bytes, set[int]], filtered: dict[bytes, bytes]
+        self, events: Sequence[Keyed], sent: dict[bytes, set[int]], filtered: dict[bytes, bytes]
     ) -> Sequence[Sequence[int]]:
         """The places of the notifications that each event matches.
 
@@ -35,7 +35,7 @@ class RequestMatcher(Matcher):
         if self._finder:
             return self._finder.places(events, sent, filtered)
         found = []
-        for _, _, entry in events:
+        for _, entry in events:
             event = happening_of(entry)
             if places := self.matching(event):
                 sent.setdefault(event.bucket, set()).update(places)

@@ -17,7 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents, Unconfirmed
+from remora.codec.s3_records import TWICE, shown_field
 from remora.codec.shard_hash import shards
+from remora.codec.speedups import repeated_name
 from remora.codec.trace_context import TRACEPARENT, parse
 from remora.model.ingest import ReservedRoom
 from remora.model.notification import ExpectedEvent
@@ -223,19 +225,24 @@ def _announced(body: bytes, most: int, event: type[Event] = Event) -> Sequence[E
         events = _announced_at_most(most, event).decode(body)
     except msgspec.ValidationError as exc:
         reason, _, path = str(exc).partition(" - at ")
-        field = path.strip("`").removeprefix("$").removeprefix(".")
-        number = re.match(r"events\[([0-9]+)\]\.?", field)
-        raise RefusedRequest(
-            MALFORMED,
-            f"{field}: {reason}" if field else reason,
-            record=int(number[1]) if number else None,
-            field=(field[number.end() :] if number else field) or None,
-        ) from exc
+        raise _malformed_announcement(path.strip("`").removeprefix("$").removeprefix("."), reason) from exc
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise RefusedRequest(MALFORMED, f"not valid JSON: {exc}") from exc
+    if (name := repeated_name(body)) is not None:
+        raise _malformed_announcement(shown_field(name), TWICE)
     if not events:
         raise RefusedRequest(MALFORMED, "events is empty", field="events")
     return events
+
+
+def _malformed_announcement(path: str, reason: str) -> RefusedRequest:
+    number = re.match(r"events\[([0-9]+)\]\.?", path)
+    return RefusedRequest(
+        MALFORMED,
+        f"{path}: {reason}" if path else reason,
+        record=int(number[1]) if number else None,
+        field=(path[number.end() :] if number else path) or None,
+    )
 
 
 def _key_of(number: int, event: Event) -> bytes:
