@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["devkit.testing.plugin"]
+pytest_plugins = ["devkit.testing.plugin", "devkit.clusters.rabbitmq"]  # in each folder a broker would be another one
 
 
 @pytest.fixture

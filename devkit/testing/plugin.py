@@ -30,7 +30,7 @@ SHARED = {
     "zone20": ("zone20",),
     "ceph": ("ceph",),
     "spark": ("spark", "spark_cluster"),
-    "rabbitmq": ("rabbitmq",),
+    "rabbitmq": ("rabbitmq", "fragile_rabbitmq"),
     "nats": ("nats_server",),
 }
 """Tests with one of these fixtures run in one process: it has one such server, and some tests hurt it.
@@ -121,7 +121,8 @@ def _zones(item: pytest.Item) -> set[str]:
 
 def _group(item: pytest.Item) -> str:
     """The tests that must run in the same process as this one; a test of Python alone runs anywhere."""
-    fixtures = _zones(item)
+    asked = {name for mark in item.iter_markers("asks_for") for name in mark.args}
+    fixtures = _zones(item) | asked
     for name, of in SHARED.items():
         if not fixtures.isdisjoint(of):
             return f"{name}-verify" if name == "spark" and item.path.name.startswith("test_verify") else name
@@ -129,7 +130,7 @@ def _group(item: pytest.Item) -> str:
         return "ceph"  # it asks for the cluster by itself
     info = getattr(item, "_fixtureinfo", None)
     scopes = {each[-1].scope for each in info.name2fixturedefs.values()} if info else set()
-    return f"{item.path.parent.name}/{item.path.name}" if "module" in scopes else ""
+    return f"{item.path.parent.name}/{item.path.name}" if asked or "module" in scopes else ""
 
 
 def _scale_examples(items: Iterable[Any]) -> None:

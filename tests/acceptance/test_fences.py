@@ -33,7 +33,7 @@ pytestmark = pytest.mark.kafka
 FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
 
 
-@pytest.fixture(params=["kafka", "http", "amqp"])
+@pytest.fixture(params=["kafka", "http", pytest.param("amqp", marks=pytest.mark.asks_for("rabbitmq"))])
 async def end(request: pytest.FixtureRequest) -> AsyncIterator[Kafka | Arrivals]:
     """Where a topic is delivered to, for what each kind of endpoint has to keep."""
     if request.param == "http":

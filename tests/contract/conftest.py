@@ -11,14 +11,13 @@ import uvloop
 from devkit.clusters.ceph import ceph, gateway, namespace, settings
 from devkit.clusters.kafka import fragile_kafka, kafka
 from devkit.clusters.nats import fragile_nats_server, nats_server
-from devkit.clusters.rabbitmq import fragile_rabbitmq, rabbitmq
 from support.kafka_sender import endpoint, watcher
 from support.sqlite import configured, store
 from support.stores import bench, unhurried_stores, yard
 
 __all__ = [
-    "bench", "ceph", "configured", "endpoint", "fragile_kafka", "fragile_nats_server", "fragile_rabbitmq", "gateway",
-    "kafka", "namespace", "nats_server", "rabbitmq", "settings", "store", "unhurried_stores", "watcher", "yard",
+    "bench", "ceph", "configured", "endpoint", "fragile_kafka", "fragile_nats_server", "gateway", "kafka", "namespace",
+    "nats_server", "settings", "store", "unhurried_stores", "watcher", "yard",
 ]  # fmt: skip
 
 

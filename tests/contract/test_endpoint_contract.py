@@ -45,7 +45,20 @@ from support.outlets import (
 from unit.codec.samples import real_pairs
 
 SHARD = Shard("tenant:orders")
-KINDS = [pytest.param("kafka", marks=pytest.mark.kafka), "http", "amqp", "nats", "file"]
+KINDS = [
+    pytest.param("kafka", marks=pytest.mark.kafka),
+    "http",
+    pytest.param("amqp", marks=pytest.mark.asks_for("rabbitmq")),
+    pytest.param("nats", marks=pytest.mark.asks_for("nats_server")),
+    "file",
+]
+FRAGILE = [
+    pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.asks_for("fragile_kafka")]),
+    "http",
+    pytest.param("amqp", marks=pytest.mark.asks_for("fragile_rabbitmq")),
+    pytest.param("nats", marks=pytest.mark.asks_for("fragile_nats_server")),
+    "file",
+]
 
 
 @pytest.fixture(params=KINDS)
@@ -55,7 +68,7 @@ async def outlet(request: pytest.FixtureRequest) -> AsyncIterator[Outlet]:
         yield each
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=FRAGILE)
 async def fragile(request: pytest.FixtureRequest) -> AsyncIterator[Outlet]:
     """A server of each kind that tests may hurt, as long as they mend it."""
     async for each in _outlet(request, request.param, "fragile_"):

@@ -42,6 +42,8 @@ def test_older(zone16): ...
 def test_newer(zone20): ...
 def test_both(zone): ...
 def test_hurts(broken): ...
+@pytest.mark.parametrize("kind", ["file", pytest.param("amqp", marks=pytest.mark.asks_for("rabbitmq"))])
+def test_kinds(kind): ...
 def test_plain(): ...
 
 TRIED = []
@@ -56,7 +58,7 @@ def ran(folder: Path, *options: str, **env: str) -> str:
     """What a run of these tests prints, each with its outcome."""
     (folder / "conftest.py").write_text('pytest_plugins = ["devkit.testing.plugin"]\n')
     (folder / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n  full(reason): x\n  xdist_group: x\n  ceph: x\n  long: x\n"
+        "[pytest]\nmarkers =\n  full(reason): x\n  asks_for: x\n  xdist_group: x\n  ceph: x\n  long: x\n"
     )
     (folder / "test_it.py").write_text(TESTS)
     done = subprocess.run(
@@ -103,7 +105,8 @@ def test_examples_are_scaled(tmp_path: Path) -> None:
 
 @pytest.mark.long("starts pytest")
 def test_tests_that_share_a_server_run_in_one_process(tmp_path: Path) -> None:
-    """Tests of one radosgw have its group, those with a server of their module the module's, and others none."""
+    """Tests of one radosgw have its group, also those that name their server; those with a server of their module have
+    the module's, and others none."""
     (tmp_path / "groups.py").write_text(
         "def pytest_collection_finish(session):\n"
         "    for item in session.items:\n"
@@ -116,7 +119,8 @@ def test_tests_that_share_a_server_run_in_one_process(tmp_path: Path) -> None:
     in_processes = ran(tmp_path, "-n", "2", "--dist", "loadgroup")
 
     assert "test_it.py::test_older@zone16" in in_processes
-    for line in ("test_older: zone16;", "test_both[16]: zone16;", "test_newer: zone20;", "test_plain: None;"):
+    for line in ("test_older: zone16;", "test_both[16]: zone16;", "test_newer: zone20;", "test_plain: None;",
+                 "test_kinds[file]: None;", "test_kinds[amqp]: rabbitmq;"):  # fmt: skip
         assert line in said
     assert "test_hurts: " in said
     assert "test_hurts: None;" not in said
