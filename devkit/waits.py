@@ -46,15 +46,16 @@ PATIENT_S = 120.0 * slowness()
 """How long a test waits at least for what is bound to come."""
 
 
-LOOK_S = 0.02
+LOOK_S, MORE_S = 0.02, 0.2
 
 
 def pause_s(look_s: float) -> float:
     """Returns the seconds to wait before the next look at a condition; the last look took `look_s`.
 
-    Looks take half of a core at most, also those that start a program each: the rest is for what is waited for.
+    Looks take a fifth of a core, the rest is for what is waited for. One that takes long, as on a busy machine, is
+    followed by a pause that is hardly longer: what has come true in it would be seen late.
     """
-    return max(LOOK_S, look_s)
+    return max(LOOK_S, min(4 * look_s, look_s + MORE_S))
 
 
 What = str | Callable[[], str]
