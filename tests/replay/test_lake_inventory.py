@@ -93,6 +93,9 @@ def test_an_inventory_is_kept_up(spark: SparkSession, tmp_path: Path, monkeypatc
     """What is new changes just the objects that it names, late events and versions included, as all events together
     would; a snapshot from before shows the bucket as it was; a run with nothing new makes none, two no row twice."""
     address = lake(tmp_path)
+    with pytest.raises(ReplayRefused, match="there is no such file"):
+        take_in_lake(address)
+    address.connected()
     with pytest.raises(ReplayRefused, match=r"remora\.events: nothing has landed"):
         take_in_lake(address)
     journal = table(tmp_path, "events")

@@ -88,7 +88,11 @@ def test_a_run_is_bounded(tmp_path: Path) -> None:
 
 
 def test_where_there_are_no_tables(tmp_path: Path) -> None:
-    """A namespace without tables of remora's is refused by its name."""
+    """A catalog that is not there is refused and not made, and a namespace without tables of remora's by its name."""
+    with pytest.raises(ReplayRefused, match="there is no such file"):
+        maintain(UpkeepPlan(lake(tmp_path)))
+    assert os.listdir(tmp_path) == []
+    lake(tmp_path).connected()
     with pytest.raises(ReplayRefused, match="remora: there are no tables"):
         maintain(UpkeepPlan(lake(tmp_path)))
     assert os.listdir(tmp_path) == ["catalog.db"]
