@@ -21,7 +21,7 @@ from devkit.bench.clusters import BenchError
 from devkit.bench.errand import Arrivals
 from devkit.bench.events import content_type
 from devkit.bench.ingest import Load
-from devkit.bench.sigkill import over_a_sigkill
+from devkit.bench.sigkill import AGAIN_S, over_a_sigkill
 from remora.model.topic import Target
 
 CLIENTS = 33
@@ -29,9 +29,6 @@ CLIENTS = 33
 
 EVENTS, LEAST_REQUESTS = 300, 20
 """Of each client: so many single events, and no fewer batches than this."""
-
-AGAIN_S = 0.02
-"""The pause before a request that got no answer is sent again."""
 
 NOT_NOW = frozenset({429, 502, 503, 504})
 

@@ -11,12 +11,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 
-from devkit.bench.sigkill import over_a_sigkill
+from devkit.bench.sigkill import AGAIN_S, over_a_sigkill
 
 CLIENTS = 32
 NUMBERS = 20_000
-AGAIN_S = 0.02
-"""The pause before a request is sent again that got no answer."""
 
 Ask = Callable[[], Awaitable[int | None]]
 """Asks for a number; None where no answer came."""
@@ -45,7 +43,7 @@ class HandedOut:
 
     @property
     def figures(self) -> dict[str, int]:
-        """What is told of them."""
+        """The counts, by name, as the report has them."""
         return {"numbers": self.numbers, "copies": self.copies, "out_of_order": self.out_of_order}
 
 

@@ -11,6 +11,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+AGAIN_S = 0.02
+"""The pause before a client sends again what got no answer."""
+
 PATIENCE_S = 180.0
 """How long clients may take in all, the time without a server included."""
 
