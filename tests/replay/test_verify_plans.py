@@ -47,7 +47,7 @@ def _beside_kept(plan: str) -> Iterator[str]:
 
 
 def without_rows(spark: SparkSession, schema: StructType | str) -> DataFrame:
-    """A table of which Spark does not know that it is empty."""
+    """A table that is empty. Spark cannot see that when it plans."""
     nothing: list[tuple[object, ...]] = []
     return spark.createDataFrame(spark.sparkContext.parallelize(nothing, 2), schema)
 

@@ -1,8 +1,8 @@
 """The event loop of a process: from its first step to its end, which nothing left of it holds up, and how late it is.
 
-A process that waits for a processor, that a control group's quota holds back, or that is stopped and continued again
-and again, uses little processor time and still gets no more done. Timers that are late while the process computes
-nothing show what it is kept from. /proc/self/schedstat counts waits for a processor only, not a stopped process.
+A process may wait for a processor, be held back by a control group's quota, or be stopped and continued time and again.
+Then it uses little processor time, though it has more to do. Timers that are late while the process computes nothing
+show that. /proc/self/schedstat counts waits for a processor only, not a stopped process.
 """
 
 from __future__ import annotations
