@@ -29,7 +29,7 @@ from devkit.bench.events import Bodies
 from devkit.processes.ports import free_port
 from devkit.processes.processes import spent
 from remora.codec.event_copies import NO_TARGET
-from remora.codec.s3_events import KeyedPart, encode
+from remora.codec.s3_events import EventPart, encode
 from remora.codec.speedups import IMPLEMENTATION
 from remora.config import RadosSettings
 from remora.model.entry import Time
@@ -117,14 +117,14 @@ def _body(batch: int, record_bytes: int) -> bytes:
 def _cost(notifications: Sequence[Notification], body: bytes, batch: int) -> Cost:
     topic, matcher = own_topic("t", NOBODY, 11), RequestMatcher(notifications)
 
-    def encoded(target: Topic = NO_TARGET) -> list[KeyedPart]:
+    def encoded(target: Topic = NO_TARGET) -> list[EventPart]:
         return list(encode(body, target, ndjson=True, most=batch, created=_CREATED, seed=b"seed"))
 
     def by_name() -> None:
         for part in encoded(topic):
             part.routed(topic.shards)
 
-    def matched(found: Sequence[KeyedPart]) -> Matching:
+    def matched(found: Sequence[EventPart]) -> Matching:
         matching = Matching(matcher, ANYBODY, 1 << 30)
         for part in found:
             matching.take(part)

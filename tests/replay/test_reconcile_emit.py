@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from devkit.clock import in_virtual_time
 from remora.client import EventsRefused, IngestUnavailable, Problem
-from remora.codec import s3_events
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.model.entry import Time
@@ -40,6 +39,7 @@ from remora_pipeline.replay.pipeline.findings import DIFFERING, EXTRA, FINDING, 
 from remora_pipeline.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory
 from remora_pipeline.replay.pipeline.records import events
 from support.ingest import own_topic
+from support.placed import place
 
 AT = datetime(2026, 11, 21, 2, 14, 7, 482_000, tzinfo=UTC)
 AT_NS = int(AT.timestamp() * 1000) * 1_000_000
@@ -271,7 +271,7 @@ def test_a_record_lies_behind_the_last_event_of_its_key(
     line = record_of(found, 3, finding, now)
     assert line is not None
 
-    (part,) = s3_events.place(line, own_topic("t"), ndjson=True, most=1, created=Time(1, 0), seed=b"seed")
+    (part,) = place(line, own_topic("t"), ndjson=True, most=1, created=Time(1, 0), seed=b"seed")
     delivered = body(decode(part.events[0].payload))
     (read,) = events(delivered, is_decoded=True)
     landed = dict(zip(NOTIFICATION.names, read.row, strict=True))

@@ -16,7 +16,6 @@ from devkit.clusters.kafka import create_topic
 from remora.codec.event_entry import decode
 from remora.codec.murmur2 import partitions
 from remora.codec.rendering_plain import body
-from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.topic import Target, Topic
 from remora_pipeline.replay import layout
@@ -25,6 +24,7 @@ from remora_pipeline.replay.run.journal import FinalOutcome, SendIntent, open_jo
 from remora_pipeline.replay.run.schedule import DueEvent as Due
 from remora_pipeline.replay.run.targets.ingest import Records
 from remora_pipeline.replay.shape import ACKED, DELETE, PUT
+from support.placed import place
 
 RUN_ID = "r1"
 T0_US = 1_790_000_000_000_000

@@ -17,7 +17,6 @@ from remora.cli.record_sender import Outcome, RecordSender, SendPlan, reservable
 from remora.cli.records import GivenRecord
 from remora.client import EventsRefused, IngestClient, IngestUnavailable, NotPermitted, Problem, Taken, TopicNotFound
 from remora.codec.event_entry import decode
-from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.errors import QueueFull
 from remora.model.exits import Exit
@@ -25,6 +24,7 @@ from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
 from remora.servers.ingest import problems
 from support.ingest import ScriptedStore, ingest_site, own_topic, record
+from support.placed import place
 
 
 def plan(**changes: object) -> SendPlan:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from remora.codec.s3_events import MalformedEvent, place
+from remora.codec.s3_events import Keyed, MalformedEvent, encode
 from remora.model.entry import Time
-from remora.model.ingest import RoutedEvent
 from remora.model.topic import Target, Topic
 
 READ_BYTES = 256 << 10
@@ -123,10 +122,10 @@ async def _pieces(fd: int) -> AsyncGenerator[bytes]:
 
 def _from_lines(text: bytes, first: int) -> Iterator[GivenRecord | Bad]:
     lines = [(number, line) for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
-    placed = _placed(b"\n".join([line for _, line in lines]))
-    if isinstance(placed, list) and len(placed) == len(lines):
-        for (number, line), each in zip(lines, placed, strict=True):
-            yield GivenRecord(number, line, each.key, each.payload)
+    found = _keyed(b"\n".join([line for _, line in lines]))
+    if isinstance(found, list) and len(found) == len(lines):
+        for (number, line), each in zip(lines, found, strict=True):
+            yield GivenRecord(number, line, *each)
         return
     for number, line in lines:
         yield from _from_line(line, number)
@@ -134,16 +133,16 @@ def _from_lines(text: bytes, first: int) -> Iterator[GivenRecord | Bad]:
 
 def _from_line(line: bytes, number: int, where: str = "") -> Iterator[GivenRecord | Bad]:
     """The records of one line, or why it has none; one malformed record of a document spoils none beside it."""
-    if line.count(b'"Records"') > 1 and isinstance(twice := _placed(line), MalformedEvent) and twice.field == "Records":
+    if line.count(b'"Records"') > 1 and isinstance(twice := _keyed(line), MalformedEvent) and twice.field == "Records":
         yield Bad(number, f"{twice.field} {twice.reason}")
         return
     for i, record in enumerate(records := _split(line)):
-        placed = _placed(record)
-        if isinstance(placed, list):
-            yield GivenRecord(number, record, placed[0].key, placed[0].payload)
+        found = _keyed(record)
+        if isinstance(found, list):
+            yield GivenRecord(number, record, *found[0])
         else:
             place = f"Records[{i}]" if len(records) > 1 or where else ""
-            yield Bad(number, ": ".join(part for part in (where, place, placed.field, placed.reason) if part))
+            yield Bad(number, ": ".join(part for part in (where, place, found.field, found.reason) if part))
 
 
 def _split(line: bytes) -> Sequence[bytes]:
@@ -159,9 +158,9 @@ class _RecordsDocument(msgspec.Struct):
     Records: list[msgspec.Raw]
 
 
-def _placed(lines: bytes) -> list[RoutedEvent] | MalformedEvent:
+def _keyed(lines: bytes) -> list[Keyed] | MalformedEvent:
     try:
-        parts = place(lines, _NOWHERE, ndjson=True, most=1 << 40, created=Time(0, 0), seed=b"")
+        parts = encode(lines, _NOWHERE, ndjson=True, most=1 << 40, created=Time(0, 0), seed=b"")
         return [each for part in parts for each in part.events]
     except MalformedEvent as exc:
         return exc

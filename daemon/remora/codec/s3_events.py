@@ -29,10 +29,7 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 
-__all__ = [
-    "MOST_BUCKET", "MOST_KEY", "EventPart", "Keyed", "KeyedPart", "MalformedEvent", "TooManyEvents", "Unconfirmed",
-    "encode", "place",
-]  # fmt: skip
+__all__ = ["MOST_BUCKET", "MOST_KEY", "EventPart", "Keyed", "MalformedEvent", "TooManyEvents", "Unconfirmed", "encode"]
 
 _STEP_BYTES = 128 << 10  # of records in the compiled way that make one part, which is below a millisecond
 _MOST_COMPILED = 4 * _STEP_BYTES  # all of them may be pairs
@@ -47,14 +44,6 @@ class EventPart(NamedTuple):
     """Some of the events, in order, how many members of their records an entry could not hold, and how many test events
     there were beside them."""
 
-    events: list[RoutedEvent]
-    dropped: int
-    tests: int = 0
-
-
-class KeyedPart(NamedTuple):
-    """The same of events that no shard was chosen for."""
-
     events: list[Keyed]
     dropped: int = 0
     tests: int = 0
@@ -65,13 +54,7 @@ class KeyedPart(NamedTuple):
         return routed(keys, entries, shards)
 
 
-def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[EventPart]:
-    """`encode` them, and choose their shards."""
-    for part in encode(body, topic, ndjson=ndjson, most=most, created=created, seed=seed):
-        yield EventPart(part.routed(topic.shards), part.dropped, part.tests)
-
-
-def encode(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[KeyedPart]:
+def encode(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[EventPart]:
     """Encode the records of a body as entries of a topic.
 
     The body is `{"Records":[...]}`, or with `ndjson` lines of which each is a record or such a document. Each part
@@ -103,7 +86,7 @@ def routed(keys: Sequence[bytes], entries: Sequence[bytes], shards: int) -> list
     return list(map(_new_routed_event, zip(speedups.shards(keys, shards), keys, entries, strict=True)))
 
 
-def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[KeyedPart]:
+def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[EventPart]:
     """The events of a body of lines."""
     record, line, start = 0, 1, 0
     while start < len(body):  # the lines of a part are counted only where another part comes behind it
@@ -124,7 +107,7 @@ def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[KeyedPart]:
 _HEAD, _NEXT, _TAIL = b'{"Records":[', b'},{"eventVersion":', b"]}"
 
 
-def _from_document(body: bytes, encoder: _Encoder) -> Iterator[KeyedPart]:
+def _from_document(body: bytes, encoder: _Encoder) -> Iterator[EventPart]:
     """The events of a document."""
     done = start = 0
     while True:
@@ -155,7 +138,7 @@ class _Encoder:
         if speedups.RecordEncoder:
             self._compiled = speedups.RecordEncoder(created, seed, self._opaque, self._tail, self._literal_keys)
 
-    def plain(self, found: s3_bodies.Records) -> Iterator[KeyedPart]:
+    def plain(self, found: s3_bodies.Records) -> Iterator[EventPart]:
         """The entries of records, and how many of their members were dropped. Raises MalformedEvent."""
         keyed: list[Keyed] = []
         dropped = tests = size = 0
@@ -167,9 +150,9 @@ class _Encoder:
             elif each is not None:
                 tests += 1
             if each is None or size >= _PLAIN_BYTES or len(keyed) == _STEP_RECORDS:
-                yield KeyedPart(keyed, dropped, tests)
+                yield EventPart(keyed, dropped, tests)
                 keyed, dropped, tests, size = [], 0, 0, 0
-        yield KeyedPart(keyed, dropped, tests)
+        yield EventPart(keyed, dropped, tests)
 
     def _entry(self, e: S3Event) -> bytes:
         head = _strings(e.event_version, e.event_source, e.aws_region)
@@ -184,20 +167,20 @@ class _Encoder:
         length = len(event)
         return b"".join((_HEADERS.pack(3, 1, 6 + length + len(self._tail), 4, 1, length), event, self._tail))
 
-    def compiled_lines(self, text: bytes, record: int) -> KeyedPart | None:
+    def compiled_lines(self, text: bytes, record: int) -> EventPart | None:
         """The entries of lines, of which the first has this record; None where one of them has to go the plain way."""
         if self._compiled and len(text) <= _MOST_COMPILED and (found := self._compiled.lines(text, record)):
-            return KeyedPart(*found)
+            return EventPart(*found)
         return None
 
-    def compiled_document(self, text: bytes, record: int, *, is_whole: bool) -> KeyedPart | None:
+    def compiled_document(self, text: bytes, record: int, *, is_whole: bool) -> EventPart | None:
         """The entries of a document, or of some of its records in the form of one."""
         if (
             self._compiled
             and len(text) <= _MOST_COMPILED
             and (found := self._compiled.document(text, record, is_whole))
         ):
-            return KeyedPart(*found)
+            return EventPart(*found)
         return None
 
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from remora.codec import event_copies, speedups
 from remora.codec.event_copies import NO_TARGET, happening_of
 from remora.codec.event_entry import decode
-from remora.codec.s3_events import behind_event, place
+from remora.codec.s3_events import behind_event
 from remora.codec.trace_context import context_of, parse
 from remora.model.entry import Time
 from remora.model.notification import Happening
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
+from support.placed import place
 
 SAMPLE = json.dumps({"Records": [{
     "eventVersion": "2.2", "eventSource": "aws:s3", "awsRegion": "eu", "eventName": "ObjectCreated:Put",

@@ -26,8 +26,9 @@ from remora.codec.json_pieces import (
     parse,
     repeated_name,
 )
-from remora.codec.s3_events import MalformedEvent, place
+from remora.codec.s3_events import MalformedEvent
 from remora.codec.s3_records import Found
+from support.placed import place
 from unit.codec.samples import mutated
 from unit.codec.test_s3_events import AWS, CEPH, CREATED, MINIO, SEED, TOPIC, changed, document, lines
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from remora.codec import rendering_plain, s3_bodies, s3_records, shard_hash, speedups
 from remora.codec.event_entry import decode, encode
 from remora.codec.json_pieces import WINDOW
-from remora.codec.s3_events import MalformedEvent, TooManyEvents, Unconfirmed, place
+from remora.codec.s3_events import MalformedEvent, TooManyEvents, Unconfirmed
 from remora.codec.shard_hash import shard
 from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
+from support.placed import place
 from unit.codec.samples import mutated, real_pairs
 
 CREATED = Time(1_800_000_000, 5)

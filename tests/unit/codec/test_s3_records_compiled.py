@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.codec import s3_events, shard_hash, speedups
-from remora.codec.s3_events import MalformedEvent, place
+from remora.codec.s3_events import MalformedEvent
 from remora.model.topic import Topic
+from support.placed import place
 from unit.codec.samples import mutated, real_pairs
 from unit.codec.test_s3_events import AWS, CEPH, CREATED, MINIO, SEED, TOPIC, Record, changed, document, lines
 

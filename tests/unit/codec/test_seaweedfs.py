@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from remora.codec.event_copies import NO_TARGET
 from remora.codec.event_entry import decode
-from remora.codec.s3_events import MalformedEvent, place
+from remora.codec.s3_events import MalformedEvent
 from remora.codec.seaweedfs import records_of
 from remora.model.entry import S3Event, Time
+from support.placed import place
 from unit.codec.samples import DATA
 
 CREATED = Time(1_800_000_000, 5)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from remora.codec.event_copies import Announcement, decode_announcement, encode_announcement
-from remora.codec.s3_events import Keyed, KeyedPart
+from remora.codec.s3_events import EventPart, Keyed
 from remora.codec.speedups import shards
 from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
@@ -175,7 +175,7 @@ class _MatchingAnnounced(Matching):
         self._rooms = {name: {tuple(each) for each in of} for name, of in kept.rooms.items()}
         self.number = 0
 
-    def take(self, part: KeyedPart) -> None:
+    def take(self, part: EventPart) -> None:
         """Match some events. Raises ReservationMismatch for others than were announced."""
         for number, (key, _) in enumerate(part.events, self.number):
             if number >= len(self._kept.events):

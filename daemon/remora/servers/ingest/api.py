@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from remora.codec import seaweedfs
-from remora.codec.s3_events import KeyedPart, encode
+from remora.codec.s3_events import EventPart, encode
 from remora.model.errors import OnceConflict, ReservationExceeded, TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
@@ -396,7 +396,7 @@ class Api:
         events: list[RoutedEvent] = []
         dropped, tests, context = 0, 0, body.context
 
-        def take(part: KeyedPart) -> None:
+        def take(part: EventPart) -> None:
             nonlocal events, dropped, tests
             found = part.routed(topic.shards)
             events += [each._replace(payload=each.payload + context) for each in found] if context else found

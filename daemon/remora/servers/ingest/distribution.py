@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from remora.codec import speedups
 from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
-from remora.codec.s3_events import Keyed, KeyedPart, behind_event, encode, routed
+from remora.codec.s3_events import EventPart, Keyed, behind_event, encode, routed
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut, TopicCopies
@@ -61,11 +61,11 @@ class Matching:
         self._left = most_bytes
 
     def take_all(self, body: Body, seed: bytes, most: int) -> Awaitable[None]:
-        """Match the events of a body, of which there may be so many. Raises MalformedEvent, and what `take` raises."""
+        """Match the events of a body, `most` of them at most. Raises MalformedEvent, and what `take` raises."""
         parts = encode(body.raw, NO_TARGET, ndjson=body.is_ndjson, most=most, created=now(), seed=seed)
         return taken(parts, self.take)
 
-    def take(self, part: KeyedPart) -> None:
+    def take(self, part: EventPart) -> None:
         """Match some events. Raises RefusedRequest for a bucket that the sender has no right to, and for too many
         copies."""
         places = self._matcher.places(part.events, self.sent, self.filtered)
