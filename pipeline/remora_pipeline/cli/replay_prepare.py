@@ -24,7 +24,7 @@ from remora_pipeline.replay.prepare.formats import FORMATS
 from remora_pipeline.replay.prepare.inspect import inspect
 from remora_pipeline.replay.prepare.job import Prepared, prepare
 from remora_pipeline.replay.prepare.options import EVEN, NONE, RANDOM, PrepareOptions
-from remora_pipeline.replay.session import AGAIN, session
+from remora_pipeline.replay.session import session
 from remora_pipeline.replay.shape import WRITES
 from remora_pipeline.replay.spark_stages import running_stage
 
@@ -231,7 +231,7 @@ def prepare_command(files: tuple[Path, ...], asked: _PrepareAsked) -> None:
             _print_unread({str(each.path): each.reason for each in given.unread})
             return
         tell("starting Spark, then reading the logs")
-        with session("replay prepare", master=asked.master, settings=AGAIN) as spark:
+        with session("replay prepare", master=asked.master) as spark:
             prepared = prepare(spark, given, asked.out, options)
     if asked.as_json:
         print_json(msgspec.to_builtins(prepared.trace))

@@ -36,7 +36,7 @@ from remora_pipeline.replay.run import job
 from remora_pipeline.replay.run.plan import INGEST, NULL, S3, ReplayPlan, TargetSecrets, checked
 from remora_pipeline.replay.run.progress import Reading, shown
 from remora_pipeline.replay.run.sender import OVERLOADS, WAIT, TaskLimits
-from remora_pipeline.replay.session import session
+from remora_pipeline.replay.session import ONCE, session
 from remora_pipeline.replay.shape import COPY
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
@@ -241,7 +241,7 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
             tell(f"asking {address or 'nobody'} whether it takes the events")
             plan = asyncio.run(checked(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
             tell("starting Spark")
-            spark = stack.enter_context(session("replay run", master=asked.master, light=True))
+            spark = stack.enter_context(session("replay run", master=asked.master, light=True, settings=ONCE))
         reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
         parts = parts or min(job.default_parts(spark), asked.closed_loop or 4096)
         if not asked.resume:

@@ -36,7 +36,7 @@ from remora_pipeline.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSou
 from remora_pipeline.replay.layout import ReplayRun, RunDirectory
 from remora_pipeline.replay.loop import ReplayLoop
 from remora_pipeline.replay.results import FAIL, INVALID, TopicVerdict
-from remora_pipeline.replay.session import AGAIN, session
+from remora_pipeline.replay.session import session
 from remora_pipeline.replay.spark_stages import running_stage
 from remora_pipeline.replay.verify.job import verify_run, verify_topic
 from remora_pipeline.replay.verify.judgement import VerdictRules
@@ -217,9 +217,7 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
         question = replace(question, tell=tell)
         with (
             _quiet("aiokafka"),
-            session(
-                "replay verify", master=asked.master, kafka=True, light=light, memory=asked.memory, settings=AGAIN
-            ) as spark,
+            session("replay verify", master=asked.master, kafka=True, light=light, memory=asked.memory) as spark,
         ):
             found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := asked.out or run) is not None:

@@ -29,11 +29,11 @@ JARS = "REMORA_SPARK_JARS"
 """A folder with the connector's jars, for hosts that cannot fetch packages."""
 
 ONCE = {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
-"""Nothing is sent a second time behind the journal's back. A failing barrier stage is otherwise run four times."""
+"""For the job that sends: nothing is sent a second time behind the journal's back. `refuse_retries` sees to it."""
 
-AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
-"""For jobs that only read, and write files: a cluster may lose an executor. What a failed task has written is in no
-table."""
+AGAIN = ONCE | {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
+"""For all others, which only read, and write files: a cluster may lose an executor. What a failed task has written is
+in no table."""
 
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -92,7 +92,8 @@ def session(
     `master` is Spark's, by default what spark-submit gave, else all processors of this host. With `kafka`, Spark's
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
     `memory` is what a local Spark may take. `light` is for a job that has little to compute: Java compiles less, which
-    suits what must be punctual, and what would end before its compilers do.
+    suits what must be punctual, and what would end before its compilers do. A task that fails is tried again, unless
+    `settings` have `ONCE`.
     """
     if (running := _running()) is not None:
         with in_one_line():
@@ -112,7 +113,7 @@ def session(
         builder = builder.master(master)
     if memory is not None:
         wanted["spark.driver.memory"] = memory
-    for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
+    for key, value in (wanted | AGAIN | (_connector() if kafka else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
     _hush_the_accumulators()
     with in_one_line(), kept_back():

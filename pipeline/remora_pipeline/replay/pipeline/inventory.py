@@ -21,7 +21,7 @@ from remora_pipeline.replay.pipeline.frames import current_objects
 from remora_pipeline.replay.pipeline.labels import label
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.pipeline.spark import rows, writing
-from remora_pipeline.replay.session import AGAIN, session
+from remora_pipeline.replay.session import session
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
     staging = target.staging()
     try:
         with (
-            session("pipeline inventory", master=master, memory=plan.memory, settings=AGAIN) as spark,
+            session("pipeline inventory", master=master, memory=plan.memory) as spark,
             writing(spark),
         ):
             _write(spark, source, wanted, staging)

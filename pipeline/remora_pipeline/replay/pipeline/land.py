@@ -27,7 +27,7 @@ from remora_pipeline.replay.pipeline.columns import PARSED
 from remora_pipeline.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora_pipeline.replay.pipeline.frames import kept_aside, landed, notifications
 from remora_pipeline.replay.pipeline.spark import rows, writing
-from remora_pipeline.replay.session import AGAIN, reason, session
+from remora_pipeline.replay.session import reason, session
 from remora_pipeline.replay.topic_identity import identify
 
 LOOK_S = 1
@@ -77,7 +77,7 @@ def land(
                         where = f"topic {plan.source.topic}: partition {number} begins with offset {first}"
                         noted(f"{where}: what Kafka had before is gone")
             directory.recover()
-            with session("pipeline land", master=master, kafka=True, settings=AGAIN) as spark, writing(spark):
+            with session("pipeline land", master=master, kafka=True) as spark, writing(spark):
                 _stream(spark, plan, _Sink(plan, directory, told), stop)
         return directory.commit()
 

@@ -49,12 +49,12 @@ from remora_pipeline.replay.pipeline.reconciliation import (
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.pipeline.spark import writing
 from remora_pipeline.replay.run.targets.s3 import Gateway
-from remora_pipeline.replay.session import AGAIN, session
+from remora_pipeline.replay.session import session
 
 if TYPE_CHECKING:
     from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
 
-SETTINGS: Mapping[str, str] = AGAIN | {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
+SETTINGS: Mapping[str, str] = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
 """Of a session of its own: tables of any size are joined, so their parts are put together by what they have."""
 
 

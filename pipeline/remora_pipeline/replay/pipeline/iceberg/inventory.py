@@ -37,7 +37,7 @@ from remora_pipeline.replay.pipeline.iceberg.tables import (
     lake_rows,
 )
 from remora_pipeline.replay.pipeline.spark import writing
-from remora_pipeline.replay.session import AGAIN, session
+from remora_pipeline.replay.session import session
 
 SAID = "remora.inventory"
 """Where a snapshot of the inventory says its InventoryPosition."""
@@ -91,7 +91,7 @@ def take_in_lake(
         return LakeInventory(_objects(inventory), is_new=False)
     added = None if said is None or whole else _added(journal, head, _position(said).journal)
     with (
-        session("pipeline inventory", master=master, memory=memory, settings=AGAIN) as spark,
+        session("pipeline inventory", master=master, memory=memory) as spark,
         writing(spark),
         told_as(lake.uri),
     ):

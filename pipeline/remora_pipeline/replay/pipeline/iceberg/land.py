@@ -29,7 +29,7 @@ from remora_pipeline.replay.pipeline.iceberg.offsets import gone, next_offsets
 from remora_pipeline.replay.pipeline.iceberg.tables import ASIDE, EVENTS, FORMS, journal_rows, lake_rows
 from remora_pipeline.replay.pipeline.land import PATIENCE_S, hearing_signals
 from remora_pipeline.replay.pipeline.spark import writing
-from remora_pipeline.replay.session import AGAIN, reason, session
+from remora_pipeline.replay.session import reason, session
 from remora_pipeline.replay.topic_identity import TopicIdentity, identify
 
 _TOPIC, _TOPIC_ID, _CLUSTER = "remora.topic", "remora.topic-id", "remora.cluster"
@@ -85,7 +85,7 @@ def land_in_lake(
     before = landed_in(tables.events)
     last = None if plan.interval_s is not None else _ends(spans(plan.source))
     with (
-        session("pipeline land", master=master, kafka=True, settings=AGAIN) as spark,
+        session("pipeline land", master=master, kafka=True) as spark,
         writing(spark),
         hearing_signals(stop),
         told_as(plan.lake.uri),
