@@ -29,7 +29,7 @@ from devkit.processes.processes import spent
 from remora.model.errors import RemoraError
 from remora_pipeline.cli.replay_run import run_command
 from remora_pipeline.replay.layout import PreparedDirectory, Trace, write
-from remora_pipeline.replay.session import session
+from remora_pipeline.replay.session import ONCE, session
 
 TITLE = "replay: the generator of `remora replay run`, alone and with a daemon beside it"
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         punctual = make_trace(folder / "punctual", int(options.rate * options.seconds), options.keys, options.rate)
         quick = make_trace(folder / "quick", options.events, options.keys, options.rate)
         figures: dict[str, Any] = {}
-        with session("bench", master=f"local[{options.parts}]", light=True):
+        with session("bench", master=f"local[{options.parts}]", light=True, settings=ONCE):
             figures["punctual"] = _replayed(punctual, folder / "run-1", options, "--null", "--speed", "1")
             _print_punctual(options.rate, figures["punctual"])
             figures["null"] = _replayed(quick, folder / "run-2", options, "--null", "--speed", "0")

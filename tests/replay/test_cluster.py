@@ -33,10 +33,10 @@ import sys
 import time
 from dataclasses import replace
 from remora.cli import group
-from remora_pipeline.replay.session import session
+from remora_pipeline.replay.session import ONCE, session
 
 master, *commands = sys.argv[1:]
-with session("test", master=master, kafka=True, settings={"spark.sql.shuffle.partitions": "2"}):
+with session("test", master=master, kafka=True, settings=ONCE | {"spark.sql.shuffle.partitions": "2"}):
     for command in commands:
         try:
             group(command.split("\\t"), standalone_mode=False)
