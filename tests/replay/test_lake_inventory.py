@@ -62,9 +62,9 @@ def test_a_bucket_beside_the_tables_of_a_catalog(spark: SparkSession, tmp_path: 
         listed_at_us=int(LISTED_AT.timestamp() * 1_000_000),
         grace_s=GRACE_S,
     )
+    journal = table(tmp_path, "events")
     with pytest.raises(ReplayRefused, match=r"remora\.inventory: there is none"):
         reconcile(plan)
-    journal = table(tmp_path, "events")
     land(
         journal,
         told("same", PUT, 1, "v1"), told("size", PUT, 3), told("extra", PUT, 2), told("theirs", PUT, 1, bucket="x"),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
@@ -18,7 +23,7 @@ from remora.cli import group
 from remora_pipeline.replay import layout
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused, named_by_path
 from remora_pipeline.replay.pipeline.directory import LandedDirectory
-from remora_pipeline.replay.session import ONCE, reason, refuse_retries, session
+from remora_pipeline.replay.session import ONCE, in_one_line, reason, refuse_retries, session
 from remora_pipeline.replay.topic_identity import TopicIdentity
 
 pytestmark = pytest.mark.spark
@@ -69,6 +74,26 @@ def test_a_session_that_sends_again_is_refused(spark: SparkSession, key: str) ->
     refuse_retries(spark)
     with pytest.raises(ReplayRefused, match=key):
         refuse_retries(Session())  # type: ignore[arg-type]  # a session with other settings would need a process
+
+
+def test_a_java_that_goes_away_within_a_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A Java that resets its connection before it answers makes an error, and no traceback in the log."""
+    with socket.create_server(("127.0.0.1", 0)) as java:
+
+        def reset() -> None:
+            connection, _ = java.accept()
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=java.getsockname()[1]))
+        with caplog.at_level(logging.ERROR), in_one_line(), pytest.raises(Py4JError):
+            gateway.jvm.java.lang.System.nanoTime()
+        thread.join()
+
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"name": "f"}', b'[{"name": "f", "from_us": "1", "to_us": 2}]'])

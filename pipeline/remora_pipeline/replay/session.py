@@ -46,14 +46,15 @@ _CAUSED = re.compile(r"^Caused by: (?:\w+\.)*(\S.*)", re.MULTILINE)
 _JAVA_ENDS_S = 30.0
 
 
-class _NotOfSignals(logging.Filter):
-    """Drops what Py4J writes of a signal to the root logger, with a traceback."""
+class _NotOfPy4J(logging.Filter):
+    """Drops what Py4J writes to the root logger, with a traceback, of a signal or of a Java that goes away."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg != "KeyboardInterrupt while sending command."
+        said = ("KeyboardInterrupt while sending command.", "Exception while sending command.")
+        return record.msg not in said
 
 
-_NOT_OF_SIGNALS = _NotOfSignals()
+_NOT_OF_PY4J = _NotOfPy4J()
 
 _NO_ANSWER = "Answer from Java side is empty"
 
@@ -148,7 +149,7 @@ def in_one_line() -> Iterator[None]:
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     # It writes tracebacks of what is raised as well, and of each try to reach a Java that has gone.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    logging.getLogger().addFilter(_NOT_OF_SIGNALS)  # once, however often this is entered
+    logging.getLogger().addFilter(_NOT_OF_PY4J)  # once, however often this is entered
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as exc:
